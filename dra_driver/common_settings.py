@@ -1,7 +1,7 @@
 """Options that several commands have in common.
 
 In: nothing. Out: options for fields, whose environment variables are the same in every command, and
-types of their values. A command that means something of its own with one rewords it.
+types of their values. A command for which an option means something else rewords it.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ LogLevelName = Literal["debug", "info", "warning", "error"]
 LogFormatName = Literal["auto", "json", "console"]
 
 MOST_SECONDS = 604_800
-"""A week: the clocks of the system take no number of seconds that is much larger."""
+"""A week: the system's clocks do not accept much larger numbers of seconds."""
 SECONDS = bounds(above=0, most=MOST_SECONDS)
 SECONDS_OR_OFF = bounds(least=0, most=MOST_SECONDS)
 

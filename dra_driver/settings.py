@@ -58,7 +58,7 @@ IGNORED = MappingProxyType(
         "different things by it: use --mig or --share-config-default",
     }
 )
-"""Settings of the peer that are taken, have no effect and are no part of the help: why."""
+"""Settings of NVIDIA's driver that are accepted without effect and not in the help: why."""
 
 _DEBUG_VERBOSITY = 4
 """Where klog's convention has debugging begin; NVIDIA's chart sets it."""
@@ -266,14 +266,14 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
 
     @property
     def least_severe(self) -> str:
-        """The log level that holds: this driver's own setting before klog's."""
+        """The log level in use: this driver's own setting before klog's."""
         if "log_level" in self.given or self.v < _DEBUG_VERBOSITY:
             return self.log_level
         return "debug"
 
     @property
     def line_format(self) -> str:
-        """The form of log lines that holds: this driver's own setting before klog's."""
+        """The form of log lines in use: this driver's own setting before klog's."""
         if "log_format" in self.given or not self.logging_format:
             return self.log_format
         return "console" if self.logging_format == "text" else self.logging_format
@@ -294,13 +294,13 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
 
     @property
     def remark_effect(self) -> str:
-        """The taint of XIDs that say nothing of the GPU: off, or None as in NVIDIA's DRA driver."""
+        """The taint of XIDs that say nothing about the GPU: off, or None as in NVIDIA's driver."""
         if self.taint_remark != "auto":
             return self.taint_remark
         return "None" if self.gate_of(NVML_HEALTH) else "off"
 
     def without_effect(self) -> dict[str, str]:
-        """Return what was asked for in vain, each with the reason."""
+        """Return the settings that have no effect, each with the reason."""
         given = {name: IGNORED[name] for name in sorted(self.given & IGNORED.keys())}
         if self.consumable_shares != "disabled" and self.gate_of(CONSUMABLE_SHARES) is False:
             given["consumable_shares"] = f"feature gate {CONSUMABLE_SHARES} is false"

@@ -1,15 +1,14 @@
 """What a container gets for one GPU or MIG device: its nodes, and nothing of any other.
 
 In: a GPU of the inventory, or a MIG device of it. Out: for a whole GPU /dev/nvidia<minor> and, for
-graphics, the DRM nodes that /sys lists under the GPU's PCI address, with their by-path
-names. As nvidia-ctk does for a device, but for the by-path names: they are the same nodes once more
-and no links, so that specs which were written with and without hooks give the same
-(cdi/driver_edits.py).
+graphics, the DRM nodes that /sys lists under the GPU's PCI address, with their by-path names. These
+are as nvidia-ctk gives them, except that the by-path names are nodes instead of links, so that
+specs have the same effect with and without hooks (cdi/driver_edits.py).
 
-For a MIG device edits with its parent's node and, for its GPU instance and its compute instance,
-/dev/nvidia-caps/nvidia-cap<N>: who can open the two may use the device, and no other on that GPU.
-Which N is said by the kernel driver: in the instance's `access` file under
-/proc/driver/nvidia/capabilities, and for every instance that could be in
+For a MIG device: its parent's node and, for its GPU instance and its compute instance,
+/dev/nvidia-caps/nvidia-cap<N>. A process that can open these two may use the device, and no other
+on that GPU. The kernel driver says what N is: in the instance's `access` file under
+/proc/driver/nvidia/capabilities, and for every possible instance in
 /proc/driver/nvidia-caps/mig-minors (NVIDIA MIG user guide, "Device Nodes and Capabilities"). The
 capability nodes are made on demand, often after the instance. So type and numbers are written out:
 the runtime then makes the nodes in the container without looking for them on the host.
@@ -42,10 +41,10 @@ def gpu_edits(gpu: Gpu, roots: Roots) -> Edits:
 
 
 def watched_nodes(gpu: Gpu, roots: Roots) -> tuple[Path, ...]:
-    """Return paths of which one looks different whenever `gpu_edits` would be different.
+    """Return paths, at least one of which looks different whenever `gpu_edits` would be different.
 
-    A node that comes or goes shows in its folder below /dev, and one that is changed in itself;
-    the folder in /sys need not show what is in it, but is there only while the GPU has nodes.
+    A new or removed node changes its folder below /dev, and a changed node differs itself. The
+    folder in /sys may look the same with other contents, but exists only while the GPU has nodes.
     """
     return (
         roots.dev / f"nvidia{gpu.minor}",
@@ -77,7 +76,7 @@ def _drm_names(gpu: Gpu, roots: Roots) -> list[str]:
 
 
 def _by_path(gpu: Gpu, roots: Roots, present: Mapping[str, Edits]) -> Iterator[Edits]:
-    """Yield the DRM nodes that are there under the names by PCI address that udev gave them."""
+    """Yield the DRM nodes under the names by PCI address that udev gave them."""
     folder = roots.dev / _BY_PATH
     for name in _names(folder):
         if not name.startswith(f"pci-{gpu.pci_address}-"):
@@ -150,7 +149,7 @@ def _fields(path: Path) -> dict[str, int]:
 
 
 def _table(path: Path) -> dict[str, int]:
-    """Return minor numbers by `gpu0/gi1/access`, for every instance that can be."""
+    """Return minor numbers by `gpu0/gi1/access`, for every possible instance."""
     rows = (line.split() for line in _text(path).splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) == 2 and _NUMBER.fullmatch(row[1])}
 

@@ -1,16 +1,16 @@
 """What every container with a GPU gets, whichever GPU it is.
 
-In: the driver's files and the node's hook program, if it has one. Out: the edits that stand once in
-a spec. Two ways lead to the same effect:
+In: the driver's files and the node's hook program, if it has one. Out: the edits that all devices
+of a spec share. Two ways lead to the same effect:
 
 with hooks   the hook program makes the loader's cache in the container
 hookless     libraries also under the names that programs open, in /usr/local/nvidia/lib64, which
              NVIDIA's CUDA images search (their LD_LIBRARY_PATH)
 
-A container may have claims whose specs were written either way, when the hook program came between
-them, and both have to apply. So what both ways provide at a path is the very same mount in both,
-and the hook program makes links only at paths that the other way leaves alone: a link cannot be
-made where something is mounted.
+If the hook program was installed between two claims of a container, their specs were written in
+different ways, and both have to apply. So what both ways provide at a path is the same mount in
+both, and the hook program makes links only at paths that the other way does not use: a link cannot
+be made where something is mounted.
 """
 
 from collections.abc import Iterable
@@ -40,7 +40,7 @@ _OFTEN_ANOTHERS = frozenset({"libGLX_indirect.so.0"})
 
 
 def driver_edits(files: DriverFiles, roots: Roots, hook_program: HookProgram | None) -> Edits:
-    """Return the edits shared by all GPUs of the node, but for device nodes."""
+    """Return the edits shared by all GPUs of the node, except device nodes."""
     return Edits(
         env=(
             f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(files.libraries.main_folders)}",
@@ -53,7 +53,7 @@ def driver_edits(files: DriverFiles, roots: Roots, hook_program: HookProgram | N
 
 
 def _mounts(files: DriverFiles, roots: Roots, *, hookless: bool) -> Iterable[Mount]:
-    """Return one mount per container path; of two for the same path the first stands."""
+    """Return one mount per container path; of two for the same path, the first."""
     libraries = files.libraries
     wanted = [(library.source, library.path) for library in libraries.libraries]
     wanted += [
@@ -81,9 +81,9 @@ def _mounts(files: DriverFiles, roots: Roots, *, hookless: bool) -> Iterable[Mou
 
 
 def _is_mounted(link: Link, libraries: DriverLibraries) -> bool:
-    """Tell whether programs find a link by its very path, without cache or LD_LIBRARY_PATH.
+    """Tell whether programs find a link by its path itself, without cache or LD_LIBRARY_PATH.
 
-    A mount over an image's own link would land on another maker's library; hooks replace it.
+    A mount over an image's own link would hide another maker's library; hooks replace the link.
     """
     folder, _, name = link.path.rpartition("/")
     if folder not in libraries.folders:

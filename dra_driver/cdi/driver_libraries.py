@@ -1,14 +1,14 @@
 """The running driver's shared libraries under a driver root, and the links a loader needs.
 
 In: the driver root, and the version of the kernel driver that runs. Out: the libraries of that
-version and no other, and their links, as paths inside the root. A root may have several: what an
-upgrade left behind, CUDA's compatibility libraries, one driver in the distribution's folder and one
-beside it. The kernel driver refuses programs whose libcuda is of another version.
+version and no other, and their links, as paths inside the root. A root may have several versions:
+what an upgrade left behind, CUDA's compatibility libraries, one driver in the distribution's folder
+and one beside it. The kernel driver refuses programs whose libcuda is of another version.
 
 Which files belong to the driver follows NVIDIA's container toolkit (pkg/nvcdi): everything named
-`*.so.<driver version>` in the folders that hold the driver's libraries, whatever it is, because
-each release adds some. Links: ldconfig would make the SONAME ones; the others are those that
-NVIDIA's installer makes and programs open by name.
+`*.so.<driver version>` in the folders that hold the driver's libraries, because each release adds
+some. Links: ldconfig would make the SONAME ones; NVIDIA's installer makes the others, which
+programs open by name.
 """
 
 import re
@@ -41,8 +41,8 @@ class Library(Struct, frozen=True, kw_only=True):
     """A library file.
 
     Attributes:
-        source: the file inside the driver root, which is no link.
-        path: where containers get it; the same, but for files that programs find by a link's path.
+        source: the file inside the driver root, not a link.
+        path: where containers get it; the same, except for files that programs find by a link.
         soname: the name under which the loader looks for it.
     """
 
@@ -52,9 +52,9 @@ class Library(Struct, frozen=True, kw_only=True):
 
 
 class Link(Struct, frozen=True, kw_only=True):
-    """A link to a library that containers need. `path` is inside the root, `target` as link text.
+    """A link to a library that containers need. `path` is inside the root, `target` is its text.
 
-    `library` is the file that it leads to in the end. The link need not exist in the root.
+    `library` is the file that it finally leads to. The link need not exist in the root.
     """
 
     path: str
@@ -76,7 +76,7 @@ class DriverLibraries(Struct, frozen=True, kw_only=True):
     links: tuple[Link, ...]
 
     def by_name(self) -> dict[str, str]:
-        """Return the sources of all that a loader opens by name, the names without folders."""
+        """Return the sources of all that a loader opens by name, by name without folder."""
         named = [(library.path, library.soname, library.source) for library in self.libraries]
         named += [(link.path, None, link.library) for link in self.links]
         sources: dict[str, str] = {}
@@ -87,7 +87,7 @@ class DriverLibraries(Struct, frozen=True, kw_only=True):
 
 
 def find_driver_libraries(root: Path, running: str | None) -> DriverLibraries:
-    """Find the libraries of the driver that runs; of a version that nobody knows, the loader's.
+    """Find the libraries of the running driver; if its version is unknown, the loader's.
 
     Raises DeviceError if there are none, none of that version, or libcuda is not among them, and
     OSError if a folder or library cannot be read.
@@ -150,8 +150,8 @@ def _shown(every: tuple[Found, ...], pattern: str) -> dict[str, str]:
 def _of_other_versions(every: tuple[Found, ...]) -> dict[str, str]:
     """Return path and source of the libraries with versions of their own, one of each.
 
-    Of several in one folder it is the one that a link leads to, as to what the loader takes, else
-    the newest.
+    Of several in one folder, this is the one that a link leads to, which the loader takes, else the
+    newest.
     """
     chosen: dict[tuple[str, str], tuple[tuple[bool, list[int]], str, str]] = {}
     for pattern in _OTHER_VERSIONS:
@@ -213,7 +213,7 @@ def _links(root: Path, library: Library, version: str) -> Iterator[Link]:
 
 
 def _links_on_disk(root: Path, library: Library, stem: str) -> dict[str, str]:
-    """Return the links beside a library without SONAME that lead to it: what its users open."""
+    """Return the links beside a library without SONAME that lead to it: its users open them."""
     name = PurePosixPath(library.path).name
     beside = rooted.matches(root, _folder(library.path), f"{stem}.so.*")
     return {
@@ -237,7 +237,7 @@ _ALWAYS = {
 
 
 def _files(root: Path, folder: str, pattern: str) -> Iterator[tuple[str, str]]:
-    """Yield path and source of what matches, its links followed as far as its name stays."""
+    """Yield path and source of what matches; links are followed while the name stays the same."""
     for path in rooted.matches(root, folder, pattern):
         paths = rooted.chain(root, path)
         if paths and rooted.outside(root, paths[-1]).is_file():
@@ -257,7 +257,7 @@ def _unique(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(paths))
 
 
-# By each name that X.Org or an installer gives it; the first that is there stands.
+# By each name that X.Org or an installer gives it; the first that exists is taken.
 _XORG_MODULES = (
     ("nvidia_drv.so",),
     ("libglxserver_nvidia.so.{version}", "libglxserver_nvidia.so"),
@@ -274,8 +274,8 @@ def _xorg_modules(root: Path, folders: tuple[str, ...], version: str) -> Iterato
     """Yield the path where X.Org looks for each of the driver's modules, and the file.
 
     That path may be a link to elsewhere, as Debian's alternatives are. Containers get the file at
-    the very path, since X.Org searches no other. Some distributions have X.Org's folders below
-    those of the driver's libraries.
+    that path, since X.Org searches no other. Some distributions have X.Org's folders below those of
+    the driver's libraries.
     """
     near = [
         f"{folder}/{path}"

@@ -1,12 +1,12 @@
 """The files of the GPU driver that every container with a GPU gets.
 
 In: the roots (cdi/roots.py). Out: `DriverFiles`: libraries with their links, programs, firmware,
-configuration and sockets, each with its path inside the driver root. What belongs to it is what
-`nvidia-ctk cdi generate` lists, looked up each time and never from a fixed list where a pattern
-will do. Two entries of that list are left out on purpose. A host's own /tmp/nvidia-mps: a claim's
-MPS domain owns that path, and the host's daemon is not to be reached from pods. And
-nvidia-persistenced's socket: a process with UID 0, as root in a container has, may set the mode of
-every GPU there (nvidia-persistenced, command_server.c), and no CUDA program needs it.
+configuration and sockets, each with its path inside the driver root. These are the files that
+`nvidia-ctk cdi generate` lists, found by patterns where possible. Two of them are left out on
+purpose. A host's own /tmp/nvidia-mps: a claim's MPS domain owns that path, and pods must not reach
+the host's daemon. And nvidia-persistenced's socket: a process with UID 0, such as root in a
+container, could set the mode of every GPU there (nvidia-persistenced, command_server.c), and no
+CUDA program needs it.
 """
 
 import os
@@ -65,14 +65,14 @@ _CONFIGS = {
 
 
 class DriverFile(Struct, frozen=True, kw_only=True):
-    """A file for containers. `source` is inside the driver root and no link."""
+    """A file for containers. `source` is inside the driver root, and not a link."""
 
     source: str
     container_path: str
 
 
 class DriverFiles(Struct, frozen=True, kw_only=True):
-    """Everything of the driver that containers share, but for device nodes."""
+    """Everything of the driver that containers share, except device nodes."""
 
     libraries: DriverLibraries
     programs: tuple[DriverFile, ...]
@@ -84,7 +84,7 @@ class DriverFiles(Struct, frozen=True, kw_only=True):
 def find_driver_files(
     roots: Roots, *, kernel_release: str, running: str | None = None
 ) -> DriverFiles:
-    """Look at the driver root; `running` is the version of the kernel driver, if it is known.
+    """Look at the driver root; `running` is the version of the kernel driver, if known.
 
     Raises DeviceError if there is no driver, or not the running one, or it cannot be read.
     """
@@ -105,7 +105,7 @@ def find_driver_files(
 
 
 def watched_paths(roots: Roots, files: DriverFiles) -> tuple[Path, ...]:
-    """Return the folders whose change means that the driver's files have to be looked for again."""
+    """Return the folders that change whenever the driver's files have to be found again."""
     inside = (
         *files.libraries.folders,
         *PATH_FOLDERS,

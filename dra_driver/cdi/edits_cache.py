@@ -1,8 +1,8 @@
-"""What specs are filled with, ready for prepare: found once, kept while the files look the same.
+"""The container edits that prepare puts into specs: found once, kept while the files look the same.
 
-Finding the driver's files costs some ten milliseconds, so they are kept until something shows that
-they may have changed: a folder they are in, a control node, the hook program, or their age.
-That is looked at once for each spec; so are the nodes of its GPUs.
+Finding the driver's files takes some ten milliseconds, so they are kept until something shows that
+they may have changed: a folder they are in, a control node, the hook program, or their age. This is
+checked once for each spec; so are the nodes of its GPUs.
 """
 
 import os
@@ -39,18 +39,18 @@ class _KeptGpu(Struct, frozen=True, kw_only=True):
 
 
 class NodeEdits(Struct, frozen=True, kw_only=True):
-    """Container edits of this node as it was found; `common` is what all GPUs of it share."""
+    """Container edits of this node when it was looked at; all its GPUs share `common`."""
 
     common: Edits
     roots: Roots
     _gpus: dict[GpuUuid, _KeptGpu] = field(default_factory=dict)
 
     def device(self, source: NodeDevice) -> Edits:
-        """Return what a container gets for a device, beside the common edits.
+        """Return what a container gets for a device, besides the common edits.
 
         Raises DeviceError if the GPU's node is not usable or there is no MIG, TransientError if the
-        kernel driver does not know the MIG device, yet or any more, and StateError if the device is
-        yet to be made.
+        kernel driver does not know the MIG device yet, or any more, and StateError if the device
+        has not been made yet.
         """
         base = source.device.base
         match base:
@@ -104,7 +104,7 @@ class EditsCache:
         nvml_version: Callable[[], str | None] = lambda: None,
         make_uvm_nodes: NodeMaker | None = None,
     ) -> None:
-        """Take where to look; `nvml_version` is asked for the driver version that /proc lacks."""
+        """Take where to look; `nvml_version` returns the driver version if /proc lacks it."""
         self._roots = roots
         self._nvml_version = nvml_version
         self._make_uvm_nodes = make_uvm_nodes
@@ -116,10 +116,10 @@ class EditsCache:
         self._looked = clock()
 
     def look(self) -> NodeEdits:
-        """Return what holds now. Raises DeviceError if a file, node or hook is not usable."""
+        """Return the current edits. Raises DeviceError if a file, node or hook is not usable."""
         asked = self._clock()
         with self._lock:
-            # Who waited for somebody that began to look meanwhile need not look once more.
+            # Another thread may have looked while this one waited for it.
             if self._kept is None or self._looked <= asked:
                 self._looked = self._clock()
                 if self._kept is None or self._is_over(self._kept):
@@ -135,7 +135,7 @@ class EditsCache:
         )
 
     def _running(self) -> str | None:
-        """Return the version of the kernel driver: NVML's may be that of before a reload."""
+        """Return the version of the kernel driver: NVML's may be that from before a reload."""
         return running_driver(self._roots.proc) or self._nvml_version()
 
     def _find(self) -> _Kept:

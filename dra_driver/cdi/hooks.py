@@ -3,12 +3,12 @@
 In: the configured path, or the node's usual places. Out: `HookProgram`, which makes the hooks. With
 it a container's own links, loader cache and compatibility libraries are set up at its creation;
 without it specs are hookless (cdi/driver_edits.py). The arguments are those of
-`nvidia-ctk cdi generate`. A hook's path is the container runtime's, on the host.
+`nvidia-ctk cdi generate`. A hook's path is the one that the container runtime sees, on the host.
 
-A release that does not know a command may refuse it, and the container with it. So the program is
-searched for the commands' names: it is one Go binary with its texts inside, and cannot be run here,
-as it is built for the host. What has none of the names is a script around the program, which GPU
-Operator installs beside it.
+A release that does not know a command may refuse it, and then the container does not start. So the
+program is searched for the commands' names: it is a Go binary with its texts inside, and cannot be
+run here, because it is built for the host. A file without any of the names is a script that starts
+the program, which GPU Operator installs beside it.
 """
 
 import mmap
@@ -37,7 +37,7 @@ _COMMANDS = (
     UPDATE_APPLICATION_PROFILE,
     APPLY_MEMORY_LIMITS,
 )
-# What every release has had since the driver of NVIDIA needs it; taken for granted unseen.
+# Every release that NVIDIA's driver can use has these, so they are not looked for.
 _LONG_KNOWN = frozenset(_COMMANDS) - {UPDATE_APPLICATION_PROFILE, APPLY_MEMORY_LIMITS}
 _TOOLKIT = "nvidia-ctk"
 _USUAL_PLACES = (
@@ -66,7 +66,7 @@ class HookProgram(Struct, frozen=True, kw_only=True):
                 hook_name="createRuntime" if command == APPLY_MEMORY_LIMITS else "createContainer",
                 path=self.path,
                 args=(*prefix, command, *args),
-                # A hook without any variable gets the image's, LD_PRELOAD too (CVE-2025-23266).
+                # A hook without variables gets the image's, even LD_PRELOAD (CVE-2025-23266).
                 env=("NVIDIA_CTK_DEBUG=false",),
             ),
         )
@@ -85,10 +85,10 @@ class HookProgram(Struct, frozen=True, kw_only=True):
 def find_hook_program(roots: Roots, configured: str | None) -> HookProgram | None:
     """Find the program on the node; None means hookless.
 
-    The host's files can be looked at only where the driver root is the host's own `/`. Elsewhere a
-    configured path is taken on trust, unless this process sees it at the same path, and an
-    unconfigured one is not searched: what a driver container holds may need libraries that the host
-    lacks. Raises DeviceError if the node has no file at the configured path, or cannot be read.
+    The host's files are visible only where the driver root is the host's own `/`. Elsewhere a
+    configured path is not checked, unless this process sees it at the same path, and without one
+    nothing is searched: a program of a driver container may need libraries that the host lacks.
+    Raises DeviceError if the node has no file at the configured path, or cannot be read.
     """
     if not _sees_host(roots):
         if not configured:
@@ -107,7 +107,7 @@ def find_hook_program(roots: Roots, configured: str | None) -> HookProgram | Non
 
 
 def watched_places(roots: Roots, configured: str | None) -> tuple[Path, ...]:
-    """Return the folders of which one looks different when the program comes, goes or changes."""
+    """Return folders, one of which looks different when the program comes, goes or changes."""
     if not _sees_host(roots):
         return (Path(configured).parent,) if configured else ()
     folders = (path.rpartition("/")[0] for path in ((configured,) if configured else _USUAL_PLACES))
@@ -131,7 +131,7 @@ def _file(roots: Roots, path: str) -> Path | None:
 
 
 def _known_commands(program: Path) -> frozenset[str]:
-    """Return the commands whose names stand in the program, or in the one that a script starts."""
+    """Return the commands whose names are in the program, or in the one that a script starts."""
     beside = program.with_name(f"{program.name}.real")
     return _commands_in(program) or _commands_in(beside) or _LONG_KNOWN
 

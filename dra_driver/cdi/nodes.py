@@ -1,15 +1,15 @@
-"""Device nodes of the node, each GPU's and those that all share, as edits for containers.
+"""Device nodes of this machine, each GPU's and those that all share, as edits for containers.
 
 In: names of nodes below the dev root. Out: edits with the node and, where only a group may open
-it, that group. Type and numbers are written out, so that the runtime needs no second look at the
-host: CDI fills gaps by lstat when the container starts, and fails then.
-Numbers: a char device's own; a plain file stands for a node where nobody may make one (simulated
-GPUs without root), and then /proc/devices says the major number.
+it, that group. Type and numbers are written out, so that the runtime need not look at the host:
+otherwise CDI calls lstat when the container starts, and may fail then. Numbers are those of the
+character device; a plain file stands for a node where none can be made (simulated GPUs without
+root), and then /proc/devices has the major number.
 
-Without nvidiactl and nvidia-uvm no CUDA program runs, so a container gets them in any case: nodes
-that are missing are made, or given by number, which needs none on the host, or their absence is an
-error; without a maker none is made. The others are for graphics and tools; one that is missing or
-no device is left out.
+Without nvidiactl and nvidia-uvm no CUDA program runs, so a container always gets them: missing
+nodes are made, if there is a maker, or given by number, which needs no node on the host; otherwise
+their absence is an error. The others are for graphics and tools, and are left out if they are
+missing or no device.
 """
 
 import os
@@ -34,7 +34,7 @@ CONTROL_NODES = (*REQUIRED, *OPTIONAL)
 _ANYONE_MAY_OPEN = 0o666  # as the driver makes them, unless its module parameters say otherwise
 
 NodeMaker = Callable[[], str | None]
-"""Has nvidia-uvm made on the node; returns why that is not possible."""
+"""Makes nvidia-uvm's device node; returns why that is not possible."""
 
 log = structlog.get_logger()
 
@@ -77,7 +77,7 @@ def node_edits(roots: Roots, name: str) -> Edits | None:
 
 
 def character_node(roots: Roots, name: str, major: int, minor: int, mode: int) -> DeviceNode:
-    """Return the node of that name, with numbers that are known without a look at it."""
+    """Return the node of that name, with the numbers that are known without looking at it."""
     in_container, on_host = f"/dev/{name}", roots.node_on_host(name)
     return DeviceNode(
         path=in_container,

@@ -4,8 +4,8 @@ The plugin usually runs in a container: it sees the node's driver root at, say, 
 CDI spec must name files as the container runtime on the host sees them. Each root therefore has
 two paths. In: settings. Out: paths to look at, and host paths to write down.
 
-A driver in a container comes when it will, often after this process, and with it the device nodes.
-So where they are is looked up when it is used: `Roots.now`.
+A driver in a container may start after this process, and make the device nodes then. So
+`Roots.now` looks up where they are each time.
 """
 
 from pathlib import Path
@@ -26,7 +26,7 @@ class Roots(Struct, frozen=True, kw_only=True):
 
     `driver_on_host` and `dev_on_host` are the same folders as the container runtime sees them.
     `dev` is the folder with the nodes itself, usually /dev; likewise `proc` and `sys`.
-    `dev_can_move` where it is in the driver root or in `/`, as the nodes come and go.
+    `dev_can_move` if it is in the driver root or in `/`, depending on where the nodes are.
     """
 
     driver: Path
@@ -49,7 +49,7 @@ class Roots(Struct, frozen=True, kw_only=True):
         return replace(self, dev=dev, dev_on_host=on_host)
 
     def watched(self) -> tuple[Path, ...]:
-        """Return paths of which one looks different whenever `now` would be different."""
+        """Return paths, one of which looks different whenever `now` would be different."""
         return (self.driver / "dev" / _CONTROL_NODE,) if self.dev_can_move else ()
 
     def own_dev(self) -> Path | None:
@@ -72,7 +72,7 @@ class Roots(Struct, frozen=True, kw_only=True):
 
 
 class RootSettings(Protocol):
-    """Where the settings of a command say that the roots are (settings.py has their meaning)."""
+    """Where the roots are, by the settings of a command (settings.py explains them)."""
 
     @property
     def nvidia_driver_root(self) -> Path:
@@ -126,14 +126,15 @@ def find_roots(
     proc_root: Path = Path("/proc"),
     sys_root: Path = Path("/sys"),
 ) -> Roots:
-    """Work out the roots from the settings and from what is there.
+    """Work out the roots from the settings and from what exists.
 
-    This process sees the driver root at `container_driver_root`; without that at /driver-root if
-    it is a folder, else at the same path, as on the host itself. The device nodes are in the folder
-    `dev` of `dev_root`; without that, of the driver root whenever it has NVIDIA's control node,
-    else of `/`. This process sees `dev_root`, if it is given, at `container_dev_root`; without
-    that where it sees the driver root if both are one, else at the same path. Raises SetupError if
-    the container's driver root was given and is not there.
+    This process sees the driver root at `container_driver_root`; if that is not given, at
+    /driver-root if it is a folder, else at the same path, as on the host itself. The device nodes
+    are in the folder `dev` of `dev_root`; if that is not given, of the driver root if NVIDIA's
+    control node is there, else of `/`. This process sees `dev_root`, if given, at
+    `container_dev_root`; if that is not given, where it sees the driver root if both are the same,
+    else at the same path. Raises SetupError if the container's driver root was given but does not
+    exist.
     """
     seen = container_driver_root or _USUAL_VIEW
     if not seen.is_dir():

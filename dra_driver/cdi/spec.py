@@ -50,8 +50,8 @@ def render(spec: Spec, edits_json: Callable[[Edits], object] = render_edits) -> 
 
     Device nodes and mounts are sorted by path depth, then path, so that a mount never hides one
     below it and equal content gives equal bytes. Env and hooks keep their order: it has a meaning.
-    `edits_json` returns container edits as they stand in the object, checked: a caller may have
-    kept them. Raises StateError if a rule of CDI is broken; the text names the entry and the rule.
+    `edits_json` returns checked container edits as they appear in the object: a caller may keep
+    them. Raises StateError if a rule of CDI is broken; the text names the entry and the rule.
     """
     problem = next(_problems(spec), None)
     if problem is not None:
@@ -148,7 +148,7 @@ def _is_absolute(path: str) -> bool:
 
 
 def _is_empty(edits: Edits) -> bool:
-    # Group 0 is ignored by the loader, so edits that hold nothing else count as empty there.
+    # The loader ignores group 0, so it takes edits with nothing else for empty.
     return not (
         edits.env or edits.device_nodes or edits.mounts or edits.hooks or any(edits.additional_gids)
     )

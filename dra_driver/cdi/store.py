@@ -4,9 +4,9 @@ In: a claim's UID and its `Spec`. Out: `<root>/k8s.gpu.nvidia.com-claim_<uid>.js
 the CDI library gives transient specs. Files are derived: claims/ can write each again.
 
 A container runtime watches the folder for Rename, Remove and Write events, and does not look again
-by itself. So a new file is made under a temporary name in the very same folder and renamed there;
-one renamed in from elsewhere, or linked, is never noticed. Only names that end in .json or .yaml
-are loaded, and two files of equal rank that name one device make it vanish.
+by itself. So a new file is made under a temporary name in the same folder and renamed there; one
+that is moved in from elsewhere, or linked, is never noticed. Only names that end in .json or .yaml
+are loaded, and if two files of equal rank name the same device, neither has it.
 """
 
 import json
@@ -29,7 +29,7 @@ _PEER_SUFFIX = ".yaml"  # NVIDIA's own driver names the same devices in a file o
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _WRITE_ATTEMPTS = 3
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755  # rootless runtimes read them too
-_MOST_KEPT = 64  # a node's common edits and its GPUs', and some that are new each time
+_MOST_KEPT = 64  # a node's common edits, its GPUs', and some that are new each time
 
 
 class SpecStore:
@@ -41,15 +41,15 @@ class SpecStore:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        # Edits are the same from claim to claim. To check and write out again those of a whole
-        # driver, 100 mounts, takes 0.9 ms for each claim, as JSON on one line 0.4; kept, 0.06.
+        # Edits are the same for many claims. Checking and laying out those of a whole driver, 100
+        # mounts, takes 0.9 ms; looking them up takes 0.06.
         self._edits_json = lru_cache(maxsize=_MOST_KEPT)(_edits_json)
 
     def write(self, uid: str, spec: Spec) -> None:
-        """Write the spec of a claim. A file that holds these bytes already is left alone.
+        """Write the spec of a claim. A file that has these bytes already is left alone.
 
-        It is not synced: a power cut takes along what the spec was for, and the kubelet prepares
-        the claim again after it. Raises StateError if the spec breaks a rule of CDI or cannot be
+        It is not synced: after a power cut its containers are gone, and the kubelet prepares the
+        claim again. Raises StateError if the spec breaks a rule of CDI or cannot be
         written.
         """
         path = self._path(uid)
@@ -73,7 +73,7 @@ class SpecStore:
         return path.is_file() or path.with_suffix(_PEER_SUFFIX).is_file()
 
     def look(self, uid: str) -> Look | None:
-        """Return what tells of a change of a claim's spec; None where it is not ours alone."""
+        """Return what changes with a claim's spec file; None if it is not only ours."""
         path = self._path(uid)
         peers = look_of(path.with_suffix(_PEER_SUFFIX))
         return look_of(path) if peers is None else None
@@ -97,7 +97,7 @@ class SpecStore:
         return self._of_files(_SUFFIX)
 
     def peers(self) -> set[str]:
-        """Return the UIDs of the claims of which NVIDIA's driver has written a spec file."""
+        """Return the UIDs of the claims for which NVIDIA's driver has written a spec file."""
         return self._of_files(_PEER_SUFFIX)
 
     def _of_files(self, suffix: str) -> set[str]:
@@ -151,7 +151,7 @@ class SpecStore:
 
 
 def _make_folder(path: Path) -> None:
-    """Make a folder that everybody may read, whatever the umask; one that is there stays as is."""
+    """Make a folder that everybody may read, whatever the umask; one that exists stays as it is."""
     try:
         path.mkdir()
     except FileExistsError:
@@ -163,14 +163,14 @@ def _make_folder(path: Path) -> None:
 
 
 def _read(path: Path) -> tuple[bytes, os.stat_result] | None:
-    """Return what a spec file has; None for what cannot be one, and is replaced."""
+    """Return the bytes of a spec file and what it looks like; None if it cannot be read."""
     with suppress(OSError):
         return read_whole(path)
     return None
 
 
 class _Json(str):
-    """JSON text, which stands in a document as it is."""
+    """JSON text that goes into a document as it is."""
 
     __slots__ = ()
 
@@ -180,7 +180,7 @@ def _edits_json(edits: Edits) -> _Json:
 
 
 def _layout(value: object) -> str:
-    """Return JSON text with a line for each member of what holds objects."""
+    """Return JSON text with a line for each member of what contains objects."""
     match value:
         case _Json():
             return value

@@ -1,4 +1,4 @@
-"""Which boot this is: what hardware was told in another one, it has forgotten."""
+"""Which boot this is: at a reboot, hardware forgets what was set."""
 
 from pathlib import Path
 

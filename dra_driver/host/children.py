@@ -8,7 +8,7 @@ from dra_driver.host.turns import waiting
 
 
 def ends_within(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
-    """Wait for the end of a process by its descriptor; Popen looks for it ever more rarely."""
+    """Wait for the end of a process by its descriptor; Popen would poll, less and less often."""
     descriptor = os.pidfd_open(process.pid)
     try:
         poll = select.poll()

@@ -2,8 +2,8 @@
 
 In and out: a JSON payload and its bytes, `{"version":1,"sha256":"…","payload":{…}}` on one line.
 The checksum is over the payload's bytes as they are stored. Readers skip payload fields they do not
-know, so a newer writer may add some; a change of meaning takes a new version. What a newer version
-wrote is not damaged: after a roll-back, or beside a newer driver, it is left to who understands it.
+know, so a newer writer may add some; a change of meaning needs a new version. A file of a newer
+version is not damaged: after a roll-back, or beside a newer driver, it is left as it is.
 """
 
 import json
@@ -18,16 +18,16 @@ import msgspec
 from dra_driver.errors import StateError, VersionError
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What reading a payload raises that has another form: infinity, for one, is no whole number."""
+"""What reading a payload of another form raises: infinity, for one, is no whole number."""
 
 T = TypeVar("T")
 
 _READING = threading.Lock()
-"""At its first reading msgspec (0.22) notes what a type has. A thread that reads the same type
-meanwhile meets half of that, and the process ends by SIGSEGV."""
+"""msgspec (0.22) analyses a type when it first reads one. A thread that reads the same type
+meanwhile finds half of that, and the process ends by SIGSEGV."""
 
 _UNKNOWN = re.compile(r"Invalid (?:enum )?value ")
-"""How msgspec begins to say that it knows no such member: a newer version has one."""
+"""How msgspec's error begins if it knows no such member, as of a newer version."""
 
 _START = re.compile(rb'\{"version":([0-9]{1,9}),')
 _ENVELOPE = re.compile(
@@ -67,7 +67,7 @@ def unseal(data: bytes, newest: int = 1) -> Mapping[str, Any]:
 
 
 def value_of(payload: object, of: type[T], what: str) -> T:
-    """Return the value that a payload is.
+    """Return the value that a payload describes.
 
     Raises VersionError if it has a member of an enumeration or union that is not known here, and
     StateError if it has another form; `what` says what it should be.

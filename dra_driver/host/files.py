@@ -1,8 +1,8 @@
 """Files that appear whole or not at all: written beside their place, then renamed into it.
 
-In: a path, its bytes. Out: nothing, or an OSError that the caller puts into words. The file that is
-being written is `.<name>.tmp` in the same folder: names that begin with a dot are never read, and
-a watcher of the folder sees one rename. Writers of one path take turns; readers need no lock.
+In: a path, its bytes. Out: nothing, or an OSError that the caller explains. While a file is being
+written, it is `.<name>.tmp` in the same folder: names that begin with a dot are never read, and a
+watcher of the folder sees one rename. Writers of one path take turns; readers need no lock.
 """
 
 import errno
@@ -22,7 +22,7 @@ _MOVE_AWAY = "move away what is there; the driver makes the folder again"
 _OF_THE_DISK = frozenset({errno.EROFS, errno.ENOSPC, errno.EDQUOT})
 
 LARGEST = 64 * 1024**2
-"""Bytes that are read of a file; the largest that is written has some 100 KiB."""
+"""Most bytes that are read of a file; the largest that is written has some 100 KiB."""
 
 
 def is_of_the_disk(error: BaseException | None) -> bool:
@@ -41,9 +41,9 @@ def file_error(verb: str, path: Path, error: OSError) -> StateError:
 
 
 def is_folder(path: Path) -> bool:
-    """Tell whether a folder is there, False for nothing.
+    """Tell whether a folder exists, False if there is nothing.
 
-    Raises StateError for something else, and where this process may not see what is there.
+    Raises StateError for something else, and if this process may not see what is there.
     """
     try:
         seen = path.stat()
@@ -59,7 +59,7 @@ def is_folder(path: Path) -> bool:
 
 
 def listing_advice(error: OSError) -> str:
-    """Return what a person does about a folder that cannot be listed."""
+    """Return what to do about a folder that cannot be listed."""
     match error.errno:
         case errno.ENOTDIR | errno.ELOOP:
             return _MOVE_AWAY
@@ -70,10 +70,10 @@ def listing_advice(error: OSError) -> str:
 
 
 def look_of(path: Path) -> Look | None:
-    """Return by what a change of a file is noticed: it is replaced, or its mode changes.
+    """Return what shows that a file was replaced, or its mode changed; None if there is none.
 
-    None for one that is not there. Two files of one path can look alike that were there within one
-    tick of the clock, some milliseconds.
+    Two files that had the same path within one tick of the clock, some milliseconds, can look the
+    same.
     """
     try:
         seen = path.lstat()
@@ -83,15 +83,15 @@ def look_of(path: Path) -> Look | None:
 
 
 def temporary_of(path: Path) -> Path:
-    """Return where a file is while it is being written, and stays if its writer is killed."""
+    """Return where a file is while it is being written; it stays there if the writer is killed."""
     return path.with_name(f".{path.name}{TEMPORARY_SUFFIX}")
 
 
 def read_whole(path: Path) -> tuple[bytes, os.stat_result] | None:
-    """Return a file's bytes, and which file they are of; None when it is absent.
+    """Return a file's bytes, and which file they are of; None if it is absent.
 
-    Raises OSError also for what no driver writes: a pipe, a device, a file that is far too large.
-    Those are not waited for, and not read.
+    Raises OSError, also for what no driver writes: a pipe, a device, a file that is far too large.
+    These are neither waited for nor read.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -114,12 +114,12 @@ def read_whole(path: Path) -> tuple[bytes, os.stat_result] | None:
 
 
 def write_whole(path: Path, data: bytes, *, mode: int, durable: bool) -> None:
-    """Write a file with these permission bits; a durable one outlives a power cut from now on.
+    """Write a file with these permission bits; a durable one survives a power cut after this call.
 
-    After an OSError, what was there before still is.
+    After an OSError, the earlier file is still there.
     """
     temporary = temporary_of(path)
-    # Nothing but a plain file is waited for (a pipe) or followed (a link).
+    # Neither wait for a pipe nor follow a link.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         file = os.open(temporary, flags, mode)
@@ -143,7 +143,7 @@ def write_whole(path: Path, data: bytes, *, mode: int, durable: bool) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Let what was made or renamed in a folder outlive a power cut. Raises OSError."""
+    """Make what was created or renamed in a folder survive a power cut. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with waiting():

@@ -2,7 +2,7 @@
 
 In: a folder. Out: a wait that ends with the next change, by inotify(7), because a claim's pod waits
 meanwhile. Events only wake: the waiting thread reads the folder itself, so no event can be missed
-or misread. Without inotify (its instances are limited per user, and root containers are the same
+or misread. Without inotify (its instances are limited per user, and all containers of root are one
 user) the wait is a short poll, until there is an instance again.
 """
 
@@ -40,7 +40,7 @@ class FolderWatch:
     def wait(self, seconds: float) -> None:
         """Return after a change, a `wake` or the given time; sometimes for no reason."""
         if self._inotify is None:
-            # Nothing tells of what changed before: the caller has to look.
+            # Earlier changes are not reported: the caller has to look.
             seconds = 0.0 if self._begin() else min(seconds, _POLL_SECONDS)
         for descriptor, _ in self._poll.poll(max(0.0, seconds) * 1000):
             with suppress(BlockingIOError):
@@ -48,19 +48,19 @@ class FolderWatch:
 
     def wake(self) -> None:
         """End the current wait, or the next one; nothing after `close`."""
-        with self._lock:  # once closed, the number may be another file's
+        with self._lock:  # after closing, the number may be another file's
             if self._end.alive:
                 os.eventfd_write(self._wake, 1)
 
     def still_watches(self) -> bool:
-        """Tell whether the watched folder still has its name, and no other folder has taken it."""
+        """Tell whether the watched folder still has its name, and no other folder has it."""
         try:
             return self._inotify is not None and _identity(self._folder) == self._identity
         except OSError:
             return False
 
     def _begin(self) -> bool:
-        """Begin to watch, if that is possible now; return whether it is."""
+        """Begin to watch if that is possible now; return whether it was."""
         with suppress(OSError):  # before the watch, so that a folder replaced meanwhile shows
             self._identity = _identity(self._folder)
         self._inotify = _watch(self._folder)
@@ -71,7 +71,7 @@ class FolderWatch:
         return True
 
     def close(self) -> None:
-        """Stop watching; an object that nobody refers to does so by itself."""
+        """Stop watching; an object without references does so by itself."""
         with self._lock:
             self._end()
 

@@ -1,9 +1,9 @@
 """Open-file-description locks (fcntl(2), F_OFD_SETLK): on a range of bytes, and with a name.
 
 The kernel releases such a lock when its process ends, however that happens, and others can query it
-(F_OFD_GETLK) without taking it. `NamedLock` shows who runs: the supervisor to the driver, and an
-evicted driver to the supervisor. Its file's content names the process that holds it, which tells
-the statuses of one supervisor from those of others.
+(F_OFD_GETLK) without taking it. By `NamedLock` the driver sees which supervisor runs, and the
+supervisor sees an evicted driver. The file names the process that holds the lock, so that the
+statuses of different supervisors can be told apart.
 """
 
 import errno
@@ -19,7 +19,7 @@ _ROOM = 256
 
 
 def lock(file: int, start: int = 0, length: int = 0) -> bool:
-    """Lock a range of bytes, to the end for length 0; False while another one has some of it.
+    """Lock a range of bytes, to the end for length 0; False if another process has some of it.
 
     Raises OSError if the file system has no such locks.
     """
@@ -38,7 +38,7 @@ def unlock(file: int, start: int = 0, length: int = 0) -> None:
 
 
 class NamedLock:
-    """A file that one process at a time has locked: the supervisor of an MPS directory, say."""
+    """A file that one process at a time locks, such as the supervisor of an MPS directory."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -89,7 +89,7 @@ def holder_of(path: Path) -> str | None:
 
 
 def last_holder_of(path: Path) -> str | None:
-    """Return the name of the process that holds a lock or has held it last. Raises StateError."""
+    """Return the name of the process that holds or last held a lock. Raises StateError."""
     try:
         with path.open("rb") as file:
             return file.read(_ROOM).decode() or None

@@ -1,4 +1,4 @@
-"""Whose PIDs this process has: by procfs, which shows the PID namespace that it was mounted in."""
+"""Which PIDs this process sees: procfs has those of the PID namespace that it was mounted in."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +16,7 @@ def has_pids_of_host(proc: Path, host_proc: Path | None = None) -> bool:
     """Tell whether the PIDs of this process are the host's.
 
     `host_proc` is where the host's own procfs may be mounted; without it the PID namespace has to
-    be the kernel's first.
+    be the kernel's first one.
     """
     with suppress(OSError):
         own = (proc / "self/ns/pid").stat().st_ino

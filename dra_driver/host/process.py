@@ -1,4 +1,4 @@
-"""This process as a whole: what ends it, its memory, and what it tells of its threads.
+"""This process as a whole: what ends it, its memory, and the stacks of its threads.
 
 In: SIGTERM and SIGINT, and exceptions that no thread has caught. Out: the reason to end, for the
 main thread, which waits for it and then stops everything in order. A process with a part missing
@@ -35,7 +35,7 @@ THREAD_DIED = ShutdownReason(text="a thread died", exit_status=1)
 
 
 class Shutdown:
-    """Waits for the reason to end. Watch before the threads of the process are started."""
+    """Waits for the reason to end. Call its watch_ methods before any thread is started."""
 
     def __init__(self) -> None:
         # A SimpleQueue may be put to from a signal handler; an Event's lock may not be taken there.
@@ -49,12 +49,12 @@ class Shutdown:
         """End at SIGTERM and SIGINT. For the main thread only, as Python wants it."""
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
-        # Python runs its handlers between two of its instructions. A signal that comes when the
-        # main thread is about to sleep would be heard of only after that; this wakes it.
+        # Python runs handlers between two of its instructions. A signal that comes just when the
+        # main thread begins to sleep would be handled only after that; this wakes it.
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def watch_threads(self) -> None:
-        """End when a thread dies of an exception."""
+        """End when a thread ends by an exception."""
         threading.excepthook = self._on_dead_thread
 
     def wait(self, timeout: float | None = None) -> ShutdownReason:
@@ -87,22 +87,22 @@ class Shutdown:
         name = args.thread.name if args.thread is not None else "unknown"
         log.error("thread died", thread=name, exc_info=args.exc_value or args.exc_type())
         self._reasons.put(THREAD_DIED)
-        with suppress(BlockingIOError):  # full of what wakes it as well
+        with suppress(BlockingIOError):  # a full pipe wakes it as well
             os.write(self._wake, b"\0")
 
 
 def spare_lasting_objects() -> None:
-    """Keep what start-up made out of garbage collections, which stop every thread for 15 ms."""
+    """Exclude start-up's objects from garbage collections, which stop all threads for 15 ms."""
     gc.collect()
     gc.freeze()
 
 
 def dump_stacks_at_sigusr2(path: Path) -> None:
-    """Write the stacks of all threads to a file at each SIGUSR2, for who asks why it hangs.
+    """Write the stacks of all threads to a file at each SIGUSR2, to find out why it hangs.
 
-    Where the file cannot be written, they go to standard error. For the main thread only, which
-    writes them between two of its instructions: faulthandler, which needs no Python for it, reads
-    the stacks of threads while they run, and can end the process by that.
+    If the file cannot be written, they go to standard error. For the main thread only, which writes
+    them between two of its instructions. Not by faulthandler, which reads the stacks of threads
+    while they run, and can crash the process.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:

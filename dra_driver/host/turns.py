@@ -1,11 +1,11 @@
-"""Turns at computing, for threads that answer calls: who began first goes first.
+"""Turns at computing, for threads that answer calls: the call that began first goes first.
 
-Threads share one interpreter. Of eight calls that compute at once all eight end last; one after
-another, the first ends in an eighth of that time and the last no later. So a call computes in its
-turn, and lets others have it while it waits: for the API server, a disk, a lock, hardware. A turn
-is no lock: one that lasts too long is taken away, so a call that hangs in it costs the others that
-long once, and goes on without when it does. Where it was is logged: it may be a wait that does not
-let others have the turn.
+Threads share one interpreter. Eight calls that compute at the same time all end late; one after
+another, the first ends in an eighth of that time, and the last one no later. So a call computes
+only while it has the turn, and gives it up while it waits: for the API server, a disk, a lock,
+hardware. A turn is no lock: one that lasts too long is taken away, so a call that hangs delays the
+others only once, and continues without a turn. The place where it was is logged, because it may be
+a wait that does not give up the turn.
 """
 
 import heapq
@@ -23,11 +23,11 @@ log = structlog.get_logger()
 
 _PROGRAM = Path(__file__).parents[1]
 _LONGEST_SECONDS = 0.1
-"""Of a turn, which takes some milliseconds; shorter than what anybody notices at a pod's start."""
+"""How long a turn may last. Most take some milliseconds; a pod's start hardly shows this long."""
 
 
 class _Place(Struct, order=True):
-    """A call's place in the line, by when it began; `come` is held until its turn has come."""
+    """A call's place in the line, by when it began; `come` is locked until its turn comes."""
 
     number: int
     come: threading.Lock = field(default_factory=threading.Lock)
@@ -35,7 +35,7 @@ class _Place(Struct, order=True):
 
 
 class Turns:
-    """One turn, and a line of threads for it in the order in which their calls began."""
+    """One turn, and the threads that wait for it, in the order in which their calls began."""
 
     def __init__(self, longest: float = _LONGEST_SECONDS) -> None:
         self._longest = longest
@@ -58,7 +58,7 @@ class Turns:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Let others have the turn of this thread's call meanwhile, if it answers one."""
+        """Give up the turn meanwhile, if this thread answers a call."""
         place: _Place | None = getattr(self._thread, "place", None)
         if place is None:
             yield
@@ -83,7 +83,7 @@ class Turns:
                 if is_taken:
                     self._pass_on()
                 former, before = before, self._has
-            if is_taken:  # without the mutex: a log that nobody reads would hold up every call
+            if is_taken:  # without the mutex: a log that nobody reads would block every call
                 log.debug("turn at computing taken from a call", line=_line_of(former.thread))
 
     def _give(self, place: _Place) -> None:
@@ -113,7 +113,7 @@ turn, waiting = _of_calls.turn, _of_calls.waiting
 
 
 def acquired(lock: threading.Lock, seconds: float) -> bool:
-    """Acquire a lock: at once, or within so many seconds while others have the turn."""
+    """Acquire a lock at once, or within so many seconds, during which others have the turn."""
     if lock.acquire(blocking=False):
         return True
     with waiting():

@@ -5,10 +5,10 @@ from collections.abc import Container
 
 
 class Worker:
-    """What the long-lived threads have in common: `_run` goes on until `_stop` is set.
+    """What the long-lived threads have in common: `_run` continues until `_stop` is set.
 
-    What `_run` raises ends the process, through threading.excepthook: it is a fault in the program.
-    The process does not wait for one at its end: a call into NVML may hang with its GPU.
+    An exception of `_run` ends the process, through threading.excepthook: it is a fault in the
+    program. The end of the process does not wait for these threads: a call into NVML may hang.
     """
 
     def __init__(self, name: str) -> None:
@@ -17,11 +17,11 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread; it looks at once. Once only."""
+        """Start the thread, once only; it looks immediately."""
         self._thread.start()
 
     def ring(self) -> None:
-        """Have the thread look soon, as something may have changed. Wakes it; never blocks."""
+        """Wake the thread, because something may have changed; never blocks."""
         self._bell.set()
 
     def stop(self, timeout: float) -> bool:
@@ -35,7 +35,7 @@ class Worker:
     def _wait(self, seconds: float) -> None:
         """Wait for `ring`, `stop` or the given time."""
         self._bell.wait(seconds)
-        # Only now, and not before the next look: what rings meanwhile counts for the next wait.
+        # Here, not before the wait: a `ring` during the next look then ends the next wait.
         self._bell.clear()
 
     def _run(self) -> None:
@@ -49,12 +49,12 @@ class LogOnce:
         self._last: dict[str, str] = {}
 
     def is_new(self, reason: str, about: str = "") -> bool:
-        """Take note of a reason that concerns this; tell whether the last one was another."""
+        """Note a reason that concerns this; tell whether the last one was different."""
         before, self._last[about] = self._last.get(about), reason
         return reason != before
 
     def forget(self, about: str = "") -> bool:
-        """Have the next reason logged whatever it is; tell whether there was one."""
+        """Have the next reason logged in any case; tell whether there was one before."""
         return self._last.pop(about, None) is not None
 
     def keep(self, those: Container[str]) -> None:

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt: longer each time, and at other times than other nodes.
+"""How long to wait before the next attempt: longer each time, and different on each node.
 
 Kubernetes API conventions ask clients to back off exponentially with jitter, so that a thousand
 nodes do not come back to a restarted API server at the same moment.

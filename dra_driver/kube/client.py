@@ -49,7 +49,7 @@ JsonObject = dict[str, object]
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What the server answered, and its header Date, the time by its own clock, if it has one."""
+    """The server's answer, and its header Date, the time by its own clock, if it has one."""
 
     body: JsonObject
     date: str | None
@@ -168,7 +168,7 @@ class KubeClient:
         return self._ask("GET", call, timeout=timeout)
 
     def read(self, call: Call, *, timeout: float) -> Answer:
-        """Return an object or another page, and when the server says that it answered."""
+        """Return an object or another page, and the time of the answer by the server's clock."""
         response = self._send("GET", call, timeout=timeout)
         return Answer(body=object_in(call, response.data), date=response.headers.get("date"))
 

@@ -32,7 +32,7 @@ def connect(kubeconfig: Path | None, context: str, *, environment: Mapping[str, 
             f"there is no kubeconfig to find the context {context!r} in; name one with --kubeconfig"
         )
     client = KubeClient.in_cluster(environment)
-    # Not in there: a driver asks for no namespace, and has to start without this file, too.
+    # Not in `in_cluster`: a driver needs no namespace, and has to start without this file, too.
     with suppress(OSError, UnicodeDecodeError):
         own = (SERVICE_ACCOUNT_DIRECTORY / "namespace").read_text(encoding="utf-8").strip()
         client.namespace = own or client.namespace
@@ -47,7 +47,7 @@ def connect_pod(kubeconfig: Path | None, environment: Mapping[str, str]) -> Kube
 
 
 def _from_kubeconfig(*files: Path, context: str = "") -> KubeClient:
-    # Not above: in a pod nothing of it is needed, and it takes memory.
+    # Not at the top: a pod does not need it, and it takes memory.
     from dra_driver.kube.kubeconfig import from_kubeconfig  # noqa: PLC0415
 
     return from_kubeconfig(*files, context=context)
@@ -58,7 +58,7 @@ def _files(named: Path | None, environment: Mapping[str, str]) -> tuple[Path, ..
         return (named,)
     variable = environment.get("KUBECONFIG", "")
     if listed := tuple(Path(part) for part in variable.split(os.pathsep) if part):
-        # As kubectl has it, some of several may be missing.
+        # As with kubectl, some of several may be missing.
         if there := tuple(path for path in listed if path.exists()):
             return there
         raise SetupError(

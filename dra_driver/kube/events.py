@@ -59,7 +59,7 @@ def utc_now() -> datetime:
 
 def warning_event(about: Regarding, what: Happening, reporter: Reporter) -> Mapping[str, object]:
     """Return the event of type Warning; a note that is too long is cut."""
-    # The clock's microseconds leave three digits, by which a pod differs from a claim of its name.
+    # Three digits after the microseconds, by which a pod differs from a claim of its name.
     apart = zlib.crc32(f"{about.kind} {about.uid} {what.reason}".encode()) % 1000
     stamp = f"{(what.time - _EPOCH) // _MICROSECOND * 1000 + apart:x}"
     name = about.name[: _LONGEST_NAME - len(stamp) - 1].rstrip("-.")

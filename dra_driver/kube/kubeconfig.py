@@ -57,7 +57,7 @@ def from_kubeconfig(*paths: Path, context: str = "") -> KubeClient:
         token_file = _token_file(files, used)
         namespace = str(_context(files, used).get("namespace") or "default")
         _check_server(configuration.host)
-        # The package reads tokenFile once and never again; a bound token would be dead in an hour.
+        # The package reads tokenFile only once; a bound token would expire within an hour.
         own = None if token_file is None else TokenFile(token_file, clock=time.monotonic)
         return _client(configuration, own or _ConfiguredToken(configuration), namespace)
     except (OSError, UnicodeDecodeError) as error:
@@ -111,7 +111,7 @@ def _connect_by(pool: urllib3.HTTPConnectionPool) -> Connect:
     """Return how to connect as urllib3 does: by proxies, and with all TLS options of a user."""
 
     def connect(timeout: float) -> socket.socket:
-        # What a pool calls itself when a request needs a connection. Nothing public stops there.
+        # The pool calls this itself when a request needs a connection; there is no public way.
         connection: Any = pool._new_conn()  # noqa: SLF001 (see above)
         connection.timeout = timeout
         try:

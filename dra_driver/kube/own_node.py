@@ -87,7 +87,7 @@ class OwnNode:
             return known
         asked = _facts_of(self._api.get_node(self._node_name, timeout=_REQUEST_SECONDS))
         with self._lock:
-            # What the watch told meanwhile is newer.
+            # What the watch has reported meanwhile is newer.
             if self._known is None:
                 self._known = asked
             return self._known

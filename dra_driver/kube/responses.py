@@ -90,7 +90,7 @@ def object_in(call: Call, body: bytes) -> dict[str, object]:
     Raises UnavailableError if the body is not a JSON object, so that it is not the API server's.
     """
     try:
-        # The API server hands out opaque parameters as they were written, equal keys and all.
+        # The API server returns opaque parameters as they were written, even with duplicate keys.
         value = parsed(body, object_pairs_hook=keep_duplicates)
     except ValueError as error:
         raise UnavailableError(

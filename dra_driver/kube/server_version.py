@@ -1,4 +1,4 @@
-"""The API server's version, asked for again now and then, because clusters are upgraded.
+"""The API server's version, asked for from time to time, because clusters are upgraded.
 
 The minor version may end in a plus sign (`36+`), and some clusters leave it out; then gitVersion is
 read. While the server is unreachable, the last answer stays valid. A server that refuses the page
@@ -56,7 +56,7 @@ class ServerVersion:
             refusal = str(error)
         self._asked_at = self._clock()
         if version is None and self._known is not None:
-            return  # what was learnt holds until the server says something else
+            return  # the last answer is valid until the server gives another one
         before, self._known = self._known, (version,)
         if version is None:
             log.warning(

@@ -24,7 +24,7 @@ _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 def configure_logs(*, level: str, form: str, stream: TextIO) -> None:
     """Send structlog's and the standard library's lines to `stream`, as the settings say."""
-    # For those who only write, flush, and ask isatty.
+    # Loggers only write, flush, and call isatty.
     stream = cast("TextIO", _Forgiving(unescaped(stream)))
     if form == "auto":
         form = "console" if stream.isatty() else "json"
@@ -48,7 +48,7 @@ def configure_logs(*, level: str, form: str, stream: TextIO) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
         )
     )
-    # Libraries tell of their own inner life at debug; only what is amiss belongs here.
+    # Libraries log their own details at debug; only their problems belong here.
     logging.basicConfig(level=max(_LEVELS[level], logging.WARNING), handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
 
@@ -75,8 +75,8 @@ class _Forgiving:
             try:
                 act()
             except BrokenPipeError:
-                # For good. What is still buffered shall not fail the process at its end either.
-                number = self._stream.fileno()  # before there is something to be closed
+                # For good: what is still buffered must not fail when the process ends, either.
+                number = self._stream.fileno()  # before anything is opened
                 nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
                 os.dup2(nowhere, number)
                 os.close(nowhere)
@@ -91,8 +91,8 @@ def _json() -> list[Processor]:
 
 
 def _dump(event: object, **_: object) -> str:
-    # Paths, exceptions and enums are written as people write them.
-    # A file's name may be no text; and JSON leaves marks of direction as they are.
+    # Paths, exceptions and enums are written as text.
+    # A file's name may not be text, and JSON does not escape marks of direction.
     return printable(json.dumps(event, default=str, ensure_ascii=False))
 
 
@@ -111,6 +111,6 @@ def _in_order(
 
 def _console(stream: TextIO) -> list[Processor]:
     colors = stream.isatty() and not os.environ.get("NO_COLOR")
-    # structlog would load rich for tracebacks where it is installed; a node agent needs no paint.
+    # structlog would load rich for tracebacks if it is installed; a node agent needs no colours.
     plain = structlog.dev.plain_traceback
     return [_printable, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]

@@ -35,7 +35,7 @@ class Operation(StrEnum):
 
 
 class DeviceType(StrEnum):
-    """The peer's device types; its VFIO devices are not among ours, and stay zero."""
+    """The device types, as NVIDIA's driver calls them."""
 
     GPU = "gpu"
     MIG = "mig"
@@ -51,7 +51,7 @@ class SliceWrite(StrEnum):
     DELETE = "delete"
 
 
-# 0.05 x 2^0 to 2^8 are the peer's. Ours go down to where a prepare is, and up to a kubelet's 45 s.
+# NVIDIA's driver has 0.05 x 2^0 to 2^8. These also cover a short prepare, and a kubelet's 45 s.
 _SECONDS = (0.003125, 0.00625, 0.0125, 0.025, *(0.05 * 2**n for n in range(9)), 25.6, 51.2)
 
 _ERROR_STAGES = ("lock_acquire", "devices", "publish_resources")

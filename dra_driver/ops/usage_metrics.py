@@ -61,7 +61,7 @@ class UsageMetric(Enum):
 
 
 class UsageSeries(Struct, frozen=True):
-    """One value. `labels` in the order of the metric's."""
+    """One value; `labels` in the order of the metric's labels."""
 
     metric: UsageMetric
     labels: Sequence[str]

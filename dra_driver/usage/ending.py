@@ -1,11 +1,10 @@
-"""Ends the processes of a container, as the kernel ends those out of memory.
+"""Ends the processes of a container, as the kernel does when it is out of memory.
 
-In: a container, and those of its processes that were seen on a GPU. Out: no
-process of the container is left to run. Where cgroup v2 is, its control group is ended as a whole
-(`cgroup.kill`, Linux 5.14): the kubelet has the kernel's out-of-memory killer end whole containers
-there, too (memory.oom.group). Elsewhere the processes that were seen are ended, each through a
-descriptor of its own (pidfd_open(2), Linux 5.3): a PID may be given again, and is compared by when
-the process began.
+In: a container, and those of its processes that were seen on a GPU. Out: no process of the
+container runs any more. With cgroup v2, its control group is ended as a whole (`cgroup.kill`, Linux
+5.14): the kubelet has the kernel's out-of-memory killer end whole containers there, too
+(memory.oom.group). Elsewhere the processes that were seen are ended, each through a descriptor of
+its own (pidfd_open(2), Linux 5.3): a PID may be used again, so the process's start is compared.
 """
 
 import os

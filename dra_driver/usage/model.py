@@ -1,9 +1,9 @@
 """Who uses which GPU: GPUs as NVML sees them, processes, and claims, put together. Pure.
 
 A process belongs to the pod of its control group. A pod's process on a device belongs to the claims
-by which the pod has the device: those that are its own by their records or the API server's word,
-or else the only one of its namespace: of pods that come later the kubelet does not tell. A share is
-not seen in hardware, so claims of one pod with several shares of a device are told of together.
+by which the pod has the device: those that are its own according to records or the API server, or
+else the only one of its namespace, because the kubelet does not report a claim's later pods. Shares
+are not visible in hardware, so claims of a pod with several shares of a device are shown together.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ _MIB = 1024**2
 
 
 class Process(Struct, frozen=True, kw_only=True):
-    """A process on a device. `name` is what it calls itself, made harmless."""
+    """A process on a device. `name` is its own name for itself, made harmless."""
 
     pid: int
     name: str
@@ -34,16 +34,16 @@ class Process(Struct, frozen=True, kw_only=True):
 
 
 class User(Struct, frozen=True, kw_only=True):
-    """A container that uses a device, or a pod or claim that has it and no process there.
+    """A container that uses a device, or a pod or claim that has it but no process there.
 
-    A name or id is empty where it is not known, or where there is none.
+    A name or id is empty if it is not known, or if there is none.
 
     Attributes:
-        claims: namespaces and names; none where the pod has the device by no claim.
+        claims: namespaces and names; none if the pod has the device without a claim.
         devices: names of the claims' devices, such as shares of this one.
         pod_groups: the PodGroups that its claims were reserved for.
-        limit_bytes: how much memory it may have, where that is less than the device has.
-        processes: those it has on the device.
+        limit_bytes: how much memory it may have, if that is less than the device has.
+        processes: its processes on the device.
     """
 
     claims: tuple[str, ...] = ()
@@ -59,12 +59,12 @@ class User(Struct, frozen=True, kw_only=True):
 
     @property
     def memory_bytes(self) -> int | None:
-        """What its processes have; None if that is not known of one."""
+        """The memory of its processes; None if that of one is not known."""
         return added([process.memory_bytes for process in self.processes])
 
     @property
     def sm(self) -> float | None:
-        """How busy its processes are together; None if that is not known of one."""
+        """How busy its processes are together; None if that is not known for one."""
         shares = [process.sm for process in self.processes]
         known = [share for share in shares if share is not None]
         return min(sum(known), 1.0) if len(known) == len(shares) else None
@@ -73,8 +73,8 @@ class User(Struct, frozen=True, kw_only=True):
 class DeviceUse(Struct, frozen=True, kw_only=True):
     """A whole GPU or a MIG device, and who uses it.
 
-    `servers` are the MPS servers, which have what their clients do not account for. `others` are
-    processes of no pod.
+    `servers` are the MPS servers, which have the memory that is not their clients' own. `others`
+    are processes of no pod.
     """
 
     name: str
@@ -99,9 +99,9 @@ class GpuUse(Struct, frozen=True, kw_only=True):
 
 
 class Known(Struct, frozen=True, kw_only=True):
-    """What is known of a node beside NVML's word: `names` are by container id, `daemons` are MPS's.
+    """What is known of a node besides NVML's answers: `names` by container id, MPS's `daemons`.
 
-    `reserved` has all pods of a claim, by the API server's word; a record has the first alone.
+    `reserved` has all pods of a claim, from the API server; a record has only the first.
     """
 
     records: Sequence[ClaimRecord] = ()
@@ -111,7 +111,7 @@ class Known(Struct, frozen=True, kw_only=True):
 
 
 class _Held(Struct, frozen=True, kw_only=True):
-    """A device of a claim, and the claim's pods by the API server's word, if it has been asked."""
+    """A device of a claim, and the claim's pods according to the API server, if it was asked."""
 
     record: ClaimRecord
     entry: DeviceRecord
@@ -124,7 +124,7 @@ class _Held(Struct, frozen=True, kw_only=True):
 
     @property
     def present(self) -> Sequence[ConsumerPod]:
-        """The claim's pods now; without the API server's word the one it was prepared for."""
+        """The claim's pods now; if the API server was not asked, the one it was prepared for."""
         return self.reserved or self.record.pods
 
     def name_of(self, uid: str) -> str | None:
@@ -140,7 +140,7 @@ def used(load: GpuLoad, seen: Mapping[int, SeenProcess], known: Known) -> GpuUse
 
 
 def added(amounts: Iterable[int | None]) -> int | None:
-    """Return a sum, None if a part of it is not known."""
+    """Return a sum; None if a part of it is not known."""
     total = 0
     for amount in amounts:
         if amount is None:
@@ -150,7 +150,7 @@ def added(amounts: Iterable[int | None]) -> int | None:
 
 
 def _is_told(device: DeviceUse, load: GpuLoad) -> bool:
-    """Leave the whole out where there are MIG devices, unless somebody is on it."""
+    """Tell whether a device is shown: a whole GPU with MIG devices only if somebody uses it."""
     is_used = device.users or device.servers or device.others
     return device.kind is DeviceKind.MIG or not load.migs or bool(is_used)
 
@@ -283,7 +283,7 @@ def _idle(held: Sequence[_Held], told: set[tuple[str, str]], busy: set[str]) -> 
 
 
 def _limit(held: Sequence[_Held]) -> int | None:
-    """Return how many bytes claims may use together; None if one has no limit that can be read."""
+    """Return how many bytes claims may use together; None if one has no known limit."""
     claims: dict[ClaimUid, list[_Held]] = {}
     for holder in held:
         claims.setdefault(holder.record.ref.uid, []).append(holder)
@@ -308,7 +308,7 @@ def _order(user: User) -> tuple[str, ...]:
 
 
 class NodeUse(Struct, frozen=True, kw_only=True):
-    """Who uses which GPU. `silent` are the GPUs that did not answer, by index, with the reason.
+    """Who uses which GPU. `silent` has the GPUs that did not answer, by index, with the reason.
 
     `sees_processes`: whether processes of other containers can be seen from here.
     """

@@ -1,7 +1,7 @@
 """Looks at who uses the GPUs of this node: NVML is asked, then procfs for each process it names.
 
-The time is taken before NVML is asked, so that a PID that was given again meanwhile is not
-believed. GPUs are asked side by side, and one that does not answer hides no other.
+The time is taken before NVML is asked, so that a PID that was used again meanwhile is noticed.
+GPUs are asked at the same time, and one that does not answer hides no other.
 """
 
 import threading
@@ -23,7 +23,7 @@ from dra_driver.usage.processes import FOLDER, Processes, SeenProcess, container
 from dra_driver.usage.reserved import ReservedPods
 
 ANSWER_SECONDS = 3.0
-"""What all GPUs get to answer; the one that is busy, as while it is divided, is left out."""
+"""How long GPUs may take to answer; one that is busy, such as while it is divided, is left out."""
 
 
 class Loads(Protocol):
@@ -39,7 +39,7 @@ class Loads(Protocol):
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """What GPUs say, and the processes on them by PID. `silent` did not answer, with the reason."""
+    """GPUs' answers, and the processes on them by PID. `silent` did not answer, with the reason."""
 
     loads: Sequence[GpuLoad]
     silent: Mapping[int, str]
@@ -62,7 +62,7 @@ class NodeLook:
         sees_processes: bool = True,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        """Take what answers; `sees_processes` if NVML tells of the processes of containers."""
+        """Take what answers; `sees_processes` if NVML reports the processes of containers."""
         self._answer_seconds = answer_seconds
         self._loads = loads
         self._processes = processes
@@ -90,13 +90,13 @@ class NodeLook:
         return Seen(loads=loads, silent=silent, processes=self._see(loads, before))
 
     def known(self) -> Known:
-        """Return what is known of the node beside NVML's word. Raises StateError."""
+        """Return what is known of the node besides NVML's answers. Raises StateError."""
         return self._known()
 
     def _ask_all(
         self, indices: Sequence[int], *, sampled: bool
     ) -> tuple[Sequence[GpuLoad], Mapping[int, str]]:
-        """Return what GPUs answer, and the reasons of those that do not, by index."""
+        """Return the answers of GPUs, and the reasons of those that do not answer, by index."""
         answers: dict[int, GpuLoad | str] = {}
 
         def ask(index: int) -> None:
@@ -131,11 +131,11 @@ def known_below(
     records: Callable[[], Iterable[ClaimRecord]] | None = None,
     reserved: ReservedPods | None = None,
 ) -> Known:
-    """Return what is known; no damaged record stands in the way of the others.
+    """Return what is known; damaged records are left out.
 
     Without `records` they are read below the driver's directory. `roots` are where the host's root
-    may be mounted; the first with the kubelet's notes on containers is taken. Raises StateError if
-    the records cannot be read.
+    may be mounted; the first with the kubelet's links to containers' logs is taken. Raises
+    StateError if the records cannot be read.
     """
     stored = tuple(stored_records(directory).records if records is None else records())
     requests = DomainRequests(directory / "mps", lambda: 0.0)

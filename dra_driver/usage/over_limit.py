@@ -1,13 +1,13 @@
-"""Who has more memory of a device than the limit: by what NVML, procfs and records say. Pure.
+"""Who has more memory of a device than the limit, according to NVML, procfs and records. Pure.
 
 In: the processes on a GPU, and the claims that have a limit there. Out: the parties that have more
-than they may. With shares a party are all containers of a claim, or of claims that pods have
-together: a share is one, however many containers use it. Under MPS by a claim's config it is one
-container, as such a limit is for each process (NVIDIA's MPS documentation).
+than they may. With shares, a party is all containers of a claim, or of claims that pods have
+together: a share is one, however many containers use it. With MPS by a claim's config, it is one
+container, because such a limit is for each process (NVIDIA's MPS documentation).
 
-Only those count of whom it is sure that they have the claim: pods that its record or the API server
-names. A limit is known by the record, and a container by its control group; nothing that a tenant
-writes is heeded. A process of which NVML gives no figure counts nothing.
+Only pods that certainly have the claim count: its record or the API server names them. The limit
+comes from the record, and the container from the process's control group; nothing that a tenant
+writes is believed. A process without a figure from NVML counts as 0.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,10 +25,10 @@ from dra_driver.errors import StateError
 from dra_driver.usage.processes import SeenProcess
 
 OVER = "GPUMemoryOverLimit"
-"""Reason of the Event of who has more than the limit."""
+"""Reason of the Event about memory over the limit."""
 
 KILLED = "GPUOOMKilled"
-"""Reason of the Event of who was ended for it."""
+"""Reason of the Event about a container that was ended for that."""
 
 
 class Claimed(Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class Claimed(Struct, frozen=True, kw_only=True):
 
 
 class Tenant(Struct, frozen=True, kw_only=True):
-    """A container that has processes on a device; the id is empty for a pod's without one."""
+    """A container with processes on a device; the id is empty for a pod's process in none."""
 
     pod_uid: str
     container_id: str
@@ -56,7 +56,7 @@ class Tenant(Struct, frozen=True, kw_only=True):
 
 
 class Excess(Struct, frozen=True, kw_only=True):
-    """A party that has more than its limit. `tenants` have the greatest first."""
+    """A party that has more than its limit. `tenants` begin with the largest."""
 
     device: str
     uuid: DeviceUuid
@@ -75,7 +75,7 @@ class Excess(Struct, frozen=True, kw_only=True):
 
     @property
     def party(self) -> tuple[str, ...]:
-        """By what the same party is known in another look."""
+        """What identifies the party in another look."""
         uids = sorted(claim.ref.uid for claim in self.claims)
         alone = () if self.claims[0].is_share else (self.tenants[0].container_id,)
         return (self.uuid, *uids, *alone)
@@ -172,7 +172,7 @@ def _limit(claims: Iterable[Claimed]) -> int:
 def _parties(
     tenants: Iterable[Tenant], of_pod: Mapping[str, Sequence[Claimed]]
 ) -> Iterator[tuple[tuple[Claimed, ...], list[Tenant]]]:
-    """Yield the claims and the containers of each party; who has no limit is in none."""
+    """Yield the claims and the containers of each party; those without a limit are in none."""
     parties: list[tuple[dict[str, Claimed], list[Tenant]]] = []
     at: dict[str, tuple[dict[str, Claimed], list[Tenant]]] = {}
     for tenant in tenants:

@@ -1,8 +1,9 @@
 """Processes of the node by PID, as procfs has them, and the names of containers by their ids.
 
-PIDs are given again when one has ended, so all is read through one open folder of procfs, which is
-that process's and no other's; and who began after NVML was asked is not who it meant. A name is a
-tenant's text, and is made harmless; the text of /proc/PID/cgroup is read strictly.
+PIDs are used again after a process has ended. So everything is read through one open folder of
+procfs, which belongs to one process only; and a process that began after NVML was asked is not the
+one that NVML meant. A name is a tenant's text, and is made harmless; the text of /proc/PID/cgroup
+is read strictly.
 """
 
 import os
@@ -44,7 +45,7 @@ _OF_USERS = frozenset({"user.slice", "machine.slice"})
 
 
 class PodProcess(Struct, frozen=True, kw_only=True):
-    """The pod and the container of a process. A process of a pod may be in none of its containers.
+    """The pod and the container of a process, which may be in none of the pod's containers.
 
     The UID of a static pod is a hash of 32 characters.
     """
@@ -54,7 +55,7 @@ class PodProcess(Struct, frozen=True, kw_only=True):
 
 
 class SeenProcess(Struct, frozen=True, kw_only=True):
-    """A process. `start_ticks` is when it began, since the boot; `pod` is None for no pod's."""
+    """A process. `start_ticks` is its start since the boot; `pod` is None if it is of no pod."""
 
     pid: int
     parent: int
@@ -64,7 +65,7 @@ class SeenProcess(Struct, frozen=True, kw_only=True):
 
 
 class ContainerName(Struct, frozen=True, kw_only=True):
-    """What a container is called, and the pod it is of."""
+    """The name of a container, and its pod."""
 
     namespace: str
     pod: str
@@ -75,13 +76,13 @@ class Processes:
     """Looks processes up. For any thread."""
 
     def __init__(self, *procs: Path) -> None:
-        """Take where procfs may be mounted; the first that is one of this process is read."""
+        """Take where procfs may be mounted; the first that shows this process is read."""
         self._proc = first_procfs(*procs)
 
     def see(self, pid: int, *, before: int) -> SeenProcess | None:
         """Return a process; None if it has ended, or began later than that many ticks.
 
-        Of a process that may not be looked at, nothing is known but that it is there.
+        If this process may not look at it, only its existence is known.
         """
         try:
             folder = os.open(self._proc / str(pid), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -118,7 +119,7 @@ def _seen(folder: int, pid: int, before: int) -> SeenProcess | None:
 
 
 def _read(folder: int, name: str, most: int) -> str:
-    """Read a file of a process; what is longer than it can be is cut, and so says nothing."""
+    """Read a file of a process; one that is too long is cut, and then means nothing."""
     descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
     try:
         data = b""
@@ -130,9 +131,9 @@ def _read(folder: int, name: str, most: int) -> str:
 
 
 def pod_process(text: str) -> PodProcess | None:
-    """Return the pod and container that the text of a /proc/PID/cgroup is about, None for none.
+    """Return the pod and container that the text of a /proc/PID/cgroup names, or None.
 
-    It is of cgroup v1, v2, or both. Where the paths of several hierarchies name different pods,
+    It is from cgroup v1, v2, or both. If the paths of several hierarchies name different pods,
     none of them is believed.
     """
     places = {place for line in text.split("\n") if (place := _of_path(line.split(":", 2)[-1]))}
@@ -154,7 +155,7 @@ def _of_path(path: str) -> PodProcess | None:
         a runtime without systemd below a kubelet with it
                   /…/kubepods[-<class>]-pod<uid with _ for ->.slice:cri-containerd:<id>
 
-    In `user.slice` users of the node make groups, which are no pod's, whatever they are called.
+    In `user.slice` users of the node make groups, which belong to no pod, whatever their names.
     """
     parts = path.split("/")
     if parts[0] != "" or ".." in parts:
@@ -172,7 +173,7 @@ def _of_path(path: str) -> PodProcess | None:
 
 
 def _is_top(part: str, above: str) -> bool:
-    """Tell whether a group is the one of all pods; systemd puts the slices above into its name."""
+    """Tell whether a group is that of all pods; systemd puts the slices above it into its name."""
     if part == _PODS:
         return True
     return part.endswith(_SLICE) and part.removesuffix(_SLICE) in (
@@ -209,14 +210,14 @@ def _uid(text: str) -> str:
 
 
 def container_names(*folders: Path) -> Mapping[str, ContainerName]:
-    """Return the names of containers by id, from the first folder that is there; none without.
+    """Return the names of containers by id, from the first folder that exists; none without one.
 
-    For collectors of logs the kubelet makes a link for each container (pkg/kubelet/kuberuntime):
+    The kubelet makes a link for each container, for log collectors (pkg/kubelet/kuberuntime):
 
         <pod>_<namespace>_<container>-<container id>.log
 
-    Only the links' names are read. One that would be longer than a file's may be is cut by the
-    kubelet, and with it the id: such a container is known by its id.
+    Only the links' names are read. The kubelet cuts a name that is too long for a file, and with it
+    the id: such a container has no name here.
     """
     for folder in folders:
         try:

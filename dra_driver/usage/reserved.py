@@ -1,13 +1,13 @@
-"""The pods that a claim is reserved for, by the API server's word: later pods of a shared claim.
+"""The pods that a claim is reserved for, from the API server: later pods of a shared claim.
 
 In: the records of this node's claims, when somebody looks at usage. Out: name and UID of each pod
-that may use a claim. The kubelet prepares a claim once, for the pod that comes first, so its record
-names that one alone; `status.reservedFor` names all (the scheduler adds a pod before it binds it).
+that may use a claim. The kubelet prepares a claim once, for its first pod, so the record names only
+that one; `status.reservedFor` names all (the scheduler adds a pod before it binds it).
 
-It takes the right to get claims, which the driver has anyway, and none to read pods. Nothing is
-asked while nobody looks; an answer is good for half a minute. An API server that is away is left
-alone for a while, and so is a claim that it refuses; the claims that have waited longest are asked
-for first. A look waits for it a second at most.
+This needs the right to get claims, which the driver has anyway, and none to read pods. The API
+server is asked only when somebody looks; an answer is used for half a minute. If it does not
+answer, or refuses a claim, it is not asked again for a while; the claims that have waited longest
+come first. A look waits for at most a second.
 """
 
 import time
@@ -32,13 +32,13 @@ class ReservedTiming(Struct, frozen=True, kw_only=True):
     """How old an answer may be."""
 
     look: float = 1.0
-    """For all that is asked in one look."""
+    """How long all requests of one look may take."""
 
     pause: float = 30.0
-    """After the API server did not answer."""
+    """How long not to ask after the API server did not answer."""
 
     refused_pause: float = 600.0
-    """For a claim, after it refused it, as rights may be granted later."""
+    """How long not to ask for a claim that it refused: rights may be granted later."""
 
 
 _Answer = tuple[float, tuple[ConsumerPod, ...]]
@@ -56,7 +56,7 @@ class ReservedPods:
         clock: Callable[[], float] = time.monotonic,
         timing: ReservedTiming = ReservedTiming(),
     ) -> None:
-        """Take whom to ask; `on_problem` is told why it does not answer, once for each reason."""
+        """Take the client; `on_problem` is told why there is no answer, once for each reason."""
         self._api = api
         self._on_problem = on_problem
         self._clock = clock
@@ -68,7 +68,7 @@ class ReservedPods:
         self._once = LogOnce()
 
     def of(self, records: Sequence[ClaimRecord]) -> Mapping[ClaimUid, Sequence[ConsumerPod]]:
-        """Return the pods of claims, as far as they are known; none of a claim that has none."""
+        """Return the pods of claims, as far as they are known."""
         uids = {record.ref.uid for record in records}
         self._answers = {uid: answer for uid, answer in self._answers.items() if uid in uids}
         self._tried = {uid: at for uid, at in self._tried.items() if uid in uids}
@@ -81,7 +81,7 @@ class ReservedPods:
         return {uid: pods for uid, (_, pods) in self._answers.items() if pods}
 
     def _ask(self, records: Iterable[ClaimRecord]) -> None:
-        """Ask for those whose answer is old, the longest untried first, until the time is over."""
+        """Ask for claims with an old answer, the longest untried first, until the time is over."""
         now = self._clock()
         due = [each for each in records if self._is_due(each, now)]
         end = now + self._timing.look

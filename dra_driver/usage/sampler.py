@@ -1,9 +1,9 @@
 """Who uses the GPUs, for callers that ask often: one look serves all, and nobody waits for long.
 
-In: what looks (usage/node.py). Out: the latest look, if it is a few seconds old at most. Nothing is
-looked at while nobody asks. A look is made on a thread of its own, one at a time; who asks waits
-for it, but not for longer than the deadline, after which there is no answer. A look that hangs goes
-on hanging by itself, and the next who asks waits for the same one.
+In: what looks (usage/node.py). Out: the latest look, if it is at most a few seconds old. There is
+no look while nobody asks. Each look has its own thread, one at a time; callers wait for it up to
+the deadline, and then get no answer. If a look hangs, its thread is left alone, and the next caller
+waits for the same look.
 """
 
 import threading
@@ -20,7 +20,7 @@ FRESH_SECONDS = 5.0
 """How old a look may be."""
 
 DEADLINE_SECONDS = 5.0
-"""How long who asks waits for a look; Prometheus gives a scrape ten seconds."""
+"""How long a caller waits for a look; Prometheus gives a scrape ten seconds."""
 
 log = structlog.get_logger()
 
@@ -46,7 +46,7 @@ class Sampler:
         self._once = LogOnce()
 
     def current(self) -> NodeUse | None:
-        """Return who uses the GPUs, as of a few seconds ago at most; None: not known in time."""
+        """Return who uses the GPUs, or used them some seconds ago; None if not known in time."""
         with self._changed:
             if (usage := self._fresh()) is not None:
                 return usage

@@ -1,8 +1,8 @@
 """Who uses the GPUs, as series of metrics. Pure.
 
 A container has series for each device that it has processes on, and so has a pod that has a device
-without; what is not known has no series, rather than a zero. There are never more containers than a
-bound: the ones with the least memory are left out.
+but no process there; what is not known has no series, rather than a zero. The number of containers
+is limited: those with the least memory are left out.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ MOST_CONTAINERS = 1000
 
 
 def series(use: NodeUse | None, *, most: int = MOST_CONTAINERS) -> Iterator[UsageSeries]:
-    """Return all series of a node; none where nothing is known."""
+    """Return all series of a node; none if nothing is known."""
     if use is None:
         return
     for index in use.silent:
@@ -38,7 +38,7 @@ def series(use: NodeUse | None, *, most: int = MOST_CONTAINERS) -> Iterator[Usag
 
 
 def _together(samples: Iterable[UsageSeries]) -> Iterator[UsageSeries]:
-    """Return one series for all that have the same labels, as a container and its successor do."""
+    """Return one series for those with the same labels, such as a container and its successor."""
     values: dict[tuple[UsageMetric, tuple[str, ...]], float] = {}
     for sample in samples:
         key = (sample.metric, tuple(sample.labels))

@@ -1,13 +1,13 @@
-"""Watches who has more memory of a GPU than the limit, and reports it or ends who has.
+"""Watches which containers have more memory of a GPU than their limit, and reports or ends them.
 
-In: looks at the GPUs on which claims have limits, and what shall become of who has more. Out: an
-Event on the claim and its pods, a metric, and, where an admin says so, the end of the container.
-Nothing is looked at while no prepared claim has a limit.
+In: looks at the GPUs on which claims have limits, and what to do. Out: an Event on the claim and
+its pods, a metric, and, if an admin says so, the end of the container. There are no looks while no
+prepared claim has a limit.
 
-Nobody is ended on the first look: a party has to be above its limit in two looks in a row, and the
-container that is ended on its GPU in both. It is the one of the party with the most memory. Nothing
-is ended by a look for which a GPU kept all waiting, as its figures are old, and the next container
-of a party only after the last one is gone. Why all this is decision 30.
+Nothing is ended on the first look: a party has to be above its limit in two looks in a row, and the
+container that is ended must be on its GPU in both. It is the one of the party with the most memory.
+A look that a GPU has delayed ends nothing, because its figures are old, and a party's next
+container is ended only after the last one is gone. The reasons are in decision 30.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,12 +44,12 @@ log = structlog.get_logger()
 
 REPORT, END = "report", "end"
 REPORT_SECONDS = 10.0
-"""Between two looks where nobody is ended."""
+"""Between two looks if nothing may be ended."""
 
 BETWEEN_EVENTS = 600.0
 _IDLE_SECONDS = 60.0
 _LATE_SECONDS = 1.0
-"""How long a look may keep its figures waiting that somebody is ended by."""
+"""How old the figures may be by which a container is ended."""
 
 CONTEXT_MIB = 510
 """The memory of a CUDA context with all SMs on an H100 (docs/hardware.md)."""
@@ -59,11 +59,11 @@ Counted = Callable[[str], None]
 
 
 class OverLimit(Struct, frozen=True, kw_only=True):
-    """What becomes of who has more than the limit.
+    """What to do about memory over the limit.
 
-    `of_node` is `report` or `end`; `of_resource` what a share config says of a resource name, None
-    for nothing. `allowance_mib` may be had above the limit, for contexts. `interval` is the seconds
-    between two looks where somebody may be ended.
+    `of_node` is `report` or `end`; `of_resource` returns what a share config says of a resource
+    name, None for nothing. `allowance_mib` above the limit are allowed, for contexts. `interval` is
+    in seconds, between two looks if containers may be ended.
     """
 
     of_node: str = REPORT
@@ -72,13 +72,13 @@ class OverLimit(Struct, frozen=True, kw_only=True):
     interval: float = 0.5
 
     def action(self, served_as: Iterable[str]) -> str:
-        """Return what becomes of a party with these resource names: its end only if all say so."""
+        """Return what to do about a party with these resource names: `end` only if all say so."""
         actions = {self.of_resource(name) or self.of_node for name in served_as}
         return END if actions == {END} else REPORT
 
 
 def tell(events: ClaimEvents, later: Later, excess: Excess, reason: str, note: str) -> None:
-    """Tell claims, and their pods that have memory there. Never blocks."""
+    """Send an Event to claims, and to their pods with memory there. Never blocks."""
     about = [about_claim(claim.ref) for claim in excess.claims]
     about += [about_pod(namespace, pod) for namespace, pod in excess.pods()]
     for each in about:
@@ -86,7 +86,7 @@ def tell(events: ClaimEvents, later: Later, excess: Excess, reason: str, note: s
 
 
 class OverLimitWatch(Worker):
-    """A thread that looks who has more memory than the limit. `clock` is monotonic."""
+    """A thread that looks for memory over the limit. `clock` is monotonic."""
 
     def __init__(  # noqa: PLR0913 (all that it takes to know whom to end)
         self,
@@ -147,10 +147,10 @@ class OverLimitWatch(Worker):
         return self._pause(claims)
 
     def _claims(self) -> tuple[list[Claimed], set[GpuUuid]]:
-        """Return what claims have of devices, and the GPUs on which one of them has a limit."""
+        """Return what claims have of devices, and the GPUs on which any of them has a limit."""
         records = {record.ref.uid: record for record in self._records()}
         self._known = {
-            # A record that was left alone is the very object of the look before.
+            # An unchanged record is the same object as in the look before.
             uid: known
             if (known := self._known.get(uid)) is not None and known[0] is record
             else (record, tuple(claimed(record)))
@@ -172,14 +172,14 @@ class OverLimitWatch(Worker):
                 self._before = {}
                 if self._once.is_new(str(error)):
                     log.warning("memory over limits not watched", reason=str(error))
-            # However often claims come and go: two looks are not one.
+            # Two looks need their interval, however often claims come and go.
             if not self._stop.wait(self._what.interval):
                 self._wait(pause - self._what.interval)
 
     def _with_later_pods(
         self, claims: list[Claimed], tenants: Sequence[tuple[str, DeviceUuid, list[Tenant]]]
     ) -> list[Claimed]:
-        """Return claims with the pods that came later; asked for only where there may be any."""
+        """Return claims with their later pods; the API server is asked only if there may be any."""
         named = {(claim.device, pod.uid) for claim in claims for pod in claim.pods}
         strange = {
             (uuid, tenant.container_id)
@@ -201,7 +201,7 @@ class OverLimitWatch(Worker):
         ]
 
     def _pause(self, claims: Iterable[Claimed]) -> float:
-        """Return how soon to look again: often only where somebody may be ended."""
+        """Return how soon to look again: often only if a container may be ended."""
         limited = (claim for claim in claims if claim.limit_mib is not None)
         actions = {self._what.action([claim.served_as]) for claim in limited}
         return self._what.interval if END in actions else max(REPORT_SECONDS, self._what.interval)
