@@ -1,10 +1,10 @@
-"""What a node runs, in numbers: modules and lines of each process, room by room.
+"""What a node runs, in numbers: modules and lines of each process, folder by folder.
 
-In: the graph of imports. Out: a table, or with `--held` its end, and status 1 where something has
-outgrown hack/sizes.yaml. A process is the module of its
-sub-command, the command line, and all that these import; what only type checkers import does not
-count. A room is a folder. Packages' `__init__.py` hold a docstring each and are not counted; code
-that is generated from the kubelet's protocols is counted apart.
+In: the graph of imports. Out: a table, or with `--held` its end, and status 1 if something is
+larger than hack/sizes.yaml allows. A process is the module of its sub-command, the command line,
+and all that these import; what only type checkers import does not count. A room is a folder.
+Packages' `__init__.py` contain only docstrings and are not counted; code that is generated from the
+kubelet's protocols is counted separately.
 """
 
 import argparse
@@ -26,7 +26,7 @@ SIZES = REPOSITORY / "hack/sizes.yaml"
 
 
 def graph() -> grimp.ImportGraph:
-    """Return who imports whom in this checkout."""
+    """Return the graph of imports in this checkout."""
     return grimp.build_graph(*ROOTS, exclude_type_checking_imports=True, cache_dir=None)
 
 
@@ -73,19 +73,19 @@ def table(columns: dict[str, set[str]]) -> list[str]:
 
 
 def lines_by_hand(modules: Iterable[str]) -> int:
-    """Return how many lines modules have, without those that are generated."""
+    """Return how many lines modules have, without generated ones."""
     files = (file_of(module) for module in modules if room_of(module) != GENERATED)
     return sum(file.read_text().count("\n") for file in files)
 
 
 def lines_below(folder: str) -> int:
-    """Return how many lines the Python files in a folder have that git knows or would add."""
+    """Return the number of lines of a folder's Python files that git knows or would add."""
     files = tracked(REPOSITORY, f"{folder}/*.py")
     return sum((REPOSITORY / file).read_text().count("\n") for file in files)
 
 
 def sizes(modules: dict[str, set[str]]) -> dict[str, int]:
-    """Return the lines of what hack/sizes.yaml holds, by the names there."""
+    """Return how many lines there are now, by the names in hack/sizes.yaml."""
     return {
         "node": lines_by_hand(modules["both"]),
         "product": lines_by_hand(modules["product"]),
@@ -95,7 +95,7 @@ def sizes(modules: dict[str, set[str]]) -> dict[str, int]:
 
 
 def outgrown(now: dict[str, int], held: dict[str, int]) -> list[str]:
-    """Return what has more lines than it is held to, for people."""
+    """Return what has more lines than hack/sizes.yaml allows, for people."""
     return [
         f"{name} has {now[name]:,} lines, and hack/sizes.yaml holds it to {held[name]:,}: take "
         "something out, or raise the number and say in the commit what users get for it"

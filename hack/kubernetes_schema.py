@@ -1,7 +1,7 @@
-"""Writes admin/validate/kubernetes.json: what Kubernetes takes in what `validate` looks at.
+"""Writes admin/validate/kubernetes.json: Kubernetes' schemas of what `validate` checks.
 
-In: kubectl, and an API server of hack/cluster, which says it at /openapi/v3. Out: the schemas of
-claims, templates, DeviceClasses and pods, and of what is in them, without descriptions and status.
+In: kubectl, and an API server of hack/cluster with its /openapi/v3. Out: the schemas of claims,
+templates, DeviceClasses and pods, and of their parts, without descriptions and status.
 An end-to-end test compares the file with the API server of its version.
 
     python3 hack/cluster up

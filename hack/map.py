@@ -13,7 +13,7 @@ ORDER = (
     *("devices", "slices", "shares", "kubelet", "claims", "resource_nvidia_com", "sharing", "mps"),
     *("cdi", "kube", "ops", "host", "usage", "node", "admin", "bench", "simulator"),
 )
-"""Folders in the order of the data's way; another stands behind them."""
+"""Folders in the order in which data passes them; others come afterwards."""
 
 
 def summary(path: Path) -> str:
@@ -24,7 +24,7 @@ def summary(path: Path) -> str:
 
 
 def rooms() -> list[tuple[str, Path]]:
-    """Return every package with a name as the page has it, in the order of the data's way."""
+    """Return every package with its name on the page, in the order in which data passes them."""
     every = [
         (path.parent.relative_to(root).as_posix(), path.parent)
         for root in ROOTS
@@ -41,7 +41,7 @@ def modules(folder: Path) -> list[Path]:
 
 
 def folders() -> list[str]:
-    """Return a line for each room: its sentence."""
+    """Return a line for each folder: its sentence."""
     return [
         f"{'dra_driver' if name == '.' else name}/: {summary(folder / '__init__.py')}"
         for name, folder in rooms()
@@ -56,7 +56,7 @@ def found(word: str) -> list[str]:
 
 
 def main() -> None:
-    """Print what was asked for."""
+    """Print what the command line asks for."""
     word = " ".join(sys.argv[1:])
     lines = found(word) if word else folders()
     print(*lines or [f"no module has the word {word}"], sep="\n")

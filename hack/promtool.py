@@ -1,4 +1,4 @@
-"""Prometheus' own promtool: the one on the PATH, or that of Debian's package, by hack/cluster."""
+"""Prometheus' own promtool: from the PATH, or from Debian's package, by hack/cluster."""
 
 import shutil
 import subprocess
@@ -12,11 +12,11 @@ from cluster.versions import DEFAULT_MINOR, resolve
 
 
 class PromtoolError(Exception):
-    """Promtool cannot be had; the text says why."""
+    """Promtool is not available; the text says why."""
 
 
 def program() -> Path:
-    """Return where promtool is; get it first where it is missing. Raises PromtoolError."""
+    """Return where promtool is; download it if it is missing. Raises PromtoolError."""
     here = shutil.which("promtool")
     if here:
         return Path(here)
@@ -28,7 +28,7 @@ def program() -> Path:
 
 
 def said(promtool: Path, *words: object) -> str:
-    """What promtool answers; it has to succeed."""
+    """Return promtool's output; it has to succeed."""
     command = [str(word) for word in (promtool, *words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]

@@ -1,13 +1,13 @@
-"""Makes ready what tests need and this machine does not have, before they run.
+"""Provides what tests need and this machine does not have, before they run.
 
     hack/ready.py                    everything
     hack/ready.py NEED...            these: cluster, cdi, helm, image, judge, metadata, …
     hack/ready.py --for PATH...      what the tests in these files and folders need
 
-No test compiles, downloads or installs anything: it would take longer than a test may, and stop the
-tests beside it. A test whose need is not ready fails at once, and names this command. What is there
-already takes no time; the rest is kept in ~/.cache/dra-driver. Progress goes to standard error; on
-standard output are the needs that cannot be had on this machine.
+No test compiles, downloads or installs anything, because that takes longer than a test may, and
+stops the tests beside it. A test whose need is not ready fails at once, and names this command.
+What exists already takes no time; the rest is kept in ~/.cache/dra-driver. Progress goes to
+standard error; standard output has the needs that this machine cannot provide.
 """
 
 import argparse
@@ -32,7 +32,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 class NotToBeHadError(Exception):
-    """This machine cannot have it; the text says why, if nothing has said so yet."""
+    """This machine cannot provide it; the text says why, if that was not printed already."""
 
 
 def say(text: str) -> None:
@@ -79,7 +79,7 @@ def _userspace() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What makes it, and the words by which a test file shows that it needs it."""
+    """What provides it, and the words that show that a test file needs it."""
 
     make: Callable[[], None]
     words: str
@@ -102,7 +102,7 @@ NEEDS: Mapping[str, Need] = {
     "kueue": Need(make=lambda: _fetch("kueue"), words=r"kueue_manager"),
     "image": Need(make=_image, words=r"image_archive"),
 }
-"""In this order: what takes longest comes last."""
+"""In order of preparation: what takes longest comes last."""
 
 
 def needed(paths: Sequence[Path]) -> Iterator[str]:
@@ -113,7 +113,7 @@ def needed(paths: Sequence[Path]) -> Iterator[str]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Make ready; return 0, or 2 for words that it does not know."""
+    """Provide the needs; return 0, or 2 for unknown words."""
     parser = argparse.ArgumentParser(prog="hack/ready.py", description=__doc__)
     parser.add_argument("needs", nargs="*", metavar="NEED", help=", ".join(NEEDS))
     parser.add_argument("--for", dest="paths", nargs="+", type=Path, help="test files, folders")

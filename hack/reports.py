@@ -1,10 +1,10 @@
-"""Says what the reports of a run of the tests hold: `hack/reports.py FOLDER [PART …]`.
+"""Prints what the reports of a run of the tests contain: `hack/reports.py FOLDER [PART …]`.
 
 In: a folder of JUnit XML reports, one of each pytest that ran, and beside each NAME.status with its
-exit status. The parts are `durations` (where the time went), `skips`, and `failures`, last of all
-for those who read only the end of a log. Each line of tests/allowed-skips.txt that is not a comment
-is a regular expression, one of which must match the whole reason of a skip; where CI is set,
-another one is an error, else a developer without root sees what was left out and goes on.
+exit status. The parts are `durations` (where the time went), `skips`, and `failures`, which come
+last, for people who read only the end of a log. Each line of tests/allowed-skips.txt that is not a
+comment is a regular expression, one of which must match the whole reason of a skip; if CI is set,
+any other skip is an error, and otherwise it is only printed.
 """
 
 import os
@@ -20,10 +20,10 @@ ALLOWED = Path(__file__).parent.parent / "tests" / "allowed-skips.txt"
 NOT_ALLOWED = "NOT ALLOWED"
 SLOWEST = 30
 LINES = 12
-"""So many lines of each failure are printed: the end of its traceback, with the message."""
+"""How many lines of each failure are printed: the end of its traceback, with the message."""
 
 FOLDER_DEPTH = 3
-"""tests/contract/claims, say; what is below counts as that."""
+"""The depth of folders such as tests/contract/claims, which include what is below them."""
 
 
 def cases(report: Path) -> Iterator[ET.Element]:
@@ -87,7 +87,7 @@ def failures(folder: Path) -> list[str]:
 
 
 def main(folder: str, *parts: str) -> int:
-    """Print the parts; return 1 where CI is set and a skip is not allowed."""
+    """Print the parts; return 1 if CI is set and a skip is not allowed."""
     every = {"durations": durations, "skips": skips, "failures": failures}
     texts = {part: every[part](Path(folder)) for part in parts or every}
     for text in texts.values():

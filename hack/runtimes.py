@@ -1,9 +1,9 @@
-"""Says on which container runtimes pods get what this driver gives: `hack/runtimes.py [WORD …]`.
+"""Tests on which container runtimes pods get what this driver gives: `hack/runtimes.py [WORD …]`.
 
-On a cluster of each pair of runtimes, one after the other, it runs the end-to-end tests that fail
-if a runtime does something else with what it is told, and writes a row of docs/compatibility.md.
-With words, only pairs that have all of them are run, such as `crio crun`. As root; three minutes
-for each pair on two cores, and half an hour more where all programs are to be compiled.
+On a cluster of each pair of runtimes, one after the other, it runs the end-to-end tests that depend
+on the runtime, and writes a row of docs/compatibility.md. With words, it runs only pairs that have
+all of them, such as `crio crun`. As root; three minutes for each pair on two cores, and half an
+hour more if all programs have to be compiled.
 """
 
 import os
@@ -48,7 +48,7 @@ Row = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A container runtime, and what it calls to make containers."""
+    """A container runtime, and the OCI runtime that it calls."""
 
     runtime: str = "containerd"
     oci: str = "runc"
@@ -112,7 +112,7 @@ def passed(report: Path) -> str:
 
 
 def with_row(page: str, row: Row) -> str:
-    """Return the page with a row, in the place of that of the same runtimes if there is one."""
+    """Return the page with a row, which replaces one of the same runtimes."""
     before, _, rest = page.partition(BEGIN)
     table, _, after = rest.partition(END)
     lines = (line.strip("| ").split(" | ") for line in table.strip().splitlines()[2:])

@@ -99,7 +99,7 @@ def escaped(text: str) -> str:
 
 
 def section(name: str, command: cli.Command, told: dict[str, str]) -> str:
-    """What the page says of a sub-command, whose rows join those `told`, each with its command."""
+    """What the page says of a sub-command; its rows are added to `told`, each with its command."""
     model = command.load()
     if not issubclass(model, CommandSettings):
         raise TypeError(f"{name} has sub-commands, which need rows of their own")
@@ -116,7 +116,7 @@ def section(name: str, command: cli.Command, told: dict[str, str]) -> str:
 
 
 def without_effect() -> str:
-    """The settings of NVIDIA's driver that are taken in vain."""
+    """The settings of NVIDIA's driver that have no effect."""
     return _WITHOUT_EFFECT + table(
         (f"`--{name.replace('_', '-')}`", reason) for name, reason in settings.IGNORED.items()
     )
@@ -140,7 +140,7 @@ def known_gates() -> str:
 
 
 def table(pairs: Iterable[tuple[str, str]]) -> str:
-    """Rows of names and what is said of all of them, in the order in which it is said first."""
+    """Rows of names with the same text, in the order of their first names."""
     together: dict[str, list[str]] = {}
     for name, text in pairs:
         together.setdefault(text, []).append(name)

@@ -1,4 +1,4 @@
-"""What the benchmarks' command lines share: options, lists of values, and what the machine is."""
+"""What the benchmarks' command lines share: options, lists of values, facts about the machine."""
 
 import argparse
 import os
@@ -17,7 +17,7 @@ from dra_driver.errors import DriverError
 
 def run(bench: Callable[[], object], *, root: str = "") -> int:
     """Run a benchmark; return the exit status. `root`: why it needs root, if it does."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and tidy up
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # with its clean-up
     if root and os.geteuid() != 0:
         sys.stderr.write(f"error: {root}\n")
         return 1
@@ -30,18 +30,18 @@ def run(bench: Callable[[], object], *, root: str = "") -> int:
 
 
 def say_as(name: str) -> Callable[[str], None]:
-    """Return what says on standard error what a benchmark is at."""
+    """Return a function that prints a benchmark's progress on standard error."""
     return partial(print, f"{name}:", file=sys.stderr, flush=True)
 
 
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:
-    """Add what every benchmark on a cluster of its own can be told."""
+    """Add the options of every benchmark on a cluster of its own."""
     parser.add_argument("--kubernetes", default="", help="its version, such as 1.36")
     parser.add_argument("--output", type=Path, help="file for all that was measured, as JSON")
 
 
 def numbers_of(thing: str, *, most: int | None = None) -> Callable[[str], list[int]]:
-    """Return a reader of numbers such as `1,8`: how many there are of a thing, at least one."""
+    """Return a parser of counts such as `1,8`, each at least one."""
 
     def numbers(text: str) -> list[int]:
         chosen = [int(word) for word in text.split(",")]
@@ -55,7 +55,7 @@ def numbers_of(thing: str, *, most: int | None = None) -> Callable[[str], list[i
 
 
 def names_of(known: Iterable[str]) -> Callable[[str], list[str]]:
-    """Return a reader of names such as `one,two`, of those that are known."""
+    """Return a parser of names such as `one,two`, which must be known."""
     names = tuple(known)
 
     def chosen(text: str) -> list[str]:
@@ -69,7 +69,7 @@ def names_of(known: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 def machine() -> Object:
-    """Return what a reader of the numbers should know of the machine."""
+    """Return what readers of the numbers should know about the machine."""
     return {
         "cpus": os.cpu_count(),
         "kernel": platform.release(),

@@ -7,7 +7,7 @@ Figures = Mapping[str, float]
 
 
 def ratios(columns: Mapping[str, Figures], baseline: str) -> dict[str, dict[str, float]]:
-    """Return each column's figures ÷ the baseline's; nothing is compared with nothing or zero."""
+    """Return each column's figures ÷ the baseline's, without those missing or zero there."""
     if baseline not in columns:
         return {}
     base = columns[baseline]

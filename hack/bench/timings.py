@@ -1,4 +1,4 @@
-"""What is measured and what is said of it: durations in milliseconds, a process's CPU time."""
+"""Measurements and their figures: durations in milliseconds, a process's CPU time."""
 
 import itertools
 import os
@@ -14,7 +14,7 @@ from dra_driver.bench.model import percentile
 Summary = dict[str, float | int]
 
 _WHOLE_PROCESS = 2
-"""The kind of CPU clock that runs while any thread of a process does, ended ones included."""
+"""The kind of CPU clock that counts all threads of a process, including ended ones."""
 
 
 def timed(action: Callable[[], object]) -> float:
@@ -34,21 +34,21 @@ def summary(values: Sequence[float]) -> Summary:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of another process, in the kernel and out of it, to the nanosecond.
+    """Return the CPU time of another process, in kernel and user mode, to the nanosecond.
 
-    /proc/PID/stat has it in steps of 10 ms, more than a call takes. The clock's number is built as
-    clock_getcpuclockid(3) does it, which Python does not offer.
+    /proc/PID/stat has it in steps of 10 ms, more than a call takes. The clock's number is computed
+    as by clock_getcpuclockid(3), which Python lacks.
     """
     return time.clock_gettime((~pid << 3) | _WHOLE_PROCESS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """What steps took that were made over and over, by step.
+    """Times of repeated steps, by step.
 
     Attributes:
         times: the milliseconds of all callers in all rounds.
-        used: how far the meter ran, per call.
+        used: how much the meter increased, per call.
     """
 
     times: Sequence[Sequence[float]]
@@ -64,8 +64,8 @@ def at_once(
 ) -> Steps:
     """Time steps that several callers make at the same moment, round after round.
 
-    `steps[caller][step]` are actions. All callers begin a step together; a caller that is done
-    waits for the others. `meter` is read between steps, while nobody is in one.
+    `steps[caller][step]` are actions. All callers begin a step together; a caller that has finished
+    waits for the others. `meter` is read between steps.
     """
     readings: list[float] = []
     barrier = threading.Barrier(
@@ -80,7 +80,7 @@ def at_once(
                     barrier.wait()
                     step.append(timed(action))
         except BaseException:
-            barrier.abort()  # or the others would wait in vain
+            barrier.abort()  # or the others would wait forever
             raise
         return times
 
@@ -96,7 +96,7 @@ def at_once(
 
 
 def fsync_1kb(folder: Path) -> float:
-    """Return the milliseconds that 1 kB in a new file takes to be on the disk of `folder`."""
+    """Return the milliseconds until 1 kB in a new file is on the disk of `folder`."""
     path = folder / "fsync-yardstick"
     data = os.urandom(1024)
 

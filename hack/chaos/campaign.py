@@ -1,4 +1,4 @@
-"""Runs the rounds of a plan on a node, mends everything after each, and checks what has to hold."""
+"""Runs the rounds of a plan on a node, mends everything after each, and checks the invariants."""
 
 import json
 import re
@@ -25,11 +25,11 @@ from chaos.troubles import GREEDY
 from chaos.workloads import NAMESPACE, claims_of, objects, pods_of
 
 SETTLE = 240.0
-"""Seconds in which everything has to hold after all was mended: a kubelet that was refused tries
-again after a minute and a half, and a container that failed some times after as much."""
+"""Seconds until everything has to hold after all was mended: a refused kubelet tries again after a
+minute and a half, and so does a container that failed several times."""
 
 _LOST = 30.0
-"""Seconds after which a share that is not published is not going to be, as nobody has others."""
+"""Seconds after which an unpublished share will not be published, if nobody has other shares."""
 
 _LOOK_EVERY = 2.0
 
@@ -49,7 +49,7 @@ class Report:
     rounds: int = 0
     seconds: float = 0.0
     events: Counter[str] = field(default_factory=Counter)
-    """How often each kind of event came, by verb and name."""
+    """How often each kind of event happened, by verb and name."""
 
     pods: int = 0
     settled: list[float] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Report:
     """Memory and descriptors of our processes at the end of each round."""
 
     warnings: Counter[str] = field(default_factory=Counter)
-    """What pods were told by the driver, without names and numbers."""
+    """Messages of the driver about pods, without names and numbers."""
 
     violations: list[str] = field(default_factory=list)
 
@@ -89,22 +89,22 @@ class Campaign:
         self._parts: dict[str, tuple[str, bool]] = {}
         offers = {division: self._offered(division) for division in reversed(DIVISIONS)}
         self._born: dict[str, int] = {}
-        """How many reboots there had been when each workload that is there was made, less those
-        restarts that it is granted beside."""
+        """For each existing workload the number of reboots before it was made, less the additional
+        restarts that it is granted."""
         self._starting: set[str] = set()
-        """The workloads of which not all containers have been seen to run yet."""
+        """Workloads whose containers have not all been seen running yet."""
 
         self._greedy: dict[str, str] = {}
-        """The containers that are to be ended in this round for their memory, by pod."""
+        """The containers that must be ended in this round for their memory, by pod."""
 
         self._ended: Counter[str] = Counter()
-        """How often pods had one that was to be."""
+        """How often pods had such a container."""
 
         self._staying: set[str] = set()
-        """The workloads that are there after this round."""
+        """The workloads that exist after this round."""
 
         self._away: set[str] = set()
-        """Our processes that are ended at present, or may be."""
+        """Our processes that are, or may be, ended at present."""
 
         first = looks.look(node, self._lives(), self._parts)
         self._wanted = Wanted(
@@ -116,7 +116,7 @@ class Campaign:
         )
 
     def _offered(self, division: str) -> dict[str, tuple[str, ...]]:
-        """Have the GPUs divided, and return what is published then by GPU."""
+        """Have the GPUs divided, and return what is published then, by GPU."""
         put_share_config(self._configs, config(division))
 
         def is_applied() -> bool:
@@ -156,7 +156,7 @@ class Campaign:
         self._report.rounds += 1
 
     def finish(self, last: Round) -> None:
-        """Delete all that the last round has left, and check that nothing remains."""
+        """Delete everything of the last round, and check that nothing remains."""
         events = tuple(Event(0.0, "delete", workload) for workload in last.workloads)
         self.run(Round(last.number + 1, events, ()))
 
@@ -189,7 +189,7 @@ class Campaign:
         self._starting.add(workload)
 
     def _take_memory(self, number: int) -> None:
-        """Let all that run and stay take memory, one of them more than its limit."""
+        """Let all long-running workloads take memory, one of them more than its limit."""
         running = (self._staying & self._born.keys()) - self._starting
         seen = looks.claims(self._node, self._parts)
         ids = looks.container_ids(self._node)
@@ -201,8 +201,8 @@ class Campaign:
             self._report.events["end the greedy"] += 1
 
     def _cut_off_starts(self) -> None:
-        """Grant a restart to each container that may be starting: the kubelet hears of no end of
-        it from a containerd that was killed, and makes another one.
+        """Grant a restart to each container that may be starting: a killed containerd does not tell
+        the kubelet how it ended, and the kubelet makes another one.
         """
         for workload in self._starting:
             self._born[workload] -= 1
@@ -216,9 +216,9 @@ class Campaign:
                 self._node.cluster.api.delete(kind, name, NAMESPACE)
 
     def _delete_what_lost_its_gpu(self, plan: Round) -> None:
-        """Delete workloads whose GPU was pulled, or lost its kernel driver, under them.
+        """Delete workloads whose GPU was pulled, or lost its kernel driver, while in use.
 
-        What the GPU was set to, and its MIG devices, went with it; an admin drains a node first.
+        The GPU's settings and MIG devices are lost with it; an admin drains a node first.
         """
         struck = {event.what: event.detail for event in plan.events if event.verb == "begin"}
         lost = {gpu for gpu, _ in self._parts.values() if "kernel-driver-unload" in struck}
@@ -233,10 +233,10 @@ class Campaign:
                 self._delete(claim.workload)
 
     def _delete_what_lost_its_share(self, seen: Look) -> None:
-        """Delete workloads whose share has gone before they were prepared.
+        """Delete workloads whose share disappeared before they were prepared.
 
-        The scheduler gave it out just when another share config took hold, and gives out nothing
-        in its place; the pod's event says so, and an admin deletes the pod.
+        The scheduler allocated it just when the share config changed, and allocates nothing else
+        instead; the pod's event says so, and an admin deletes the pod.
         """
         published = {json.loads(device)["name"] for device in seen.devices}
         for claim in seen.claims:
@@ -246,7 +246,7 @@ class Campaign:
                 self._report.events["lose share"] += 1
                 self._delete(claim.workload)
 
-    # What has to hold
+    # Invariants
 
     def _expect_alive(self) -> None:
         for name, process in looks.ours(self._node).items():
@@ -254,7 +254,7 @@ class Campaign:
                 self._violate(f"the {name} ended by itself:\n{process.tail(40)}")
 
     def _settle(self) -> None:
-        """Wait until everything holds that has to."""
+        """Wait until all invariants hold."""
         end = time.monotonic() + SETTLE
         lives = self._lives()
         wanted = replace(self._wanted, workloads=tuple(self._born))
@@ -294,7 +294,7 @@ class Campaign:
         return {name: process.pid for name, process in looks.ours(self._node).items()}
 
     def _collect_warnings(self) -> None:
-        """Count what the driver told pods in this round, so that a person may read it."""
+        """Count the driver's messages to pods in this round, for the report."""
         with suppress(TestbedError, ApiStatusError, OSError):
             for event in self._node.cluster.api.all("Event", NAMESPACE):
                 if event.get("reason") == "FailedPrepareDynamicResources":

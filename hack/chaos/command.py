@@ -29,12 +29,12 @@ from chaos.workloads import NAMESPACE
 _DISK_BYTES = 24 * 1024 * 1024
 _DISK_INODES = 4096
 _SHORT = 3.0
-"""Seconds that a GPU gets to answer NVML: less than most hangs last, so that they are noticed."""
+"""Seconds that a GPU has to answer NVML: less than most hangs last, so that they are noticed."""
 
 
 def main(words: Sequence[str]) -> int:
     """Run a campaign; return 1 when something did not hold, 2 when it could not be run."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and tidy up
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # with its clean-up
     options = _options(words)
     if options.plan:
         _print_plan(options)
@@ -105,7 +105,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _run(campaign: Campaign, options: argparse.Namespace) -> None:
-    """Run rounds until there were enough, and a last one that leaves nothing."""
+    """Run enough rounds, and a last one that leaves nothing."""
     end = time.monotonic() + options.minutes * 60
     plan = Round(0, (), ())
     for plan in rounds(options.seed):
@@ -118,7 +118,7 @@ def _run(campaign: Campaign, options: argparse.Namespace) -> None:
 
 @contextmanager
 def _campaign(options: argparse.Namespace, report: Report) -> Iterator[Campaign]:
-    """Bring up a node whose driver has a disk of its own; take everything down in the end."""
+    """Bring up a node whose driver has a disk of its own; take everything down at the end."""
     with ExitStack() as undo:
         folder = Path(tempfile.mkdtemp(prefix="dra-chaos-", dir="/var/tmp"))
         configs = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="dra-chaos-shares-")))
@@ -158,7 +158,7 @@ def _campaign(options: argparse.Namespace, report: Report) -> Iterator[Campaign]
 
 
 def _show_containers(node: GpuNode) -> None:
-    """Put the kubelet's notes of containers where they are below the root of the driver's node."""
+    """Make the kubelet's list of containers visible below the root of the driver's node."""
     log = node.place.driver_root / "var/log"
     log.mkdir(parents=True, exist_ok=True)
     kubelets = node.cluster.plugins.parents[1] / "host/var/log/containers"
@@ -166,7 +166,7 @@ def _show_containers(node: GpuNode) -> None:
 
 
 def _keep_logs(folder: Path, kept: Path) -> None:
-    """Copy the logs of driver and supervisor before they go with their node."""
+    """Copy the logs of driver and supervisor before they are removed with the node."""
     kept.mkdir(parents=True, exist_ok=True)
     for log in folder.glob("*.log"):
         shutil.copy(log, kept)

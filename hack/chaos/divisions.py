@@ -1,8 +1,7 @@
-"""The share configs among which a campaign changes, and what their shares are called. Pure.
+"""The share configs between which a campaign changes, and the names of their shares. Pure.
 
-Under each of them all GPUs are divided, so that a workload with a share always has a place; claims
-for whole GPUs and for MIG devices get theirs beside. The name that shares serve is one that whole
-GPUs do not serve.
+Each of them divides all GPUs, so that a workload with a share always has a place; claims for whole
+GPUs and for MIG devices get theirs, too. Shares serve a name that whole GPUs do not serve.
 """
 
 import re
@@ -20,7 +19,7 @@ DIVISIONS = tuple(_COUNTS)
 """Their names, that of the first config first."""
 
 MPS = "mps"
-"""The one of them whose shares are served by MPS."""
+"""The one whose shares are served by MPS."""
 
 
 def config(division: str) -> str:
@@ -30,7 +29,7 @@ def config(division: str) -> str:
 
 
 def share_config(kind: str, count: int, **more: object) -> str:
-    """A share config that divides GPUs into so many shares each: all, or `devices`."""
+    """A share config that divides GPUs, all or `devices`, into so many shares each."""
     sharing: Object = {
         "renameByDefault": True,
         "failRequestsGreaterThanOne": True,
@@ -40,7 +39,7 @@ def share_config(kind: str, count: int, **more: object) -> str:
 
 
 def division_of(device: str) -> str | None:
-    """The division under which a device of this name is a share; None for one that is no share."""
+    """The division in which a device of this name is a share; None if it is no share."""
     match = _SHARE.match(device)
     if match is None:
         return None

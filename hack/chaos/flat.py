@@ -1,4 +1,4 @@
-"""What driver, MPS supervisor and kernel need over a soak, and whether it stays flat.
+"""What driver, MPS supervisor and kernel use during a soak, and whether it stays flat.
 
 The last quarter of the samples is compared with the second: the first is warm-up.
 """
@@ -14,24 +14,24 @@ from testbed.driver import resident_memory
 _MIB = 1024**2
 _DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 _LONG_S = 20 * 60
-"""In less than that memory still warms up, and other programs on the machine weigh more."""
+"""Before that, memory still warms up, and other programs on the machine matter more."""
 
 Sample = Mapping[str, float]
-"""What was needed at one moment, by the row of the table."""
+"""What was used at one moment, by the row of the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What may be added between the second quarter and the last, and a tenth of what was there."""
+    """The growth allowed from the second quarter to the last, besides a tenth of what there was."""
 
     more: float
     judged_from: float = 0.0
-    """Seconds that a soak has to last for it to be judged; in shorter ones it is shown."""
+    """Seconds that a soak has to last to be judged; figures of shorter ones are only shown."""
 
 
 _ROWS: Mapping[str, Row] = {
-    # Python's allocator and gRPC's buffers come and go by a few MiB; a KiB that is lost with each
-    # pod start or connection adds up to tens of them in an hour.
+    # Python's allocator and gRPC's buffers vary by a few MiB; a leak of a KiB with each pod start
+    # or connection adds up to tens of MiB in an hour.
     "memory, MiB": Row(8, _LONG_S),
     # Connections of probes, API watches and running calls, at the moment of a sample.
     "open files": Row(8),
@@ -56,7 +56,7 @@ class Ours:
         return cls(name, min(pid for pid, text in _groups() if plain in text))
 
     def sample(self) -> Sample:
-        """What it needs now."""
+        """What it uses now."""
         process = Path("/proc") / str(self.pid)
         return {
             f"{self.name}: memory, MiB": resident_memory(self.pid)[0] / _MIB,
@@ -65,12 +65,12 @@ class Ours:
         }
 
     def peak(self) -> float:
-        """The most memory that it has had, in MiB."""
+        """Its peak memory, in MiB."""
         return resident_memory(self.pid)[1] / _MIB
 
 
 def sample(ours: Sequence[Ours]) -> Sample:
-    """What all need now. Drops the kernel's caches of names and inodes."""
+    """What all use now. Drops the kernel's caches of names and inodes."""
     values = {row: value for process in ours for row, value in process.sample().items()}
     with suppress(OSError):
         _DROP_CACHES.write_text("2")
@@ -87,7 +87,7 @@ def _groups() -> Iterator[tuple[int, str]]:
 
 
 def table(samples: Sequence[Sample], seconds: float) -> tuple[list[str], list[str]]:
-    """Return a table's lines, and what is not flat of what is judged in a soak of this length."""
+    """Return a table's lines, and what is judged in a soak of this length and is not flat."""
     lines = [f"{'':44} {'2nd quarter':>12} {'last quarter':>12} {'most':>8} {'allowed':>8}"]
     wrong: list[str] = []
     if len(samples) < 4:

@@ -1,8 +1,8 @@
-"""Containers with memory of GPUs: one has more than its limit, and all others what is theirs.
+"""Containers with memory of GPUs: one has more than its limit, and all others stay within theirs.
 
-In: the claims of workloads that run and stay, and the containers of their pods. Out: memory of
-simulated GPUs that their first processes have, played, as nothing computes there; and which
-container is to be ended for it. Who has no limit takes as much as the greedy one, and is not.
+In: the claims of long-running workloads, and the containers of their pods. Out: memory of simulated
+GPUs, as if their first processes had it, because nothing computes there; and which container must
+be ended for it. A container without a limit takes as much as the greedy one, and is not ended.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,13 +19,13 @@ from chaos.look import container_id
 from chaos.workloads import kind_of, pods_of
 
 GREEDY_MIB = 30_000
-"""More than a share, and than the config of `mps` allows; two have room on a GPU."""
+"""More than a share or the config of `mps` allows; a GPU has room for two."""
 
 MODEST_MIB = 1_000
 
 
 class Memory:
-    """What workloads have of a machine's GPUs."""
+    """The workloads' memory of a machine's GPUs."""
 
     def __init__(self, machine: SimulatedMachine) -> None:
         self._machine = machine
@@ -74,7 +74,7 @@ class Memory:
 def computing(
     node: GpuNode, pod: Object, gpu: str, mib: int, *, by_mps: bool = False
 ) -> Iterator[None]:
-    """Have the container of a pod compute meanwhile with so many MiB of a GPU."""
+    """During a block, have the container of a pod compute with so many MiB of a GPU."""
     pid = first_processes([container_id(pod)])[container_id(pod)]
     node.machine.compute(gpu, mib, pid=pid, by_mps=by_mps)
     try:
@@ -84,7 +84,7 @@ def computing(
 
 
 def is_limited(claim: ClaimSeen) -> bool:
-    """Whether the memory that it has of whole GPUs has a limit."""
+    """Whether its memory of whole GPUs has a limit."""
     return bool(claim.shares or (claim.gpus and kind_of(claim.workload).domains))
 
 

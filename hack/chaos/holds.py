@@ -1,6 +1,6 @@
-"""What has to hold when everything was mended: a look at the node, and what is wrong with it.
+"""The invariants when everything was mended: a view of the node, and what is wrong with it.
 
-`judge` is pure, so that each rule is tested with a node that breaks it.
+`judge` is pure, so that each rule can be tested with a node that breaks it.
 """
 
 from collections import Counter
@@ -22,16 +22,16 @@ class ClaimSeen:
     uid: str
     workload: str
     gpus: tuple[str, ...] = ()
-    """UUIDs of the whole GPUs that it was given."""
+    """UUIDs of its whole GPUs."""
 
     parents: tuple[str, ...] = ()
     """UUIDs of the GPUs of its MIG devices, one for each."""
 
     shares: Mapping[str, str] = field(default_factory=dict)
-    """How the GPUs (by UUID) are divided of which it was given shares."""
+    """How the GPUs (by UUID) of its shares are divided."""
 
     devices: tuple[str, ...] = ()
-    """The names of all devices that it was given."""
+    """The names of all its devices."""
 
     @property
     def domain(self) -> str | None:
@@ -54,7 +54,7 @@ class ContainerSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSeen:
-    """One of our processes: whether it is the life that was started, and what it needs."""
+    """One of our processes: whether it is the one that was started, and what it uses."""
 
     same_life: bool
     resident: int
@@ -68,7 +68,7 @@ class Look:
     """A node at one moment."""
 
     pods: Mapping[str, str]
-    """Why each pod does not run; empty for one that does."""
+    """Why each pod does not run; empty if it runs."""
 
     claims: tuple[ClaimSeen, ...]
     records: tuple[str, ...]
@@ -92,7 +92,7 @@ class Look:
     """Mount points below the folder of MPS."""
 
     migs: tuple[str, ...]
-    """The parents' UUIDs of the MIG devices that there are, one for each."""
+    """The parents' UUIDs of existing MIG devices, one for each."""
 
     settings: Mapping[str, GpuSettings]
     devices: tuple[str, ...]
@@ -103,14 +103,14 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a node has to look like."""
+    """The expected state of a node."""
 
     workloads: tuple[str, ...]
     division: str
-    """The share config that holds."""
+    """The share config in force."""
 
     offers: Mapping[str, Mapping[str, tuple[str, ...]]]
-    """What is published under each share config of each GPU (its UUID), as JSON."""
+    """What is published for each GPU (its UUID) under each share config, as JSON."""
 
     settings: Mapping[str, GpuSettings]
     """As they are while nobody has claims."""
@@ -120,7 +120,7 @@ class Wanted:
 
 
 _MEMORY = 32 * 1024 * 1024
-"""Bytes that a process may have more than at the start, with everything prepared."""
+"""Bytes by which a process may grow after the start, with everything prepared."""
 
 _DESCRIPTORS = 48
 
@@ -146,9 +146,9 @@ def judge_containers(
 ) -> list[str]:
     """Return what is wrong with what containers see, by pod.
 
-    `restarts` are the workloads, and how often the containers of each may have been restarted, and
-    `ended` how often one of a pod was beside, for its memory. `greedy` are ids of containers that
-    are to have been ended since for more memory than their limit, by pod; nobody else is to.
+    `restarts` says how often the containers of each workload may have been restarted, and `ended`
+    how often a container of a pod was also ended for its memory. `greedy` are ids of containers, by
+    pod, that must have been ended since for more memory than their limit; no others may have been.
     """
     wrong: list[str] = []
     owners: dict[str, str] = {}
@@ -173,7 +173,7 @@ def judge_containers(
 
 
 def _exclusive(container: ContainerSeen, kind: Kind) -> Iterable[str]:
-    """What nobody else may see: MIG devices, and GPUs where they are not only parents of those."""
+    """What nobody else may see: MIG devices, and GPUs that are not only parents of those."""
     return (*container.migs, *(container.gpus if not kind.migs else ()))
 
 

@@ -1,7 +1,7 @@
-"""The hostile tenant of a soak: carries out the turns of chaos.turns on a node, by its own rights.
+"""The hostile tenant of a soak: carries out the turns of chaos.turns with its own rights.
 
-What it asks of the API server it asks by the token of its ServiceAccount, which may edit its
-namespace. Only what is done inside of its container is brought there by the cluster's admin.
+It calls the API server with the token of its ServiceAccount, which may edit its namespace. Only
+what runs inside its container is started there by the cluster's admin.
 """
 
 import itertools
@@ -31,19 +31,19 @@ from chaos.workloads import SHARE_CLASS, pod_of
 
 NAMESPACE = "hostile"
 MATE, LOUD = "mate", "loud"
-"""Pods of the hostile tenant beside those that attack: one after another keeps its shared MPS
-domain, and one floods."""
+"""Pods of the hostile tenant besides those that attack: a mate, replaced now and then, which keeps
+its shared MPS domain, and one that floods."""
 
 FLOOD_S = 100.0
 """Seconds of a flood: longer than a kubelet takes to give up a container whose probes fail."""
 
 _LIMITS = {"limits": {"cpu": "500m", "memory": "512Mi"}}
-"""Of each attacking pod: what CPU and memory are worth is no question to this driver."""
+"""Limits of each attacking pod, because protecting CPU and memory is not this driver's task."""
 
 _GONE_S = 150.0
 _ENDED_S = 30.0
 _ODD_S = 6.0
-"""Seconds that odd claims and pods stay."""
+"""Seconds until odd claims and pods are deleted."""
 
 
 class Intruder:
@@ -58,12 +58,12 @@ class Intruder:
         self._share = claim("", device_class=SHARE_CLASS, selectors=only([shared]))
         self._doors = doors
         self.domain = f"shared_{shared}"
-        """The MPS domain in which its pods with shares are."""
+        """The MPS domain of its pods with shares."""
 
         self._mate = ""
         self._numbers = itertools.count(1)
         self.did: Counter[str] = Counter()
-        """How often each attack and act came, and what came of it."""
+        """How often each attack and act happened, and with what result."""
 
     def settle(self) -> None:
         """Get the namespace, and start the mate."""
@@ -80,7 +80,7 @@ class Intruder:
         self.relieve_mate()
 
     def relieve_mate(self) -> None:
-        """Put another mate in the place of the one before: what is of no member then, can go."""
+        """Replace the mate by another one, so that what belongs to no member can be removed."""
         before, self._mate = self._mate, f"{MATE}-{next(self._numbers)}"
         self._make(self._share | {"metadata": {"name": self._mate}}, pod_of(self._mate, self._mate))
         wait_running(self._api, NAMESPACE, (self._mate,), timeout=120)
@@ -88,7 +88,7 @@ class Intruder:
             self._api.delete(kind, before, NAMESPACE)
 
     def flood(self, name: str, stopping: threading.Event) -> None:
-        """Make a flood again and again until told to stop."""
+        """Flood again and again until told to stop."""
         while not stopping.is_set():
             self._attack(LOUD, name, f"{FLOOD_S}", *self._doors)
             stopping.wait(1)
@@ -98,9 +98,9 @@ class Intruder:
         self._api.delete("Pod", LOUD, NAMESPACE, grace=0)
 
     def take(self, turn: Turn) -> None:
-        """Take a turn, and go.
+        """Take a turn, and delete its pods and claims.
 
-        Raises TestbedError if the pods and claims of the turn did not go.
+        Raises TestbedError if these could not be deleted.
         """
         chance = random.Random(turn.seed)  # noqa: S311
         name = f"attacker-{turn.number}"
@@ -113,7 +113,7 @@ class Intruder:
         self.leave(is_abrupt=turn.is_abrupt)
 
     def leave(self, *, is_abrupt: bool = False, is_last: bool = False) -> None:
-        """Delete pods and claims, in the end those too that stay, and wait until they are gone."""
+        """Delete pods and claims, at the end also lasting ones, and wait until they are gone."""
         kinds, stay = ("Pod", "ResourceClaim"), set() if is_last else {self._mate, LOUD}
         for kind in kinds:
             for name in {*self._names(kind)} - stay:
@@ -125,7 +125,7 @@ class Intruder:
         )
 
     def _as_tenant(self) -> Api:
-        """The API by the token of the tenant's ServiceAccount, and without any other right."""
+        """The API with the token of the tenant's ServiceAccount, and no other right."""
         cluster = self._node.cluster
         token = cluster.kubectl(
             *("create", "token", "default", "--namespace", NAMESPACE, "--duration", "48h")
@@ -144,7 +144,7 @@ class Intruder:
     # Inside
 
     def _enter(self, turn: Turn, name: str) -> bool:
-        """Start the attacking pod; tell whether it runs, which is its own trouble alone."""
+        """Start the attacking pod; tell whether it runs. If not, only this tenant is affected."""
         whole = claim("", selectors=only(self._whole))
         own = with_configs(whole, gpu_config(strategy="MPS"))
         body = self._share if turn.body == "share" else own
@@ -213,7 +213,7 @@ class Intruder:
             )
 
     def _make(self, *things: Object) -> int:
-        """Create what the API server takes; return how many it refused."""
+        """Create what the API server accepts; return how many objects it refused."""
         refused = 0
         for thing in things:
             try:
@@ -231,7 +231,7 @@ class Intruder:
 
 
 def open_ports(address: str) -> list[str]:
-    """All TCP ports of an address that take connections, as `ADDRESS:PORT`."""
+    """All TCP ports of an address that accept connections, as `ADDRESS:PORT`."""
     ports = []
     for port in range(1, 65_536):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as peer:

@@ -1,4 +1,4 @@
-"""Looks at a node through the doors that a person on it has; chaos.holds judges what was seen."""
+"""Looks at a node by the means of a person on it; chaos.holds judges what was seen."""
 
 import json
 import os
@@ -20,15 +20,15 @@ from chaos.workloads import NAMESPACE, pods_of
 _CGROUPS = Path("/sys/fs/cgroup")
 _GROUP = "dra-driver-mps"
 _CONTROL = b"nvidia-cuda-mps-control"[:15]
-"""What the kernel keeps of the daemon's name."""
+"""The daemon's name, as far as the kernel keeps it."""
 
 
 Parts = Mapping[str, tuple[str, bool]]
-"""The GPU (its UUID) that each device is, or is a part of; and whether it is a part."""
+"""For each device its GPU (by UUID), and whether the device is only a part of it."""
 
 
 def parts(node: GpuNode) -> Parts:
-    """Read from the driver's slices what each device is."""
+    """Read from the driver's slices which GPU each device belongs to."""
     known = {}
     for device in _devices(node):
         facts = device["attributes"]
@@ -38,7 +38,7 @@ def parts(node: GpuNode) -> Parts:
 
 
 def by_gpu(node: GpuNode, parts: Parts) -> dict[str, tuple[str, ...]]:
-    """The devices that are published now, as JSON, by the GPU (its UUID) that they are of."""
+    """The devices that are published now, as JSON, by the UUID of their GPU."""
     by_uuid: dict[str, list[str]] = {}
     for device in _devices(node):
         gpu, _ = parts[device["name"]]
@@ -52,7 +52,7 @@ def ours(node: GpuNode) -> dict[str, DriverProcess]:
 
 
 def claims(node: GpuNode, parts: Parts) -> tuple[ClaimSeen, ...]:
-    """The claims that there are."""
+    """The existing claims."""
     stored = node.cluster.api.all("ResourceClaim", NAMESPACE)
     return tuple(_claim(claim, parts) for claim in stored)
 
@@ -135,7 +135,7 @@ def _claim(claim: Object, parts: Parts) -> ClaimSeen:
 
 
 def _workload(claim: str) -> str:
-    """The workload of a claim's name, which is the workload's and the claim's own."""
+    """The workload of a claim's name, which consists of the workload's and the claim's own."""
     return claim.rpartition("-")[0]
 
 
@@ -155,7 +155,7 @@ def _is_control(pid: int) -> bool:
 
 
 def _grouped() -> Iterator[int]:
-    """The PIDs in the control group of MPS, in whatever hierarchies there are."""
+    """The PIDs in the control group of MPS, in all hierarchies."""
     for group in (_CGROUPS / _GROUP, *_CGROUPS.glob(f"*/{_GROUP}")):
         with suppress(OSError):
             yield from map(int, (group / "cgroup.procs").read_text().split())

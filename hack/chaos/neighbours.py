@@ -1,6 +1,6 @@
 """The well-behaved tenants of a soak: each holds a pod all the time, and starts and ends others.
 
-What they would notice of a hostile neighbour is written down, a sentence each.
+What they notice of a hostile neighbour is recorded, a sentence each.
 """
 
 import random
@@ -23,10 +23,10 @@ from chaos.odd_claims import only, with_configs
 from chaos.workloads import MIG_CLASS, NAMESPACE, SHARE_CLASS, pod_of
 
 MOST_S = 45.0
-"""Seconds that no start may need: after a failure a kubelet tries again in a minute or more."""
+"""Seconds that no start may take: after a failure a kubelet waits a minute or more."""
 
 _LEAST_S = 30.0
-"""Seconds that every start may need: a busy machine starts some pods in twenty, hostile or not."""
+"""Seconds that every start may take: a busy machine needs twenty, with or without attacks."""
 
 _FACTOR = 5.0
 _BACK_S = 20.0
@@ -34,18 +34,18 @@ _TOLD_S = 15.0
 """Seconds until a claim's status is written: usually it takes one."""
 
 _PATIENCE_S = 150.0
-"""Seconds that a start is waited for: longer than a kubelet waits that has failed once."""
+"""Seconds to wait for a start: longer than a kubelet's pause after a failure."""
 
 
 @dataclass(slots=True)
 class Noticed:
-    """What tenants noticed, each thing once. Threads may share it."""
+    """What tenants noticed, each thing once. For any thread."""
 
     things: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, thing: str) -> None:
-        """Write a thing down."""
+        """Record a thing."""
         with self._lock:
             if thing not in self.things:
                 self.things.append(thing)
@@ -53,19 +53,19 @@ class Noticed:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A tenant: what its long-running pod claims, and what those do that come and go."""
+    """A tenant: what its long-running pod claims, and what its short-lived pods claim."""
 
     name: str
     stays: Object
     comes: tuple[Object, ...]
     gpu: str = ""
-    """Of which its long-running pod has memory."""
+    """The GPUs of which its long-running pod has memory."""
 
     mib: int = 0
 
 
 def tenants(gpus: Sequence[str]) -> tuple[Tenant, ...]:
-    """The three tenants; `gpus` are theirs by UUID: two by turns, one for MIG, one for shares."""
+    """The three tenants; `gpus` are theirs by UUID: two in turn, one for MIG, one for shares."""
     first, second, parent, shared = gpus
     long = gpu_config(strategy="TimeSlicing", timeSlicingConfig={"interval": "Long"})
     whole = claim("", selectors=only([second]))
@@ -94,10 +94,10 @@ class Neighbour:
         self._before: object = None
         self._memory = ExitStack()
         self.calm: list[float] = []
-        """Seconds that its pods' starts took with nobody hostile."""
+        """Seconds that its pods' starts took without the hostile tenant."""
 
         self.starts: list[float] = []
-        """The same beside the hostile tenant."""
+        """The same with the hostile tenant."""
 
     @property
     def name(self) -> str:
@@ -106,11 +106,11 @@ class Neighbour:
 
     @property
     def bound(self) -> float:
-        """Seconds that a start may take: several times the longest with nobody hostile."""
+        """Seconds that a start may take: several times the longest without the hostile tenant."""
         return min(MOST_S, max(_LEAST_S, _FACTOR * max(self.calm)))
 
     def settle(self, starts: int) -> None:
-        """Start the long-running pod, and some others while nobody is hostile."""
+        """Start the long-running pod, and some others, before the hostile tenant begins."""
         self._make(self._stays, self._tenant.stays)
         self._start(self._stays)
         self._before = self._facts()
@@ -122,7 +122,7 @@ class Neighbour:
             self.calm.append(self._come_and_go())
 
     def work(self, stopping: threading.Event) -> None:
-        """Start and end pods until told to stop; look after the long-running one meanwhile."""
+        """Start and end pods until told to stop; check the long-running one meanwhile."""
         while not stopping.is_set():
             try:
                 seconds = self._come_and_go()
@@ -138,7 +138,7 @@ class Neighbour:
                 self._drop(f"{self._tenant.name}-{self._number}")
 
     def end(self) -> None:
-        """Delete the long-running pod, and look whether its devices are given back."""
+        """Delete the long-running pod, and check whether its devices are given back."""
         self._memory.close()
         self._end(self._stays)
 
@@ -188,7 +188,7 @@ class Neighbour:
         self._api.delete("ResourceClaim", name, NAMESPACE)
 
     def _check(self, name: str) -> None:
-        """Notice what the API server says of a pod and its claim that it should not."""
+        """Record what the API server wrongly says about a pod and its claim."""
         about = {"fieldSelector": f"involvedObject.name={name},type=Warning"}
         for event in self._api.all("Event", NAMESPACE, **about):
             self._notice(f"{event.get('reason')} of {name}: {event.get('message')}")
@@ -199,7 +199,7 @@ class Neighbour:
         )
 
     def _is_well(self, name: str) -> bool:
-        """Whether the claim's status and the pod's say of all devices that they are well."""
+        """Whether all devices are healthy according to the status of claim and pod."""
         stored = self._api.get("ResourceClaim", name, NAMESPACE)["status"]
         devices = [each for each in stored.get("devices", []) if each["driver"] == DRIVER_NAME]
         statuses = self._api.get("Pod", name, NAMESPACE)["status"].get("containerStatuses", [])
@@ -217,7 +217,7 @@ class Neighbour:
         return bool(said) and all(health == well for health in said) and set(told) <= {"Healthy"}
 
     def _facts(self) -> object:
-        """What must not change of the long-running pod: its container, and its MPS daemon."""
+        """What must not change for the long-running pod: its container, and its MPS daemon."""
         (status,) = self._api.get("Pod", self._stays, NAMESPACE)["status"]["containerStatuses"]
         uid = self._api.get("ResourceClaim", self._stays, NAMESPACE)["metadata"]["uid"]
         members = self._node.place.mps.glob(f"members/*/{uid}")

@@ -1,7 +1,7 @@
 """Claims and pods that a hostile tenant makes in its namespace, each kind an act of a soak. Pure.
 
-Much of it the API server refuses; what it takes, the driver has to. All that asks for GPUs asks for
-the hostile tenant's: that one tenant takes all GPUs is for quotas to prevent, and no news.
+The API server refuses many of them; the driver has to cope with those that it accepts. They ask
+only for the hostile tenant's own GPUs, because quotas have to keep a tenant from taking all GPUs.
 """
 
 import random
@@ -16,10 +16,10 @@ from chaos.workloads import MIG_CLASS, pod_of
 
 _VERSION = "resource.nvidia.com/v1beta1"
 DEEP = 4000
-"""Lists in lists of a config: more than Python's own limit of calls in calls."""
+"""Nested lists of a config: deeper than Python's limit of recursion."""
 
 _MOST = 10 * 1024
-"""Bytes that the API server takes for the parameters of a config."""
+"""The most bytes that the API server accepts for the parameters of a config."""
 
 
 @dataclass(frozen=True, slots=True)

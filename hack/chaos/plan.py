@@ -1,8 +1,8 @@
-"""What happens in a campaign, worked out from its seed alone: the same seed, the same events.
+"""What happens in a campaign, computed only from its seed: the same seed gives the same events.
 
-A round is a short time line: workloads come and go while one to three troubles begin and end. What
-is there at any time needs at most BUDGET of the node's GPUs, so that whatever does not run after
-everything was mended has no excuse.
+A round is a short time line: workloads come and go while one to three troubles begin and end. At
+any time all workloads need at most BUDGET of the node's GPUs, so that all of them must run after
+everything was mended.
 """
 
 import itertools
@@ -16,10 +16,10 @@ from chaos.workloads import KINDS, kind_of
 
 GPUS = 8
 BUDGET = 7
-"""GPUs for all workloads of one time; one is left for those that are still being taken back."""
+"""GPUs for all workloads at one time; one is left for workloads that are still being ended."""
 
 _DIVIDED_ANEW = 0.4
-"""How likely a round has the GPUs divided into other shares."""
+"""How likely it is that a round changes the shares into which the GPUs are divided."""
 
 _MAKE_UNTIL = 6.0
 """Seconds into a round until which workloads come and go and troubles begin."""
@@ -45,7 +45,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The events of a round, in order, and which workloads are there after it."""
+    """The events of a round, in order, and the workloads that exist after it."""
 
     number: int
     events: tuple[Event, ...]
@@ -55,8 +55,8 @@ class Round:
 def rounds(seed: int) -> Iterator[Round]:
     """Yield the rounds of a campaign, without end.
 
-    Every trouble comes once before any comes again, in an order that is the seed's; now and then a
-    round ends with nothing left, so that what the node is without pods is looked at too.
+    Every trouble comes once before any comes again, in an order that depends on the seed; now and
+    then a round ends with nothing left, so that the node without pods is checked, too.
     """
     chance = random.Random(seed)  # noqa: S311  # events, not secrets
     numbers = itertools.count(1)
@@ -80,7 +80,7 @@ def rounds(seed: int) -> Iterator[Round]:
 
 
 def _workloads(chance: random.Random, there: list[str], numbers: Iterator[int]) -> list[str]:
-    """Choose as many new workloads as there is room for, or fewer."""
+    """Choose new workloads, at most as many as there is room for."""
     room = BUDGET - sum(kind_of(each).gpus for each in there)
     room -= chance.randint(0, 1)
     new: list[str] = []
@@ -94,7 +94,7 @@ def _workloads(chance: random.Random, there: list[str], numbers: Iterator[int]) 
 
 
 def _together(chance: random.Random, waiting: list[Trouble]) -> list[Trouble]:
-    """Take the next one to three troubles that can be had together from those that wait."""
+    """Take the next one to three troubles that can happen together from those that wait."""
     if not waiting:
         waiting += chance.sample(TROUBLES, len(TROUBLES))
     taken = [waiting.pop(0)]

@@ -1,7 +1,8 @@
 """A soak: three tenants work beside a hostile one, on a node with the driver as it is installed.
 
-In: how long, and a seed. Out: what the tenants noticed, whether driver and MPS supervisor
-restarted, whether what they need stayed flat, and what the hostile tenant left. See docs/chaos.md.
+In: a duration, and a seed. Out: what the tenants noticed, whether driver and MPS supervisor
+restarted, whether their use of resources stayed flat, and what the hostile tenant left behind. See
+docs/chaos.md.
 """
 
 import argparse
@@ -36,10 +37,10 @@ from chaos.turns import FLOODS, turns
 from chaos.workloads import NAMESPACE
 
 _CALM_STARTS = 4
-"""Starts of each tenant by which those beside the hostile one are judged."""
+"""Starts of each tenant with which those beside the hostile one are compared."""
 
 _BACK_S = 60.0
-"""Seconds until nothing is left of claims that are gone: what failed is tried again every ten."""
+"""Seconds until nothing is left of deleted claims: failed steps are retried every ten seconds."""
 
 _RELIEFS, _LOOK_S = 4, 70.0
 """How often another mate comes in the end, and for how many seconds /dev/shm is looked at then:
@@ -52,14 +53,14 @@ _LEFT_FILES = 64
 
 @dataclass(kw_only=True)
 class Report:
-    """What came of a soak."""
+    """The result of a soak."""
 
     seed: int
     seconds: float = 0.0
     turns: int = 0
     did: dict[str, int] = field(default_factory=dict)
     starts: dict[str, list[float]] = field(default_factory=dict)
-    """Seconds of each tenant's pod starts beside the hostile one; `NAME, calm` without it."""
+    """Seconds of each tenant's pod starts with the hostile one; `NAME, calm` without it."""
 
     bounds: dict[str, float] = field(default_factory=dict)
     peaks: dict[str, float] = field(default_factory=dict)
@@ -71,7 +72,7 @@ class Report:
         return json.dumps(vars(self), indent=1)
 
     def judge(self) -> str:
-        """Write down what is not flat; return the report, for a person."""
+        """Record what is not flat; return the report, for a person."""
         lines, wrong = flat.table(self.samples, self.seconds)
         self.violations += wrong
         minutes = f"{self.seconds / 60:.0f} minutes"
@@ -119,7 +120,7 @@ class Soak:
         self._intruder = Intruder(node, gpus[4:6], gpus[6], doors)
 
     def run(self, minutes: float, most_turns: int) -> None:
-        """Let all tenants work for so many minutes, or turns of the hostile one."""
+        """Let all tenants work for a number of minutes, or of the hostile one's turns."""
         report = self._report
         with ThreadPoolExecutor(len(self._neighbours) + len(FLOODS)) as pool:
             list(pool.map(lambda own: own.settle(_CALM_STARTS), self._neighbours))
@@ -164,14 +165,14 @@ class Soak:
 
     @contextmanager
     def _noticing(self) -> Iterator[None]:
-        """Take for a violation what cannot be done in time."""
+        """Count what cannot be done in time as a violation."""
         try:
             yield
         except (TestbedError, ApiStatusError, OSError) as error:
             self._noticed.add(f"{_now()} {error}")
 
     def _check(self) -> None:
-        """Notice what a turn has left, and whether it has ended driver or supervisor."""
+        """Record what a turn has left behind, and whether it has ended driver or supervisor."""
         with self._noticing():
             now = self._look()
             for name, (container, restarts) in now.items():
@@ -193,7 +194,7 @@ class Soak:
         }
 
     def _wait_given_back(self) -> None:
-        """Wait until what is on the node for a claim is for one that there is."""
+        """Wait until everything on the node for claims belongs to existing ones."""
 
         def given_back() -> bool:
             left = self._node.place.left_over()
@@ -277,7 +278,7 @@ def _node(options: argparse.Namespace) -> Iterator[InstalledNode]:
         node.up(print)
         if not node.can_run_mps:
             raise TestbedError("NVIDIA's MPS programs could not be had")
-        # What this policy refuses is to come to the driver, as on a cluster without it.
+        # What this policy refuses should reach the driver, as on a cluster without it.
         kinds = "validatingadmissionpolicybindings,validatingadmissionpolicies"
         node.cluster.kubectl("delete", kinds, "dra-driver-claim-configs")
         if options.logs:
@@ -286,7 +287,7 @@ def _node(options: argparse.Namespace) -> Iterator[InstalledNode]:
 
 
 def _keep_logs(node: InstalledNode, kept: Path) -> None:
-    """Write what driver and supervisor said into a folder."""
+    """Write the logs of driver and supervisor into a folder."""
     kept.mkdir(parents=True, exist_ok=True)
     for pod in node.driver_pods():
         name = pod["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""How each trouble of chaos.troubles comes to a node, and how it ends."""
+"""How each trouble of chaos.troubles begins on a node, and how it ends."""
 
 import signal
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ ENDS = {
     "supervisor-kill": ("MPS supervisor",),
     "nvml-kill": ("driver", "MPS supervisor"),
 }
-"""Which of our processes each trouble ends, or may."""
+"""Which of our processes each trouble ends, or may end."""
 
 Strike = Callable[[str], None]
 
@@ -41,7 +41,7 @@ class Strikes:
         self._begins[name](detail)
 
     def end(self, name: str, detail: str) -> None:
-        """Take a trouble away that lasts."""
+        """End a lasting trouble."""
         self._ends[name](detail)
 
     @property
@@ -121,7 +121,7 @@ class Strikes:
         self._fault("kill", "--function", function, "--gpu", slot, *words)
 
     def _clear_calls(self) -> None:
-        """Let all calls answer again, those too that hang at present."""
+        """Let all calls answer again, also those that hang at present."""
         self._fault("clear")
 
     def _end_kill(self) -> None:

@@ -24,7 +24,7 @@ _CALLS = (
     "nvmlComputeInstanceDestroy",
     "nvidia-smi:set-timeslice",
 )
-"""What driver and supervisor call, of which each can fail and hang."""
+"""Calls of driver and supervisor, each of which can fail and hang."""
 
 _CHANGES = (
     "nvmlDeviceSetComputeMode",
@@ -34,7 +34,7 @@ _CHANGES = (
     "nvmlGpuInstanceDestroy",
     "nvmlComputeInstanceDestroy",
 )
-"""Calls that change a GPU: a process that dies at one leaves things half done."""
+"""Calls that change a GPU: a process that dies during one leaves things half done."""
 
 _CODES = (15, 19, 999)
 """NVML's GPU_IS_LOST, IN_USE and UNKNOWN."""
@@ -42,7 +42,7 @@ _CODES = (15, 19, 999)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """One kind of trouble. Two that strike the same thing never come together."""
+    """One kind of trouble. Two that strike the same thing never happen together."""
 
     name: str
     strikes: str

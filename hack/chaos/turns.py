@@ -1,9 +1,9 @@
-"""What a hostile tenant does in a soak, worked out from its seed alone.
+"""What a hostile tenant does in a soak, computed only from its seed.
 
-In a turn the tenant has a pod with GPUs, attacks from inside of it, and troubles the API server
-beside that; then it goes. All of it lies within its rights: root in its container, and the objects
-of its namespace. Every attack comes once before any comes again. Another pod of it floods the ports
-of driver and supervisor all the time.
+In a turn the tenant has a pod with GPUs, attacks from inside it, and meanwhile troubles the API
+server; then it deletes the pod. All of this is within its rights: root in its container, and the
+objects of its namespace. Every attack comes once before any comes again. Another pod of the tenant
+floods the ports of driver and supervisor all the time.
 """
 
 import itertools
@@ -23,8 +23,8 @@ INSIDE = ("clutter", "garbage", "mute", "places", "links", "fill", "order", "for
 """Attacks on its daemon, and on what its container shares with it; see testbed/attacks.py."""
 
 OUTSIDE = ("daemons-kill", "greed")
-"""What befalls it from outside: all of its daemons and servers are killed, or a pod of it is ended
-for more memory than its share."""
+"""Acts from outside: all of its daemons and servers are killed, or a pod of it is ended for more
+memory than its share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Turn:
     """Whether its pods are deleted without a grace period."""
 
     seed: int
-    """What is left to chance within the turn follows from it."""
+    """The seed of random choices within the turn."""
 
     def __str__(self) -> str:
         end = "; ends at once" if self.is_abrupt else ""

@@ -1,4 +1,4 @@
-"""What runs on the node: claims and pods of every kind, and what each has to find in the end."""
+"""What runs on the node: claims and pods of every kind, and what each must see at the end."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ class Kind:
     """A kind of workload: its claims, and how many pods use them together."""
 
     claims: Mapping[str, Object]
-    """Specs of its claims, by the name that pods have for them."""
+    """Specs of its claims, by their names in pods."""
 
     pods: int = 1
     gpus: int = 1
-    """GPUs that it keeps from others, at most."""
+    """The most GPUs that it keeps from others."""
 
     whole: int = 0
     """Whole GPUs that each pod sees."""
@@ -110,7 +110,7 @@ def claims_of(workload: str) -> list[str]:
 
 
 def objects(workload: str) -> list[Object]:
-    """What has to be created for a workload: its claims, then its pods."""
+    """The objects of a workload: its claims, then its pods."""
     specs = zip(claims_of(workload), kind_of(workload).claims.values(), strict=True)
     made = [thing("ResourceClaim", name, spec=spec) for name, spec in specs]
     return made + [pod_of(pod, *claims_of(workload), restarts=True) for pod in pods_of(workload)]
@@ -121,7 +121,7 @@ def pod_of(
 ) -> Object:
     """Return a pod of one container with these claims, which ends at once when it is deleted.
 
-    `restarts`: another container takes the place of one that has ended.
+    `restarts`: an ended container is replaced by another one.
     """
     entries = [
         {"name": f"c{number}", "resourceClaimName": one} for number, one in enumerate(claims)

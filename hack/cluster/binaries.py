@@ -1,11 +1,10 @@
 """Where the cluster's programs come from.
 
-In come versions; out comes one folder per group of programs. Sources, in this order:
-`$KUBE_BIN_DIR`, the cache, the official release downloads, and last what this machine can
-make itself: Kubernetes, etcd, containerd and CDI's programs compiled from Go modules, the rest
-out of Debian packages. A folder in the cache is complete when its marker is there: the
-folder is filled under another name and renamed last, so an interrupted fetch is never taken
-for a whole one.
+In: versions. Out: one folder per group of programs. Sources, in this order: `$KUBE_BIN_DIR`, the
+cache, the official release downloads, and last what this machine can make itself: Kubernetes, etcd,
+containerd and CDI's programs compiled from Go modules, the rest from Debian packages. A folder in
+the cache is complete if it has a marker: it is filled under another name and renamed last, so an
+interrupted fetch is never mistaken for a complete one.
 """
 
 import fcntl
@@ -47,7 +46,7 @@ from cluster.versions import (
 
 BIN_DIR_ENV = "KUBE_BIN_DIR"
 FETCH_ENV = "CLUSTER_FETCH"
-"""With the value `never` only what is there is used: tests neither download nor compile."""
+"""With the value `never` only existing programs are used: tests neither download nor compile."""
 MARKER = "complete.json"
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "runc": ("runc",),
@@ -56,18 +55,18 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "busybox": ("busybox",),
     "containerd": build.CONTAINERD_PROGRAMS,
     "crio": crio_programs.PROGRAMS,
-    # Last, because it may take minutes and everything else is then already there.
+    # Last, because it may take minutes and everything else exists by then.
     "kubernetes": build.KUBERNETES_PROGRAMS,
 }
-"""What clusters are made of: each of one of the two container runtimes."""
+"""The programs of a cluster, by container runtime."""
 
 RUNTIMES = ("containerd", "crio")
 OCI_RUNTIMES = ("runc", "crun")
-"""What makes the containers, below the container runtime."""
+"""The OCI runtimes, which make containers for the container runtime."""
 
 
 def groups_of(runtime: str, oci: str = OCI_RUNTIMES[0]) -> tuple[str, ...]:
-    """What a cluster with these runtimes is made of."""
+    """Return the groups of programs of a cluster with these runtimes."""
     chosen = (name for name in GROUPS if name not in RUNTIMES or name == runtime)
     return tuple(oci if name == "runc" else name for name in chosen)
 
@@ -89,7 +88,7 @@ OTHER_GROUPS: Mapping[str, tuple[str, ...]] = {
     "vale": ("vale",),
     "promtool": ("promtool",),
 }
-"""What is fetched by name alone."""
+"""Programs that are fetched only by name."""
 
 _EVERY_GROUP = {**GROUPS, **OTHER_GROUPS}
 DEBIAN_FILES: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -137,13 +136,13 @@ class Store:
         self.downloads = Downloads(progress=self.progress)
 
     def present(self, versions: Versions, groups: Sequence[str] = BY_DEFAULT) -> Binaries | None:
-        """What is there without fetching anything; None when something is missing."""
+        """The programs that exist already; None if one is missing."""
         folders = {group: self._find(group, versions) for group in groups}
         present = {group: folder for group, folder in folders.items() if folder is not None}
         return Binaries(folders=present) if len(present) == len(groups) else None
 
     def fetch(self, versions: Versions, groups: Iterable[str] = BY_DEFAULT) -> Binaries:
-        """Groups of programs, fetched or compiled where they are missing.
+        """Groups of programs, fetched or compiled if they are missing.
 
         Raises BinariesUnavailableError if no source has one of the groups; says what each answered.
         """
@@ -190,7 +189,7 @@ class Store:
         if given and all(os.access(Path(given) / name, os.X_OK) for name in programs):
             return Path(given).resolve()
         folder = self.cached_folder(group, versions)
-        # One that was filled before the group grew has a marker and lacks programs.
+        # A folder from before the group grew has a marker, but lacks programs.
         whole = is_complete(folder) and all((folder / name).exists() for name in programs)
         return folder if whole else None
 
@@ -272,13 +271,13 @@ class Store:
 
 
 def _of_judge(go_mod: Path, module: str, source: str = "main.go") -> str:
-    """The version of what it asks, and of the questions that it knows."""
+    """The version of the library that a judge asks, and of the questions that it knows."""
     own = hashlib.sha256((go_mod.parent / source).read_bytes()).hexdigest()
     return f"{pinned(go_mod, module)}-{own[:8]}"
 
 
 def of_this_user(progress: Progress) -> Store:
-    """What the environment says of where programs are, and where they are kept."""
+    """Where programs are, and where they are kept, according to the environment."""
     return Store(cache=default_cache(os.environ), env=os.environ, progress=progress)
 
 
@@ -304,7 +303,7 @@ def _keep(folder: Path, target: Path, source: str) -> Path:
     """Mark a filled folder complete and rename it to its place in the cache."""
     sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
     (folder / MARKER).write_text(json.dumps({"source": source, "files": sizes}, indent=1))
-    # What is in the way is incomplete, or it would have been used.
+    # An existing folder is incomplete, or it would have been used.
     shutil.rmtree(target, ignore_errors=True)
     folder.rename(target)
     return target

@@ -1,9 +1,9 @@
 """Kubernetes, etcd, containerd, Kueue, helm, vale, CDI's programs: from Go modules, with progress.
 
-In come the go.mod and go.sum files under hack/cluster/go, which pin every module by
-version and checksum; out come static executables. The network is the Go module proxy
-alone. `go build -v` names each package it has compiled; counted against the packages
-that `go list` says are to be compiled, that is how far the build is.
+In: the go.mod and go.sum files under hack/cluster/go, which pin every module by version and
+checksum. Out: static executables. Only the Go module proxy is needed from the network. `go build
+-v` names each package that it has compiled; together with the number of packages that `go list`
+reports, this shows the progress.
 """
 
 import os
@@ -64,10 +64,10 @@ KUEUE_CONFIG = "config"
 class Job:
     """One run of `go build`: what, and out of which go.mod.
 
-    `module` is the folder of the source, if that is not go.mod's: another folder's go.mod can pin
-    it to another version. `program` is the executable's name; without one go names one for each
-    package. `cgo` where parts are written in C, which needs a C compiler; `c_flags` are for it,
-    by default what go itself takes.
+    `module` is the folder of the source, if it is not that of go.mod: another folder's go.mod can
+    pin it to another version. `program` is the executable's name; without it go names one for each
+    package. `cgo` says that parts are written in C, which needs a C compiler; `c_flags` are for it,
+    by default go's own.
     """
 
     title: str
@@ -91,13 +91,13 @@ class Job:
 
     @property
     def flags(self) -> list[str]:
-        """What go is to know of the job, whether it compiles or lists."""
+        """The arguments of go for the job, to compile and to list."""
         tags = ["-tags", ",".join(self.tags)] if self.tags else []
         return ["-trimpath", "-buildvcs=false", *tags, "-ldflags", self.ldflags]
 
 
 def jobs(group: str, versions: Versions) -> list[Job]:
-    """What compiles a group of programs; nothing for one that is not compiled here."""
+    """The jobs that compile a group of programs; none if it is not compiled here."""
     toolkit = "github.com/NVIDIA/nvidia-container-toolkit"
     cdi = Job(
         title=f"nvidia-container-toolkit {versions.container_toolkit}",
@@ -126,7 +126,7 @@ def jobs(group: str, versions: Versions) -> list[Job]:
     return {
         "kubernetes": [kubernetes_job(versions)],
         "containerd": [containerd_job(versions)],
-        # Distributions have versions without what the API server's cache needs of it.
+        # Distributions have versions without features that the API server's cache needs.
         "etcd": [Job(title=f"etcd {versions.etcd}", go_mod=ETCD_GO_MOD)],
         "cdi": [cdi],
         "allocator": [_own_job("allocator-cost", ALLOCATOR_GO_MOD)],
@@ -162,7 +162,7 @@ def _pinned(go_mod: Path, module: str) -> str:
 
 
 def kubernetes_job(versions: Versions) -> Job:
-    """All Kubernetes programs as one executable that acts as the name it is called by."""
+    """All Kubernetes programs as one executable, whose name decides which one it is."""
     major, minor = versions.minor.split(".")
     # The API server derives the APIs and feature gates it serves from its own version.
     variables = {
@@ -234,7 +234,7 @@ def build(go: Go, job: Job, out: Path, progress: Progress) -> None:
 
 
 def _packages_to_compile(go: Go, job: Job, progress: Progress) -> set[str]:
-    """The import paths that the build has to compile; fetches the modules on the way."""
+    """The import paths that the build has to compile; also fetches the modules."""
     modules = 0
 
     def count(line: str) -> None:
@@ -250,7 +250,7 @@ def _packages_to_compile(go: Go, job: Job, progress: Progress) -> set[str]:
 
 
 def module_folder(go: Go, job: Job, module: str) -> Path:
-    """Where the source of a module lies that a job's go.mod pins."""
+    """The folder with the source of a module that a job's go.mod pins."""
     command = ["list", "-m", "-f", "{{.Dir}}", module]
     return Path(_run_go(go, job, command, on_line=lambda _: None)[0])
 
@@ -279,7 +279,7 @@ def _run_go(go: Go, job: Job, command: list[str], on_line: Callable[[str], None]
                 tail.append(line.rstrip())
                 on_line(line.strip())
         except BaseException:
-            # go leaves its compilers behind when it alone is ended.
+            # go leaves its compilers running if only it is ended.
             os.killpg(process.pid, signal.SIGKILL)
             raise
         if process.wait(timeout=60) != 0:

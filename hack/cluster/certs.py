@@ -1,6 +1,6 @@
 """The cluster's certificates and kubeconfigs, made with the openssl command (3.0 or newer).
 
-Out comes what kubeadm would make: an authority for the cluster, one for the front proxy
+Out: what kubeadm would make: an authority for the cluster, one for the front proxy
 (the API server's aggregation layer), a certificate for each component whose subject is the
 identity RBAC and the node authorizer know (`system:node:NAME` in `system:nodes` …), and a
 key pair that signs service account tokens. Keys are P-256: made in milliseconds.
@@ -25,7 +25,7 @@ CURVE = "ec_paramgen_curve:P-256"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """A certificate to issue: whose it is, and the names under which it serves, if it does."""
+    """A certificate to issue: its subject, and the names of a server."""
 
     file: str
     common_name: str
@@ -72,7 +72,7 @@ def identities(cluster: Cluster) -> list[Identity]:
 
 
 def write_pki(cluster: Cluster) -> None:
-    """Write certificates, keys and kubeconfigs that are not there yet."""
+    """Write certificates, keys and kubeconfigs that do not exist yet."""
     folder = cluster.pki
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in ("ca", "front-proxy-ca"):
@@ -145,7 +145,7 @@ def issue(folder: Path, authority: str, identity: Identity) -> None:
 def _certificate(stem: Path, subject: str, extensions: Sequence[str], *more: str) -> None:
     """Make a key and a certificate, which is renamed to its place last: with it, its key is there.
 
-    Without the machine's openssl.cnf, for what extensions that adds differs.
+    Without the machine's openssl.cnf, because the extensions that it adds differ.
     """
     partial = stem.with_name(f".{stem.name}.crt")
     _openssl(

@@ -1,7 +1,7 @@
 """The cluster's cgroups: one subtree in every hierarchy that is mounted.
 
-On cgroup v2 there is one hierarchy; on v1, and where both are mounted side by side, one for
-each controller. The kubelet wants its root cgroup to exist in all of them; runc adds
+On cgroup v2 there is one hierarchy; on v1, and if both are mounted side by side, one for each
+controller. The kubelet wants its root cgroup to exist in all of them; runc adds
 children, and at the end the empty subtree is removed bottom-up, as the kernel demands.
 """
 
@@ -34,7 +34,7 @@ def folders(cgroup: str) -> list[Path]:
 
 
 def remove(cgroup: str) -> list[Path]:
-    """Remove the cgroup everywhere; the folders that still hold processes."""
+    """Remove the cgroup everywhere; return the folders that still have processes."""
     for folder in folders(cgroup):
         with suppress(OSError):
             folder.rmdir()

@@ -42,11 +42,11 @@ _RUNTIME_OPTIONS = {
 def main(arguments: Sequence[str]) -> int:
     """Run one command; its exit status."""
     if arguments[:1] == ["kubelet-view"]:
-        # How this program starts a kubelet; not for people.
+        # By which this program starts a kubelet; not for people.
         become(Path(arguments[1]), arguments[2:])
     options = _parser().parse_args(arguments)
     progress = Progress(stream=sys.stderr)
-    # Ended politely, a command clears up as after Ctrl-C: a compiler must not go on alone.
+    # After SIGTERM a command cleans up as after Ctrl-C: a compiler must not continue alone.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         status: int = options.run(options, progress)
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         progress.say(f"hack/cluster {options.command}: {error}")
         return error.exit_status
     except OSError as error:
-        # The machine refused something (a mount, a bridge, a full disk): errno and path say what.
+        # The machine refused something (a mount, a bridge, a write): errno and path say what.
         progress.say(f"hack/cluster {options.command}: {error}")
         return 1
     except KeyboardInterrupt:
@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_options(up: argparse.ArgumentParser) -> None:
-    """What a cluster's user may choose."""
+    """The options that a cluster's user may choose."""
     up.add_argument("--feature-gates", help="NAME=true|false,… for every component")
     up.add_argument(
         "--flag",
@@ -262,7 +262,7 @@ def _env(options: argparse.Namespace, progress: Progress) -> int:
 
 
 def environment(cluster: Cluster, binaries: Binaries) -> dict[str, str]:
-    """What a driver, a test or a person needs to know of a cluster, as variables."""
+    """What a driver, a test or a person needs to know about a cluster, as variables."""
     values = {
         "KUBECONFIG": cluster.kubeconfig,
         "KUBE_APISERVER": cluster.apiserver_url,

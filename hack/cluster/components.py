@@ -1,6 +1,6 @@
-"""The cluster's components: how each is started, and how it tells that it is healthy.
+"""The cluster's components: how each is started, and how it reports that it is healthy.
 
-In come a cluster and its programs; out come command lines. Flags are those that kubeadm
+In: a cluster and its programs. Out: command lines. Flags are those that kubeadm
 gives, with everything on 127.0.0.1; certificates, RBAC, the node authorizer and
 NodeRestriction are on as in a real cluster, because drivers run into them.
 """
@@ -20,13 +20,13 @@ from cluster.state import Cluster
 
 PROBE_TIMEOUT_S = 2.0
 HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""What a client of HTTP/2 says first, with no settings; the server answers (RFC 9113, 3.4)."""
+"""A client's preface of HTTP/2, without settings; the server answers (RFC 9113, 3.4)."""
 PROGRAM = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """One component: its name, its command line, and the question whether it is healthy."""
+    """One component: its name, its command line, and the check whether it is healthy."""
 
     name: str
     argv: tuple[str, ...]
@@ -181,7 +181,7 @@ def _client_flags(cluster: Cluster, name: str, port: int) -> list[str]:
         f"--kubeconfig={kubeconfig}",
         f"--authentication-kubeconfig={kubeconfig}",
         f"--authorization-kubeconfig={kubeconfig}",
-        # One of each, so there is nobody to elect a leader against.
+        # There is only one of each, so no leader is elected.
         "--leader-elect=false",
         *_gates(cluster),
     ]
@@ -193,7 +193,7 @@ def _gates(cluster: Cluster) -> list[str]:
 
 
 def _given(cluster: Cluster, name: str) -> tuple[str, ...]:
-    """Flags that this cluster's user gave one component; last, so that they win."""
+    """Flags that this cluster's user gave one component; last, so that they take precedence."""
     given = (word.partition(":") for word in cluster.options.flags.split())
     return tuple(flag for component, _, flag in given if component == name)
 
@@ -231,9 +231,9 @@ def _connect(
 
 
 def _answers(address: Path) -> bool:
-    """Tell whether a gRPC server serves: it has a name long before that in CRI-O.
+    """Tell whether a gRPC server serves; CRI-O's socket exists long before that.
 
-    Until it serves, CRI-O deletes layers without an image: those of one that is being imported.
+    Until it serves, CRI-O deletes layers without an image, also of images that are being imported.
     """
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(PROBE_TIMEOUT_S)

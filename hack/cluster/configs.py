@@ -1,8 +1,8 @@
-"""Configuration files of containerd, the kubelet and CNI; CRI-O's are `crio`'s.
+"""Configuration files of containerd, the kubelet and CNI; those of CRI-O are in `crio`.
 
-In comes a cluster; out come files under its config folder. Each setting that differs from a
-default has its reason beside it; most make the node run on any machine a developer has: cgroup
-v1 or v2, swap on, no CAP_SYS_RESOURCE, an overlay file system below.
+In: a cluster. Out: files under its config folder. Each setting that differs from a default has its
+reason beside it; most make the node run on any machine that a developer has: cgroup v1 or v2, swap
+on, no CAP_SYS_RESOURCE, an overlay file system below.
 """
 
 import json
@@ -30,7 +30,7 @@ def write_configs(cluster: Cluster, binaries: Binaries) -> None:
 
 
 def containerd_config(cluster: Cluster, binaries: Binaries) -> str:
-    """containerd's configuration: version 3 for 2.0 and newer; version 2, all that 1.7 reads."""
+    """containerd's configuration: version 3 for 2.0 and newer, version 2 for 1.7."""
     state = cluster.state
     is_old = is_containerd_1(cluster.options.containerd)
     cri = "io.containerd.grpc.v1.cri" if is_old else "io.containerd.cri.v1.runtime"
@@ -73,9 +73,9 @@ def _quoted(text: object) -> str:
 
 
 def _only_in_1_7() -> list[str]:
-    """What 1.7 has in the table of its CRI plugin alone."""
+    """Settings that only 1.7 has, in the table of its CRI plugin."""
     return [
-        # Off in 1.7 unless it is said; always on from 2.4 on.
+        # Off in 1.7 by default; always on from 2.4 on.
         "enable_cdi = true",
         f"sandbox_image = {_quoted(SANDBOX_IMAGE)}",
         "stream_server_address = '127.0.0.1'",
@@ -94,7 +94,7 @@ def _cni_programs(folder: Path, *, is_old: bool) -> list[str]:
 
 
 def _only_since_2_0(cluster: Cluster) -> list[str]:
-    """What version 3 has in tables of other plugins."""
+    """Settings that version 3 has in tables of other plugins."""
     return [
         "[plugins.'io.containerd.cri.v1.images']",
         f"snapshotter = {_quoted(snapshotter(cluster.state))}",
@@ -109,7 +109,7 @@ def _only_since_2_0(cluster: Cluster) -> list[str]:
 
 
 def snapshotter(state: Path) -> str:
-    """How containerd lays image layers over each other on this file system."""
+    """How containerd mounts image layers over each other on this file system."""
     return "overlayfs" if mounts.can_hold_overlays(state) else "native"
 
 
@@ -149,9 +149,9 @@ def kubelet_config(cluster: Cluster) -> dict[str, object]:
             "imagefs.available": "0%",
         },
         "imageGCHighThresholdPercent": 100,
-        # A pod whose prepare failed is tried again at the next sync only, by default in a minute.
+        # A pod whose prepare failed is only retried at the next sync, by default in a minute.
         "syncFrequency": "5s",
-        # Likewise a container that ended twice: by default it starts after ten seconds and more.
+        # Likewise a container that ended twice: by default it starts after ten seconds or more.
         "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
         "nodeStatusUpdateFrequency": "5s",
         # No Services are routed here, so no iptables are needed.
@@ -177,7 +177,7 @@ def _gates(text: str) -> dict[str, bool]:
 
 
 def cni_config(cluster: Cluster) -> dict[str, object]:
-    """A bridge network. It is no gateway to CNI: then ip_forward would be switched on."""
+    """A bridge network. For CNI it is no gateway, or ip_forward would be switched on."""
     return {
         "cniVersion": "1.0.0",
         "name": cluster.network_name,

@@ -1,9 +1,9 @@
-"""CRI-O in the place of containerd: its configuration, and how it gets images.
+"""CRI-O instead of containerd: its configuration, and how it gets images.
 
-In come a cluster, its programs and an archive of images; out come the files that CRI-O is started
-with, and images in its storage. It has no socket that takes an image, so they are written into the
-storage beside it, by a program of its own tests. All that it keeps lies in the state folder, as
-containerd's does; the reasons for settings that both have are told in `configs`.
+In: a cluster, its programs and an archive of images. Out: the files that CRI-O is started with, and
+images in its storage. It has no socket that accepts an image, so they are written into the storage
+directly, by a program of its own tests. All its files are in the state folder, like containerd's;
+the reasons for settings that both have are in `configs`.
 """
 
 import json
@@ -26,18 +26,18 @@ OVERLAY_OPTION = "overlay.skip_mount_home=true"
 CGROUPS = Path("/sys/fs/cgroup")
 STATUS = Path("/proc/self/status")
 CAP_SYS_RESOURCE = 1 << 24
-# Of privileged containers, which get every capability; from containerd those that it has itself.
+# For privileged containers CRI-O asks for every capability, containerd for those it has itself.
 RESOURCE = r's/,\s*"CAP_SYS_RESOURCE"//g'
 IMPORT_S = 300
 
 
 def write_configs(cluster: Cluster, binaries: Binaries) -> None:
-    """Write what CRI-O reads; the same cluster gives the same files."""
+    """Write CRI-O's files; the same cluster gives the same files."""
     config = cluster.config
     write_whole(config / "crio.toml", crio_config(cluster, binaries))
     anything = {"default": [{"type": "insecureAcceptAnything"}]}
     write_whole(config / "policy.json", json.dumps(anything))
-    # Else it refuses names without a registry, such as nvidia/cuda, also of images that are there.
+    # Otherwise it refuses names without a registry, such as nvidia/cuda, even of existing images.
     write_whole(config / "registries.conf", 'unqualified-search-registries = ["docker.io"]\n')
     (config / "registries.d").mkdir(exist_ok=True)
     (config / "crio.d").mkdir(exist_ok=True)
@@ -48,7 +48,7 @@ def write_configs(cluster: Cluster, binaries: Binaries) -> None:
 
 
 def flags(cluster: Cluster) -> tuple[str | Path, ...]:
-    """What CRI-O is started with."""
+    """CRI-O's command line."""
     config = cluster.config
     return (
         *("--config", config / "crio.toml", "--config-dir", config / "crio.d"),
@@ -58,7 +58,7 @@ def flags(cluster: Cluster) -> tuple[str | Path, ...]:
 
 
 def crio_config(cluster: Cluster, binaries: Binaries) -> str:
-    """CRI-O's configuration. There are no host ports, for which it wants iptables or nft."""
+    """CRI-O's configuration, without host ports, for which it needs iptables or nft."""
     own, config, oci = cluster.state / "crio", cluster.config, cluster.options.oci
     tables: dict[str, dict[str, object]] = {
         "crio": {
@@ -96,7 +96,7 @@ def crio_config(cluster: Cluster, binaries: Binaries) -> str:
             "runtime_path": config / "oci" if _changes() else binaries.path(oci),
             "runtime_root": cluster.state / "runc",
             "monitor_path": binaries.path("conmon"),
-            # Found in the cluster's control groups, and by its mark, when the cluster goes down.
+            # Found in the cluster's control groups, and by its mark, when the cluster is removed.
             "monitor_cgroup": "pod",
             "monitor_env": [f"{MARK}={cluster.state}", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
         },
@@ -125,12 +125,12 @@ def _toml(value: object) -> str:
 
 
 def _changes() -> list[str]:
-    """What of containers cannot be on this machine: as expressions of sed for their config.json.
+    """Expressions of sed that remove from config.json what this machine cannot do.
 
     The kubelet sends limits of huge pages with every container, and for some a negative OOM score.
-    containerd leaves the limits out where cgroup v1 is mounted without that controller, and takes
-    its own score for those below it (restrict_oom_score_adj). CRI-O asks the kernel only whether it
-    has the controller (/proc/cgroups), and runc fails: `cannot set hugetlb limit: container could
+    containerd leaves the limits out if cgroup v1 is mounted without that controller, and replaces
+    lower scores by its own (restrict_oom_score_adj). CRI-O checks only whether the kernel has the
+    controller (/proc/cgroups), and runc fails: `cannot set hugetlb limit: container could
     not join or create cgroup`, or `failed to update /proc/self/oom_score_adj: Permission denied`.
     """
     knows_hugetlb = any((CGROUPS / name).exists() for name in ("hugetlb", "cgroup.controllers"))
@@ -142,7 +142,7 @@ def _changes() -> list[str]:
 
 
 def _runtime_for_this_machine(program: Path) -> str:
-    """A script in front of runc or crun that takes out of config.json what cannot be here."""
+    """A script in front of runc or crun that removes from config.json what cannot work here."""
     changes = ";".join(_changes())
     return (
         "#!/bin/sh\n"
@@ -155,7 +155,7 @@ def _runtime_for_this_machine(program: Path) -> str:
 
 
 def storage_driver(state: Path) -> str:
-    """How CRI-O lays image layers over each other on this file system."""
+    """How CRI-O mounts image layers over each other on this file system."""
     return OVERLAY if mounts.can_hold_overlays(state) else "vfs"
 
 
@@ -164,7 +164,7 @@ def _storage_options(state: Path) -> list[str]:
 
 
 def import_images(cluster: Cluster, binaries: Binaries, archive: Path) -> None:
-    """Give the images of an OCI archive to CRI-O, under the names that containerd would take.
+    """Give the images of an OCI archive to CRI-O, under the same names as with containerd.
 
     Raises ClusterError if one cannot be read or written.
     """

@@ -1,9 +1,9 @@
-"""CRI-O's programs: compiled from its Go module, and what it needs beside them.
+"""CRI-O's programs, compiled from its Go module, and the other programs that it needs.
 
-In come the go.mod that pins it and a Go; out come, in a folder, crio itself, `copyimg` of its
-tests, which writes images into its storage, `pinns`, a program in C of the same module, and conmon,
-which stands between it and each container, out of Debian's package. It is built without libseccomp,
-which would be one thing more to install.
+In: the go.mod that pins it, and a Go. Out, in a folder: crio itself, `copyimg` of its tests, which
+writes images into its storage, `pinns`, a program in C of the same module, and conmon from Debian's
+package, which runs between CRI-O and each container. It is built without libseccomp, which would
+have to be installed.
 """
 
 import shutil
@@ -27,7 +27,7 @@ COMPILE_S = 120
 
 
 def job(versions: Versions) -> Job:
-    """What compiles crio and copyimg."""
+    """The jobs that compile crio and copyimg."""
     return Job(
         title=f"CRI-O {versions.crio}",
         go_mod=CRIO_GO_MOD,
@@ -39,7 +39,7 @@ def job(versions: Versions) -> Job:
 def bring(go: Go, versions: Versions, folder: Path, cache: Path, progress: Progress) -> None:
     """Put all programs into a folder.
 
-    Raises SourceError if one cannot be had.
+    Raises SourceError if one is not available.
     """
     debian.extract("conmon", {"usr/bin/conmon": "conmon"}, folder, cache)
     build(go, job(versions), folder, progress)

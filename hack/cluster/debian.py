@@ -1,9 +1,9 @@
 """Programs out of Debian packages, without installing them.
 
-In comes a package's name and the files wanted from it; out come those files in a folder.
-Installing may start services and would change the machine; a package that
-is only downloaded and unpacked does neither, and needs no root. When the machine's package
-lists are missing or too old, lists of our own are fetched into the cache.
+In: a package's name and the files wanted from it. Out: those files in a folder. An installation may
+start services and changes the machine; a package that is only downloaded and unpacked does neither,
+and needs no root. If the machine's package lists are missing or too old, lists of our own are
+fetched into the cache.
 """
 
 import shutil
@@ -49,8 +49,8 @@ def _download(package: str, scratch: Path, cache: Path) -> Path:
     try:
         _run(command, cwd=scratch)
     except SourceError:
-        # `update` fails as a whole when one of the machine's sources does; what counts
-        # is whether the package can be had afterwards.
+        # `update` fails as a whole if one of the machine's sources fails; what counts is whether
+        # the package is available afterwards.
         update = ["apt-get", *APT_OPTIONS, *own_lists, "update"]
         subprocess.run(update, capture_output=True, timeout=PATIENCE_S, check=False)
         _run(["apt-get", *APT_OPTIONS, *own_lists, "download", package], cwd=scratch)

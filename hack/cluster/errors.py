@@ -2,7 +2,7 @@
 
 
 class ClusterError(Exception):
-    """A failure to show to the person who called: the cause first, then what to do."""
+    """A failure to show to the user: the cause first, then what to do."""
 
     exit_status = 1
 

@@ -1,8 +1,8 @@
 """The two folders outside any state folder that must exist, so that something can cover them.
 
-The kubelet's fixed paths are covered in its own mount namespace (kubelet_view), and a cover
-needs a folder below it. Whichever cluster makes one notes it; the last cluster to go removes
-what was noted, if it is empty.
+The kubelet's fixed paths are covered in its own mount namespace (kubelet_view), and a mount needs
+a folder below it. A cluster that makes one notes it; the last cluster that is removed deletes the
+noted ones, if they are empty.
 """
 
 from contextlib import suppress
@@ -15,7 +15,7 @@ NOTE = "made-on-this-machine"
 
 
 def ensure_host_folders() -> None:
-    """Make the folders that the kubelet's view covers, noting what was not there."""
+    """Make the folders that the kubelet's view covers, and note the new ones."""
     with locked("host-folders"):
         note = RUN / NOTE
         for folder in HOST_FOLDERS:
@@ -29,8 +29,8 @@ def ensure_host_folders() -> None:
 def remove_host_folders(root: Path) -> None:
     """Remove the noted folders, deepest first and only empty ones, unless a cluster is left.
 
-    Asked under the lock: a cluster is known before it wants the folders, so none that wants
-    them is overlooked.
+    Call it under the lock: a cluster is recorded before it needs the folders, so none is
+    overlooked.
     """
     with locked("host-folders"):
         note = RUN / NOTE

@@ -1,10 +1,10 @@
 """The container images of a cluster without a registry, made from this machine's files.
 
-In come busybox (static), bash and the C library; out comes one OCI image layout in a tar,
-the same to the byte for the same input, which `ctr images import` takes. The C library is the
-machine's own, because programs that a driver injects (nvidia-smi, or a libnvidia-ml compiled
-here) were linked against it. PATH and LD_LIBRARY_PATH, and the two NVIDIA_ variables that a
-CDI driver has to overrule, are those of NVIDIA's CUDA images.
+In: busybox (static), bash and the C library. Out: one OCI image layout in a tar for `ctr images
+import`, byte for byte the same for the same input. The C library is the machine's own, because
+programs that a driver injects (nvidia-smi, or a libnvidia-ml compiled here) were linked against it.
+PATH and LD_LIBRARY_PATH, and the two NVIDIA_ variables that a CDI driver has to overrule, are those
+of NVIDIA's CUDA images.
 """
 
 import hashlib
@@ -54,21 +54,21 @@ class Image:
 
 
 def gpu_test_image(busybox: Path) -> Image:
-    """busybox, bash and the machine's C library, laid out as Debian lays them out."""
+    """busybox, bash and the machine's C library, at the same places as in Debian."""
     files = {"usr/bin/busybox": busybox, "usr/bin/bash": Path("/bin/bash").resolve()}
     for path in _shared_libraries(Path("/bin/bash")):
         files[_merged(path)] = path.resolve()
     entries = [*_skeleton(), *_users()]
     for inside, path in files.items():
         entries.append(Entry(path=inside, mode=0o755, content=path.read_bytes()))
-    # A link busybox -> busybox would hide the program itself.
+    # A link busybox -> busybox would replace the program itself.
     applets = (name for name in _applets(busybox) if name not in ("busybox", "bash"))
     entries.extend(Entry(path=f"usr/bin/{name}", mode=0o777, target="busybox") for name in applets)
     return Image(name=TEST_IMAGE, entries=tuple(entries), env=CUDA_ENV, command=("/bin/bash",))
 
 
 def sandbox_image(busybox: Path) -> Image:
-    """What holds a pod's namespaces: one process that sleeps."""
+    """The image of the process that keeps a pod's namespaces: it only sleeps."""
     program = Entry(path="usr/bin/busybox", mode=0o755, content=busybox.read_bytes())
     return Image(
         name=SANDBOX_IMAGE,
@@ -151,7 +151,7 @@ def _tar(entries: Iterable[Entry]) -> bytes:
 
 
 def _with_parents(entries: Iterable[Entry]) -> list[Entry]:
-    """The entries and the folders they lie in, each path once."""
+    """The entries and the folders above them, each path once."""
     known = {entry.path: entry for entry in entries}
     for path in list(known):
         for parent in list(Path(path).parents)[:-1]:
@@ -177,7 +177,7 @@ def _users() -> list[Entry]:
 
 
 def _shared_libraries(program: Path) -> list[Path]:
-    """What a program's loader would load, the loader itself, and the whole C library."""
+    """The files that a program's loader loads, the loader itself, and the whole C library."""
     done = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False)
     paths = [Path(path) for path in re.findall(r"(/\S+) \(0x", done.stdout)]
     libc = next((path for path in paths if path.name == "libc.so.6"), None)

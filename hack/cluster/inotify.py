@@ -1,7 +1,7 @@
 """How many inotify instances root may have on this machine.
 
-A cluster takes about 25. The kernel's usual 128 are too few for the five that the end-to-end tests
-have at the same time, and then a kubelet ends at its start.
+A cluster needs about 25. The kernel's usual 128 are too few for the five clusters that the
+end-to-end tests have at the same time, and then a kubelet ends at its start.
 """
 
 from pathlib import Path

@@ -1,11 +1,11 @@
-"""The kubelet's own view of a few paths of the machine that it cannot be told to leave alone.
+"""The kubelet's own view of a few paths of the machine that it uses whatever its settings say.
 
-In come a state folder and the kubelet's command line. In a mount namespace of its own, this
-process lays folders and files of the state folder over what the kubelet has fixed paths for,
-then becomes the kubelet, under the same pid:
+In: a state folder and the kubelet's command line. In a mount namespace of its own, this process
+mounts folders and files of the state folder over the kubelet's fixed paths, then becomes the
+kubelet, under the same pid:
 
-- /var/lib/kubelet holds the device plugins' sockets whatever --root-dir says, and a starting
-  kubelet empties that folder: another kubelet of this machine would lose its plugins;
+- /var/lib/kubelet has the device plugins' sockets whatever --root-dir says, and a starting kubelet
+  empties that folder: another kubelet of this machine would lose its plugins;
 - /var/log/containers gets a link for each container;
 - kernel.panic, vm.overcommit_memory … are set for the whole machine at every start.
 
@@ -31,7 +31,7 @@ SYSCTLS = (
 
 
 def cover(state: Path) -> None:
-    """Lay the cluster's own folders and files over the machine's, in this namespace only."""
+    """Mount the cluster's own folders and files over the machine's, only in this namespace."""
     mounts.unshare_mounts()
     for folder in HOST_FOLDERS:
         own = state / "host" / folder.relative_to("/")
@@ -49,7 +49,7 @@ def cover(state: Path) -> None:
 
 
 def _cover(own: Path, path: Path) -> None:
-    # `MS_SLAVE` first: on a shared mount the cover would show in the whole machine.
+    # `MS_SLAVE` first: on a shared mount the whole machine would see the cover.
     mounts.mount(None, mounts.holding(path).point, mounts.MS_SLAVE)
     mounts.mount(own, path, mounts.MS_BIND)
 

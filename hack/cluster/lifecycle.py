@@ -1,8 +1,8 @@
 """A cluster from nothing to Ready, and its components one by one.
 
-`up` is idempotent and writes the cluster's record before it makes anything, so whatever is
-interrupted can be brought up again or taken down. Components start as soon as what they need
-answers; the images are imported while the API server starts.
+`up` is idempotent and writes the cluster's record before it makes anything, so an interrupted
+cluster can be brought up again or removed. Components start as soon as those that they need answer;
+the images are imported while the API server starts.
 """
 
 import json
@@ -26,7 +26,7 @@ from cluster.progress import Progress
 from cluster.state import Cluster, Options, addresses, all_folders, load, locked
 from cluster.versions import arch_of_this_machine
 
-# The API server of a cold machine with two busy cores has been seen to need a minute.
+# On a cold machine with two busy cores, the API server has needed a minute.
 START_TIMEOUT_S = 180.0
 GRACE_S = 10.0
 NODE_FOLDERS = ("config", "kubelet", "logs", "pids", "runc", "etcd")
@@ -35,8 +35,8 @@ NODE_FOLDERS = ("config", "kubelet", "logs", "pids", "runc", "etcd")
 def obtain(name: str, folder: Path, wanted: Mapping[str, str]) -> Cluster:
     """The cluster in a folder: its record, or a new one with addresses of its own.
 
-    `wanted` holds the options that were asked for explicitly, by field name of `Options`. Raises
-    ClusterError if the cluster is there with other options than those asked for.
+    `wanted` has the options that were given explicitly, by field name of `Options`. Raises
+    ClusterError if the cluster exists with other options.
     """
     # One at a time on the whole machine, so that no two get the same port or subnet.
     with locked("addresses"):
@@ -65,7 +65,7 @@ def obtain(name: str, folder: Path, wanted: Mapping[str, str]) -> Cluster:
 
 @dataclass(slots=True, kw_only=True)
 class Node:
-    """A cluster's record with its programs: what `up`, `start` and the rest act on."""
+    """A cluster's record with its programs, for `up`, `start` and the other commands."""
 
     cluster: Cluster
     binaries: Binaries
@@ -73,7 +73,7 @@ class Node:
     progress: Progress
 
     def up(self) -> None:
-        """Bring everything up that is not; returns when pods can be made.
+        """Start everything that does not run; return when pods can be made.
 
         Raises ClusterError if a component did not start; its last log lines are in the text.
         """
@@ -204,7 +204,7 @@ class Node:
         return known[name]
 
     def _component_env(self) -> dict[str, str]:
-        # Proxies are for the internet; components talk to this machine alone.
+        # Proxies are for the internet; components connect only to this machine.
         kept = {k: v for k, v in self.env.items() if not k.lower().endswith("_proxy")}
         kept["PATH"] = f"{self.binaries.search_path}:{kept.get('PATH', os.defpath)}"
         return kept

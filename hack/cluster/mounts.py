@@ -1,7 +1,7 @@
 """Mounts below a folder: listed from /proc/self/mountinfo, made and removed by mount(2).
 
-Removing a cluster must never delete through a mount (a pod may have mounted a folder of the
-host), so all mounts below its state folder go first, and what is still mounted is an error.
+The removal of a cluster must never delete through a mount (a pod may have mounted a folder of the
+host), so all mounts below its state folder are removed first, and a remaining one is an error.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ class Mount:
 
 
 def mounted(below: Path | None = None) -> list[Mount]:
-    """What is mounted, in the order of mounting; with a folder, only at or below it."""
+    """All mounts, in the order of mounting; with a folder, only those at or below it."""
     mounts = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, source = line.partition(" - ")
@@ -39,7 +39,7 @@ def mounted(below: Path | None = None) -> list[Mount]:
 
 
 def holding(path: Path) -> Mount:
-    """The mount that a path lies on."""
+    """The mount that a path is on."""
     real = path.resolve()
     holders = [each for each in mounted() if each.point == real or each.point in real.parents]
     # Of equally deep mounts, the last one covers the others.
@@ -47,14 +47,14 @@ def holding(path: Path) -> Mount:
 
 
 def can_hold_overlays(path: Path) -> bool:
-    """Whether an overlay can lie there; not on an overlay, such as a folder inside a container."""
+    """Whether an overlay can be there; not on an overlay, such as a folder inside a container."""
     return holding(path).kind not in ("overlay", "tmpfs", "nfs")
 
 
 def unmount_below(folder: Path) -> list[Path]:
-    """Unmount everything at or below a folder, last first; what would not go."""
+    """Unmount everything at or below a folder, last first; return what is still mounted."""
     for below in reversed(mounted(folder)):
-        # Detached: it vanishes from the tree now, and is released when its last user ends.
+        # Detached: it disappears from the tree now, and is released when its last user ends.
         _libc().umount2(os.fsencode(below.point), MNT_DETACH)
     return [each.point for each in mounted(folder)]
 

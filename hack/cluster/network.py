@@ -1,9 +1,9 @@
 """Ports, a subnet and a bridge for one cluster.
 
-Components listen on 127.0.0.1; the kubelet on the bridge's address, which the API server
-needs as the node's InternalIP and which no other machine is given a route to. Pods get
-addresses on the bridge and no way out: images are imported, so nothing needs one, and the
-machine's forwarding and firewall rules stay as they are. The bridge is made by the ioctls
+Components listen on 127.0.0.1; the kubelet on the bridge's address, which the API server needs as
+the node's InternalIP and to which no other machine has a route. Pods get addresses on the bridge
+and no way out: images are imported, so nothing needs one, and the machine's forwarding and firewall
+rules stay as they are. The bridge is made by the ioctls
 of bridge(4) and netdevice(7), which needs no program.
 """
 
@@ -34,14 +34,14 @@ NET_CLASS = Path("/sys/class/net")
 
 
 def free_ports(taken: Iterable[int]) -> Ports:
-    """Ports that nobody listens on and no other cluster has been given.
+    """Ports that nobody listens on and no other cluster has.
 
     Raises ClusterError if the whole range is in use.
     """
     used = set(taken)
     ports: list[int] = []
-    # Different clusters start at different places, so that a port freed a moment ago by one
-    # is not the next one's.
+    # Different clusters start at different places, so that a port that one has just freed is not
+    # given to the next.
     start = random.SystemRandom().randrange(len(PORT_RANGE))
     for offset in range(len(PORT_RANGE)):
         port = PORT_RANGE[(start + offset) % len(PORT_RANGE)]
@@ -94,9 +94,9 @@ def create_bridge(cluster: Cluster) -> None:
     with _control() as control:
         if not (NET_CLASS / name).exists():
             fcntl.ioctl(control, SIOCBRADDBR, name.encode() + b"\0")
-        # A bridge whose address nobody has set takes the lowest of its ports': with each pod that
-        # comes or goes it could change, and what other pods send to the node is lost until they
-        # ask for it again.
+        # A bridge without a fixed hardware address takes the lowest one of its ports: it could
+        # change with each pod, and packets of other pods to the node would be lost until they ask
+        # for it again.
         address = fcntl.ioctl(control, SIOCGIFHWADDR, struct.pack("16s24x", name.encode()))
         fcntl.ioctl(control, SIOCSIFHWADDR, address)
         fcntl.ioctl(control, SIOCSIFADDR, _address_request(name, cluster.node_ip))

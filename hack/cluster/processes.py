@@ -1,10 +1,9 @@
 """Processes of a cluster: started, recognised, signalled, waited for.
 
-A process is only ever touched when it is certainly the cluster's. Three signs are taken,
-all read from /proc: the pid file's pid with its very start time (a pid alone may have been
-given to another process); the variable that every component is started with, which shims
-inherit from containerd; and for containers, which inherit nothing, a root file system that
-lies in the cluster's state folder.
+A process is only touched if it certainly belongs to the cluster. There are three signs, all in
+/proc: the pid file's pid together with its start time (the pid may since belong to another
+process); the variable that every component is started with, which shims inherit from containerd;
+and for containers, which inherit nothing, a root file system in the cluster's state folder.
 """
 
 import json
@@ -30,7 +29,7 @@ REMEDIES = {
         "raise it (sysctl fs.inotify.max_user_instances=1024)."
     ),
 }
-"""What to do about last words of components that do not say it."""
+"""What to do about error messages of components that do not say it."""
 KILL_S = 30.0
 
 
@@ -94,7 +93,7 @@ class Service:
                 start_new_session=True,
             )
         # The child outlives this command on purpose; this keeps Python from warning of it.
-        # One that ended is a zombie until this command ends, which `running` takes for gone.
+        # One that ended is a zombie until this command ends; `running` counts it as gone.
         child.returncode = 0
         current = self.note(child.pid)
         if current is None:
@@ -102,7 +101,7 @@ class Service:
         return current
 
     def note(self, pid: int) -> Running | None:
-        """Write down which process is the component, and return it; nothing if it has ended."""
+        """Record which process is the component, and return it; None if it has ended."""
         current = running(pid)
         if current is not None:
             self._record.parent.mkdir(parents=True, exist_ok=True)
@@ -110,11 +109,10 @@ class Service:
         return current
 
     def stop(self, with_signal: int, grace_s: float) -> int | None:
-        """End the component; the signal that did it, or None when it did not run.
+        """End the component; return the signal that ended it, or None if it did not run.
 
-        As a kubelet does with a pod: what still runs after the grace period is killed. An API
-        server waits a whole minute for its watches to end. Raises ClusterError if it runs on even
-        so.
+        Like a kubelet with a pod, it kills what still runs after the grace period: an API server
+        waits a whole minute for its watches to end. Raises ClusterError if it still runs.
         """
         current = self.process()
         if current is None:
@@ -127,7 +125,7 @@ class Service:
         raise ClusterError(f"{self.name} (pid {current.pid}) cannot be killed; look at /proc")
 
     def last_words(self, lines: int = 8) -> str:
-        """The end of the log, and what to do about it if that is known, for an error message."""
+        """The end of the log, with advice if there is some, for an error message."""
         with suppress(OSError):
             said = self.log.read_text(errors="replace").splitlines()[-lines:]
             advice = [do for words, do in REMEDIES.items() if any(words in line for line in said)]
@@ -136,21 +134,21 @@ class Service:
 
 
 def send(process: Running, with_signal: int) -> None:
-    """Signal a process, if it still is the one it was."""
+    """Signal a process, if it still is the same one."""
     if running(process.pid) == process:
         with suppress(ProcessLookupError):
             os.kill(process.pid, with_signal)
 
 
 def wait_gone(processes: Iterable[Running], timeout_s: float) -> bool:
-    """Wait until none of the processes runs; False when time is up."""
+    """Wait until none of the processes runs; return False when time is up."""
     return wait_until(
         lambda: all(running(process.pid) != process for process in processes), timeout_s
     )
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, poll_s: float = POLL_S) -> bool:
-    """Ask again and again until a condition holds; False when time is up."""
+    """Ask again and again until a condition holds; return False when time is up."""
     end = time.monotonic() + timeout_s
     while True:
         if condition():
@@ -178,7 +176,7 @@ def owned(state: Path, cgroup_folders: Iterable[Path] = ()) -> list[Running]:
 def kill_owned(
     state: Path, cgroup_folders: Callable[[], list[Path]], timeout_s: float
 ) -> list[Running]:
-    """Kill every process of a cluster, again until none is left; those that would not go."""
+    """Kill every process of a cluster until none is left; return those that are left."""
     left: list[Running] = []
 
     def none_left() -> bool:
@@ -207,7 +205,7 @@ def _is_marked(entry: Path, state: Path) -> bool:
 
 
 def _is_container_of(entry: Path, state: Path) -> bool:
-    """Whether a process's root lies in the state folder (an overlay or a bind mount)."""
+    """Whether a process's root is in the state folder (an overlay or a bind mount)."""
     try:
         lines = (entry / "mountinfo").read_text().splitlines()
     except OSError:

@@ -1,7 +1,7 @@
 """Lines that tell a waiting person what is being done, and how far it is.
 
-On a terminal a line of progress replaces the one before; in a log file a new line is
-written four times a minute at most, so that a log can be followed and still be read.
+On a terminal a line of progress replaces the one before; in a log file a new line is written at
+most four times a minute, so that the log stays readable.
 """
 
 import threading

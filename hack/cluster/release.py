@@ -1,10 +1,10 @@
 """Programs from the official release downloads, each checked against its published SHA-256.
 
-In come exact versions; out come executables in a folder. Kubernetes publishes single
-programs with a `.sha256` beside each (dl.k8s.io); containerd, runc, etcd and the CNI
-plugins publish archives and checksum files as GitHub releases. The two base addresses
-can be changed by the environment, for a mirror or a test; an empty one switches that
-source off. A machine without internet must notice quickly: a server may be silent for ten seconds.
+In: exact versions. Out: executables in a folder. Kubernetes publishes single programs with a
+`.sha256` beside each (dl.k8s.io); containerd, runc, etcd and the CNI plugins publish archives and
+checksum files as GitHub releases. The two base addresses can be changed by the environment, for a
+mirror or a test; an empty one switches that source off. A machine without internet has to notice
+quickly, so a server may be silent for ten seconds.
 """
 
 import hashlib
@@ -36,10 +36,10 @@ FAILURES = (urllib.error.URLError, TimeoutError, ConnectionError, SSLError, HTTP
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asset:
-    """One published file: its address, its checksum's address, and what to take out of it.
+    """One published file: its address, its checksum's address, and what to extract.
 
-    `members` maps a path inside a tar archive to a program's name. Without members
-    the file is itself the program called `name`.
+    `members` maps a path inside a tar archive to a program's name. Without members the file itself
+    is the program called `name`.
     """
 
     name: str

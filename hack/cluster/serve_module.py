@@ -2,9 +2,9 @@
 
     hack/cluster/serve_module.py FOLDER MODULE VERSION REPOSITORY [PATH]
 
-The version ends in the commit; the module lies at PATH in the git repository. Then
-`GOPROXY=file://FOLDER,https://proxy.golang.org,direct` has it. It is packed as a module proxy packs
-it, so that go.sum tells whether it is what it should be.
+The version ends in the commit; the module is at PATH in the git repository. Then
+`GOPROXY=file://FOLDER,https://proxy.golang.org,direct` has it. It is packed as by a module proxy,
+so that go.sum can verify it.
 """
 
 import io

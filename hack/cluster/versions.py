@@ -1,9 +1,9 @@
 """Which version of each program a cluster is made of.
 
-In come versions of Kubernetes and containerd as a person writes them (1.37, v1.37.1); out come
-exact versions. Kubernetes, containerd and etcd are pinned once, in the go.mod files that compile
-them; what Go does not compile here is pinned below, at the versions that Kubernetes
-(build/dependencies.yaml) and containerd (script/setup) test with.
+In: versions of Kubernetes and containerd as a person writes them (1.37, v1.37.1). Out: exact
+versions. Kubernetes, containerd and etcd are pinned once, in the go.mod files that compile them;
+other programs are pinned below, at the versions with which Kubernetes (build/dependencies.yaml) and
+containerd (script/setup) test.
 """
 
 import platform

@@ -1,10 +1,10 @@
 """Settings of the documentation site, which hack/site/build makes from this repository with Sphinx.
 
-In: README.md as the start page, and the Markdown pages that `include_patterns` names, each where it
-lies: links between them are the same on the site as in the repository. A link to any other file
+In: README.md as the start page, and the Markdown pages that `include_patterns` names, each at its
+place: links between them are the same on the site as in the repository. A link to any other file
 here leads to a copy of it, which becomes part of the site. Out: HTML without anything from another
-host. Rule: whatever Sphinx warns of is an error, so a link, an anchor or an entry of the navigation
-that leads nowhere fails the build, and so does a page that the navigation lacks.
+host. Rule: Sphinx's warnings are errors, so a link, an anchor or an entry of the navigation that
+leads nowhere fails the build, and so does a page that the navigation lacks.
 """
 
 import shutil
@@ -100,7 +100,7 @@ LISTS = {"docs/decisions/README": ["0*.md"], "manifests/demos/README": ["*/READM
 
 
 def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
-    """Append to a page what Sphinx makes the navigation of; the file itself has none."""
+    """Append to a page the directives for Sphinx's navigation; the file itself has none."""
     if page == root_doc:
         source[0] += "".join(
             toctree(pages, f":caption: {caption}") for caption, pages in NAVIGATION.items()
@@ -116,12 +116,12 @@ def toctree(pages: list[str], *options: str) -> str:
 
 
 def write_index(app: Sphinx, failure: Exception | None) -> None:
-    """Have the start page under the name that web servers look for, too."""
+    """Copy the start page to the name that web servers look for."""
     if failure is None and app.builder.name == "html":
         shutil.copy(app.outdir / f"{root_doc}.html", app.outdir / "index.html")
 
 
 def setup(app: Sphinx) -> None:
-    """Join in where Sphinx reads pages, and where it ends."""
+    """Register the functions for Sphinx's reading of pages, and for its end."""
     app.connect("source-read", add_navigation)
     app.connect("build-finished", write_index)

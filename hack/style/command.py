@@ -3,7 +3,7 @@
 In: the pages, the golden help texts, the unreleased section of the changelog, alerts, the texts in
 the product's code, docstrings and comments of all code; rules/ and the glossary. Out: a line for
 each finding, as `path:line:column: text [rule]`. vale is compiled once, by hack/cluster; its rules
-lie in a folder that is made for each run, because those of the glossary are written from its page.
+are in a folder that is made for each run, because the glossary's rules are written from its page.
 """
 
 import argparse
@@ -34,7 +34,7 @@ TEXTS = (
 GENERATED = "protos"
 REMARKS = "remarks"
 OWN = ("hack", "tests")
-"""Folders that only people who change the code read: of theirs, docstrings and comments."""
+"""Folders of which only docstrings and comments are checked: users do not read them."""
 _HERE = Path(__file__).resolve().parent
 
 
@@ -44,7 +44,7 @@ class StyleError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Finding:
-    """What is wrong at a place in a file; lines and columns begin with 1."""
+    """What is wrong at a place in a file; lines and columns count from 1."""
 
     path: str
     line: int
@@ -80,9 +80,9 @@ def texts() -> Iterator[Path]:
 
 
 def vale() -> Path:
-    """Return vale, which is compiled if it is not there yet.
+    """Return vale, which is compiled if it does not exist yet.
 
-    Raises StyleError if it cannot be had.
+    Raises StyleError if that fails.
     """
     command = (sys.executable, REPOSITORY / "hack" / "cluster", "fetch", "vale")
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -125,7 +125,7 @@ def _write_glossary(rules: Path) -> None:
 
 
 def _copied(path: Path, folder: Path) -> list[Path]:
-    """Return where vale reads a text: itself, or what is read of it, with the same lines."""
+    """Return the file that vale reads: the text itself, or an extract with the same lines."""
     if path == REPOSITORY / CHANGELOG:
         copies = {folder / path.name: unreleased(path.read_text())}
     elif path.suffix == ".py":

@@ -1,9 +1,9 @@
-"""The glossary as rules of vale: what docs/glossary.md does not want said, and its word for that.
+"""The glossary as rules of vale: words that docs/glossary.md forbids, and what it wants instead.
 
-In: the page, whose table has a word, its meaning, and what is not said in its place, each as code,
-which vale does not read. Out: a rule of vale's kind `substitution`. What is not said is looked for
-as it is written, and with a capital at its start, as it begins a sentence; so `the Kubelet` can be
-in the last column.
+In: the page, whose table has a word, its meaning, and forbidden words for it, each as code, which
+vale does not read. Out: a rule of vale's kind `substitution`. A forbidden word is found as it is
+written, and with a capital, as at the start of a sentence; so `the Kubelet` can be in the last
+column.
 """
 
 import re
@@ -15,12 +15,12 @@ _LINKED = re.compile(r"\[(.+)\]\(.+\)")
 
 
 class GlossaryError(Exception):
-    """The page is not as it has to be; the text says where."""
+    """The page has a mistake; the text says where."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """A row of the page: a word, and what is not said in its place."""
+    """A row of the page: a word, and forbidden words for it."""
 
     name: str
     avoided: tuple[str, ...]
@@ -29,7 +29,7 @@ class Term:
 def terms(page: str) -> list[Term]:
     """Return the rows of the page's table.
 
-    Raises GlossaryError if it has none, or one that cannot be read, or forbids what a row names.
+    Raises GlossaryError if there is none, or one is unreadable, or forbids another row's word.
     """
     lines = [line for line in page.splitlines() if line.startswith("|")][2:]
     known = [_term(line) for line in lines]
@@ -43,7 +43,7 @@ def terms(page: str) -> list[Term]:
 
 
 def rule(every: list[Term]) -> dict[str, object]:
-    """Return the rule that these words are."""
+    """Return these words as a rule."""
     swap = {_pattern(word): term.name for term in every for word in term.avoided}
     return {
         "extends": "substitution",

@@ -1,7 +1,7 @@
 """The English in Python code: errors, events, help and log lines; docstrings and comments.
 
-In: a module's source. Out: a text with the same lines, each with what begins on it. A string that
-has no blank in it is a name, and left out; of one with fields there are the pieces between them.
+In: a module's source. Out: a text with the same lines, each with the strings that begin on it. A
+string without a blank is a name, and left out; an f-string gives the pieces between its fields.
 Code in backticks is left out.
 """
 
@@ -15,7 +15,7 @@ _FOR_TOOLS = re.compile(r"#\s*(?:noqa|type:|pragma|fmt:|!)")
 
 
 def texts(source: str) -> str:
-    """Return what users read of a module: its strings, each on the line where it begins."""
+    """Return what users read of a module: its strings, each on its first line."""
     tree = ast.parse(source)
     told = {id(docstring) for node in ast.walk(tree) for docstring in _docstrings(node)}
     lines = [""] * (source.count("\n") + 1)
@@ -28,7 +28,7 @@ def texts(source: str) -> str:
 
 
 def remarks(source: str) -> str:
-    """Return what readers of the code read of a module: docstrings and comments, line by line."""
+    """Return what readers of the code read: docstrings and comments, line by line."""
     lines = [""] * (source.count("\n") + 1)
     for node in ast.walk(ast.parse(source)):
         for told in _docstrings(node):
@@ -43,7 +43,7 @@ def remarks(source: str) -> str:
 
 
 def _docstrings(node: ast.AST) -> list[ast.Constant]:
-    """Return strings that stand by themselves in a body: docstrings, and those of attributes."""
+    """Return the strings that are statements in a body: docstrings, also of attributes."""
     body = getattr(node, "body", None)
     return [
         statement.value

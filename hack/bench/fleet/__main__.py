@@ -1,8 +1,8 @@
 """`python hack/bench/fleet`: what a node's ResourceSlices cost a cluster of many nodes.
 
 A real etcd, API server, scheduler and controller manager (hack/cluster), made-up Nodes, and the
-slices that such nodes would publish. Pods are bound, and nobody runs them. The same is measured for
-several ways to publish the same GPUs, since only ratios within a run carry over to other machines.
+slices that such nodes would publish. Pods are bound, but not run. The same is measured for several
+ways to publish the same GPUs, because only ratios within a run apply to other machines.
 """
 
 import sys

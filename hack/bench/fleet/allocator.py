@@ -1,9 +1,9 @@
-"""What the scheduler's own allocator takes for one claim on one node, without anything around it.
+"""How long the scheduler's own allocator takes for one claim on one node, without anything else.
 
-In: the slices that a variant publishes for a node. Out: microseconds by case, the fewest of many
-spells. The scheduler does this for every pod and for each node that it looks at. A small program in
-Go (hack/cluster/go/allocator) calls the same code; what it says depends less on what else the
-machine does than all that is measured on a cluster.
+In: the slices that a variant publishes for a node. Out: microseconds by case, the least of many
+measurements. The scheduler does this for every pod and for each node that it looks at. A small
+program in Go (hack/cluster/go/allocator) calls the same code; its figures depend less on the
+machine's other work than figures from a cluster.
 """
 
 import json
@@ -32,7 +32,7 @@ def cost(program: Path, pool: DesiredPool, profile: str | None) -> dict[str, flo
 
 
 def slices_of(pool: DesiredPool) -> list[Object]:
-    """Return the slices of a pool as an API server has them, as far as it matters here."""
+    """Return the slices of a pool as an API server has them, as far as the allocator needs."""
     creates = writes_for(pool, (), owner=_OWNER)
     return [write.body for write in creates if isinstance(write, Create)]
 

@@ -92,7 +92,7 @@ def pods_for(nodes: int, asked: int) -> int:
 
 
 def _of_a_node(variant: str, inventory: Inventory, program: Path) -> Object:
-    """Return what can be said of one node's slices alone, however many nodes there are."""
+    """Return the figures of one node's slices, which do not depend on the number of nodes."""
     _say(f"{variant}: the slices of one node")
     pool = VARIANTS[variant](on_node(inventory, "node"), "node")
     return {

@@ -29,7 +29,7 @@ class Workload:
 
 
 def smallest_profile(inventory: Inventory) -> str | None:
-    """Return the name of the smallest partition of the GPUs; None when they know no MIG."""
+    """Return the name of the smallest partition of the GPUs; None if they have no MIG."""
     profiles = [
         profile
         for gpu in inventory.gpus
@@ -43,7 +43,7 @@ def smallest_profile(inventory: Inventory) -> str | None:
 
 
 def workload(load: str, count: int, profile: str | None) -> Workload:
-    """Return the objects of a load of `count` pods; that of partitions asks for a profile."""
+    """Return the objects of a load of `count` pods; a load of partitions asks for a profile."""
     names = [f"pod-{number}" for number in range(count)]
     if load == EXTENDED:
         limits = {"limits": {"nvidia.com/gpu": "1"}}

@@ -1,7 +1,7 @@
-"""Pods that wait, and how fast the scheduler places them once it may.
+"""Pods that wait, and how fast the scheduler places them.
 
-The scheduler is frozen (SIGSTOP) while pods and claims are made, so that who creates them is not
-measured. The clock runs from when the scheduler may go on to the last pod bound.
+The scheduler is frozen (SIGSTOP) while pods and claims are made, so that their creation is not
+measured. The clock runs from the scheduler's continuation until the last pod is bound.
 """
 
 import math
@@ -49,7 +49,7 @@ def start_scheduler(stage: Stage) -> None:
 
 
 def place(stage: Stage, work: Workload) -> Object:
-    """Create a load, have it placed, and remove it again; return what that took."""
+    """Create a load, have it placed, and remove it again; return how long that took."""
     with closing(from_kubeconfig(stage.kubeconfig)) as client:
         with _frozen(stage.cluster.pid("kube-scheduler")):
             _create(stage, work)
@@ -66,7 +66,7 @@ def place(stage: Stage, work: Workload) -> Object:
 
 
 def placed(before: Taken, after: Taken, count: int, pods: int) -> Object:
-    """Return what a load took; if not all of its pods were placed, only how many were."""
+    """Return how long a load took; if not all of its pods were placed, only how many were."""
     taken: Object = {"pods": pods, "placed": count}
     if count < pods:
         return taken
@@ -102,7 +102,7 @@ def _create(stage: Stage, work: Workload) -> None:
 
 
 def _version(client: KubeClient) -> str:
-    """Return the version from which a watch sees what happens to pods from now on."""
+    """Return the version from which a watch sees changes of pods from now on."""
     metadata = client.list(PODS, query={"limit": "1"}, timeout=30)["metadata"]
     return str(metadata["resourceVersion"]) if isinstance(metadata, dict) else ""
 

@@ -1,7 +1,7 @@
 """Publishing on all nodes at once, and what is stored then: a roll-out.
 
-Each node has a client and connections of its own, and sends the writes that a driver would send
-that finds no slices. What a driver would need to work them out is not part of the time.
+Each node has a client and connections of its own, and sends the writes of a driver that finds no
+slices. The time that a driver needs to compute them is not included.
 """
 
 import threading
@@ -80,7 +80,7 @@ def _publish(stage: Stage, wave: Sequence[_Writes]) -> tuple[float, list[float]]
 
 
 def looked_again(stage: Stage, variant: Variant, inventory: Inventory) -> int:
-    """Return how many writes all drivers would send that look at what is stored: there is nothing
+    """Return how many writes all drivers would send after reading what is stored: there is nothing
     to write as long as nothing changes, unless the API server keeps something else than was sent.
     """
 
@@ -103,7 +103,7 @@ def withdraw(stage: Stage, pool: DesiredPool) -> None:
 
 
 def stored(stage: Stage) -> Object:
-    """Return how large all slices are: as JSON, and as protobuf, which is what etcd has of them."""
+    """Return how large all slices are: as JSON, and as protobuf, as in etcd."""
     forms = {"json": "application/json", "protobuf": "application/vnd.kubernetes.protobuf"}
     return {
         f"{name}_bytes": len(stage.api.request("GET", _SLICES, accept=form))

@@ -1,6 +1,6 @@
 """What was measured, as flat figures: for ratios to the baseline, and for a table.
 
-In: what one variant cost on one number of nodes. Out: numbers by name, ratios, lines of text. Pure.
+In: what one variant cost with a number of nodes. Out: numbers by name, ratios, lines of text. Pure.
 """
 
 from testbed.api import Object
@@ -41,7 +41,7 @@ def figures(result: Object, nodes: int) -> dict[str, float]:
 
 
 def ratios(run: Object) -> dict[str, dict[str, float]]:
-    """Return each variant's figures ÷ those of the baseline, as far as it has them."""
+    """Return each variant's figures ÷ the baseline's, if the baseline has them."""
     return comparison.ratios(_columns(run), BASELINE)
 
 

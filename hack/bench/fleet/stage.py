@@ -1,9 +1,9 @@
-"""The cluster that is measured: its control plane alone, and made-up Nodes.
+"""The cluster that is measured: only its control plane, and made-up Nodes.
 
-The cluster's own node is taken away. No kubelet keeps the made-up ones ready, and the controller
-that would miss it is left out. Scheduler and controller manager may send as many requests as they
-like, unless they are to have the limits of most clusters: by default a scheduler sends 50 a second,
-and then that is most of what is measured.
+The cluster's own node is removed. No kubelet keeps the made-up ones ready, and the controller that
+would react to that is left out. Scheduler and controller manager may send any number of requests,
+unless they should have the limits of most clusters: by default a scheduler sends 50 a second, and
+then mainly this limit is measured.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,11 +33,11 @@ NO_LIMITS = (
 NO_LIFECYCLE = "kube-controller-manager:--controllers=*,-node-lifecycle-controller"
 MEASURED = ("kube-scheduler", "kube-apiserver", "kube-controller-manager", "etcd")
 SILENCE_S = 60.0
-"""How long the API server may be silent: as long as it gives a request itself. A list of the slices
-of a thousand nodes takes it many seconds."""
+"""How long the API server may be silent, which is its own limit for a request. To list the slices
+of a thousand nodes takes many seconds."""
 
 AT_ONCE = 8
-"""Requests at the same time, where it is not they that are measured."""
+"""Requests at the same time, when they are not measured."""
 
 _MIB = 1 << 20
 
@@ -58,16 +58,16 @@ class Stage:
         return Path(self.cluster.env["KUBECONFIG"])
 
     def pids(self) -> dict[str, int]:
-        """The process ids of what is measured, by component."""
+        """The process ids of the measured components."""
         return {name: self.cluster.pid(name) for name in MEASURED}
 
     def memory_mib(self) -> dict[str, float]:
-        """The resident memory of what is measured, by component."""
+        """The resident memory of the measured components."""
         memory = {name: resident_memory(pid)[0] for name, pid in self.pids().items()}
         return {name: round(size / _MIB, 1) for name, size in memory.items()}
 
     def restart_api_server(self) -> None:
-        """Give the API server a new life, so that nothing is left of what it held in memory."""
+        """Restart the API server, so that its memory is empty."""
         self.cluster.stop("kube-apiserver", signal="KILL")
         self.cluster.start("kube-apiserver")
 
@@ -75,7 +75,7 @@ class Stage:
         self.cluster.stop("kube-scheduler", signal="KILL")
 
     def delete(self, kind: str, names: Iterable[str]) -> None:
-        """Delete objects one by one: all at once, many would take longer than a request may."""
+        """Delete objects one by one, because a request for many takes longer than allowed."""
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="delete") as pool:
             list(pool.map(lambda name: self.api.delete(kind, name), names))
 
@@ -84,7 +84,7 @@ class Stage:
 def control_plane(name: str, kubernetes: str, *, limited: bool = False) -> Iterator[Cluster]:
     """Bring a cluster up, with the project's DeviceClasses and no node; take it down in the end.
 
-    `limited`: leave scheduler and controller manager the limits on requests that they have.
+    `limited`: leave scheduler and controller manager their default limits on requests.
     """
     cluster = Cluster(name, kubernetes, (NO_LIFECYCLE, *(() if limited else NO_LIMITS)))
     cluster.down()
@@ -119,8 +119,8 @@ def made_up_nodes(cluster: Cluster, count: int) -> Iterator[Stage]:
 
 def _make_node(api: Api, name: str) -> str:
     uid: str = api.create(node_object(name))["metadata"]["uid"]
-    # The API server puts the taint not-ready on each new Node; the controller that takes it away
-    # again is the one left out.
+    # The API server puts the taint not-ready on each new Node; the controller that removes it is
+    # left out.
     api.patch("Node", name, {"spec": {"taints": None}})
     return uid
 

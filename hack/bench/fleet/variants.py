@@ -1,7 +1,7 @@
 """Ways to publish the same GPUs, side by side.
 
-A variant is a function from what a node has, and the node's name, to the slices it publishes. To
-try another one, write the function and add it to `VARIANTS`. Pure.
+A variant is a function from a node's inventory and name to the slices that it publishes. To try
+another one, write the function and add it to `VARIANTS`. Pure.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ from dra_driver.slices.project import Projection, projection, with_memory_counte
 
 _REPLICAS = 10
 _IN_MIG_MODE = (0, 1)
-"""Minor numbers of the GPUs that an admin put in MIG mode, where some are."""
+"""Minor numbers of the GPUs that an admin put in MIG mode, in variants with such GPUs."""
 
 _AUTO = MigOffer(source=MigSource.AUTO)
 _ON_DEMAND = MigOffer(source=MigSource.ON_DEMAND)
@@ -38,12 +38,12 @@ def whole_only(inventory: Inventory, node: str) -> DesiredPool:
 
 
 def auto(inventory: Inventory, node: str) -> DesiredPool:
-    """What this driver publishes by default where no GPU is in MIG mode."""
+    """What this driver publishes by default if no GPU is in MIG mode."""
     return _built(projection(inventory, mig=_AUTO), node)
 
 
 def auto_mig(inventory: Inventory, node: str) -> DesiredPool:
-    """What it publishes by default where an admin put the first two GPUs in MIG mode."""
+    """What it publishes by default if an admin put the first two GPUs in MIG mode."""
     return _built(projection(_in_mig_mode(inventory), mig=_AUTO), node)
 
 
@@ -87,8 +87,8 @@ def whole_last(inventory: Inventory, node: str) -> DesiredPool:
 def nvidia_dynamic(inventory: Inventory, node: str) -> DesiredPool:
     """One slice for all counters, then one per GPU: the GPU and its parts, sorted by name.
 
-    What NVIDIA's driver publishes with its feature gate DynamicMIG, since Kubernetes 1.35. It has
-    counters of all engines, whether they could run out or not.
+    What NVIDIA's driver publishes with its feature gate DynamicMIG from Kubernetes 1.35 on. It has
+    counters of all engines, even of those that never run out first.
     """
     ordered = sorted(inventory.gpus, key=lambda gpu: gpu.pci_address)
     sets = _all_counter_sets(ordered)
@@ -100,7 +100,7 @@ def nvidia_dynamic(inventory: Inventory, node: str) -> DesiredPool:
 
 
 def _in_mig_mode(inventory: Inventory) -> Inventory:
-    """The first two GPUs, if they know MIG, in MIG mode."""
+    """The first two GPUs, if they have MIG, in MIG mode."""
     return replace(
         inventory,
         gpus=tuple(
@@ -186,12 +186,12 @@ BASELINE = "whole-only"
 
 
 def is_whole(device: Object) -> bool:
-    """Tell whether a published device is a whole GPU, and no share of one."""
+    """Tell whether a published device is a whole GPU, not a share of one."""
     return _text(device, "type") == "gpu" and REPLICAS not in _attributes(device)
 
 
 def devices(pool: DesiredPool) -> list[Object]:
-    """Return the devices of all slices, in the order in which the scheduler meets them."""
+    """Return the devices of all slices, in the scheduler's order."""
     return [device for content in pool.contents for device in objects(content.get("devices"))]
 
 
@@ -201,7 +201,7 @@ def offers(pool: DesiredPool, profile: str | None) -> bool:
 
 
 def serves(pool: DesiredPool, load: str, profile: str | None) -> bool:
-    """Tell whether the devices of a pool are what the pods of a load ask for."""
+    """Tell whether a pool has the devices that the pods of a load ask for."""
     if load == PART:
         return offers(pool, profile)
     return any(

@@ -1,8 +1,8 @@
-"""`python hack/bench/pods`: how long a pod takes to start and to go, with a claim and without.
+"""`python hack/bench/pods`: how long a pod takes to start and to end, with a claim and without.
 
 A real cluster with a kubelet and containerd (hack/cluster), the driver on simulated GPUs, and pods
-that differ in their claim alone. They take turns, so that whatever slows the machine down slows all
-of them. Only ratios within a run carry over to other machines.
+that differ only in their claims. They take turns, so that whatever slows the machine down slows all
+of them. Only ratios within a run apply to other machines.
 """
 
 import sys

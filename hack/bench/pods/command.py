@@ -23,10 +23,10 @@ PROFILE = "h100x8"
 _MOST = 8
 _say = say_as("pods")
 _ENV = {"LOG_LEVEL": "debug"}
-"""What the driver is told beside the usual: to log each call of the kubelet with its duration."""
+"""The driver's additional setting: to log each call of the kubelet with its duration."""
 
 _FOR_MIG = {"MIG": "on-demand"}
-"""That it may make MIG devices of any GPU, with which the scheduler has more devices to look at."""
+"""Lets it make MIG devices of any GPU, which gives the scheduler more devices to look at."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -96,7 +96,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 
 @contextmanager
 def _node(kubernetes: str, env: Mapping[str, str]) -> Iterator[GpuNode]:
-    """Bring up a node with a driver and an MPS supervisor; take all down in the end."""
+    """Bring up a node with a driver and an MPS supervisor; take all down at the end."""
     with tempfile.TemporaryDirectory(prefix="dra-bench-", dir="/var/tmp") as folder:
         node = GpuNode(
             Cluster("pods", kubernetes),

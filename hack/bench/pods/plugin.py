@@ -1,8 +1,8 @@
-"""NVIDIA's own device plugin on a simulated node, for as long as it takes.
+"""NVIDIA's own device plugin on a simulated node, for the time of a block.
 
-In: a node that is up. Its kubelet and container runtime are those of the cluster, whose folders the
-plugin knows by fixed paths: it runs in the kubelet's mount namespace, with the cluster's CDI folder
-over /var/run/cdi. This driver notices it and offers no GPU until the plugin is gone.
+In: a node that is up. The plugin has fixed paths for the folders of kubelet and container runtime,
+so it runs in the kubelet's mount namespace, with the cluster's CDI folder over /var/run/cdi. This
+driver notices it and offers no GPU until the plugin is gone.
 """
 
 import os
@@ -27,7 +27,7 @@ _SCRIPT = 'mount --bind "$0" "$1" && shift && exec "$@"'
 
 @contextmanager
 def serving(node: GpuNode, variant: str) -> Iterator[int]:
-    """Have pods of a variant served; yield the process id of who does it, driver or plugin.
+    """Have pods of a variant served; yield the process id of the driver or plugin that does it.
 
     Raises TestbedError if the plugin cannot be had, or its GPUs are not counted in time.
     """

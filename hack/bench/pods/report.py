@@ -1,4 +1,4 @@
-"""What was seen of pods, as figures: medians, 99th percentiles, ratios to the baseline. Pure."""
+"""Measurements of pods as figures: medians, 99th percentiles, ratios to the baseline. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ CPU = "CPU time of who serves it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """One pod from its making to its end: what took how many milliseconds, by name.
+    """One pod from its creation to its end: milliseconds by the name of what took them.
 
     `refused`: how often the driver refused its claims.
     """
@@ -31,7 +31,7 @@ class Life:
 
 
 def summarised(lives: Sequence[Life]) -> list[Object]:
-    """Return a case for each number of pods at once: its variants, and their ratios."""
+    """Return a case for each number of concurrent pods: its variants, and their ratios."""
     cases = []
     for at_once in dict.fromkeys(life.at_once for life in lives):
         of_case = [life for life in lives if life.at_once == at_once]

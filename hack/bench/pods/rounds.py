@@ -1,9 +1,9 @@
 """The course of a run: pods come and go, variant after variant, round after round.
 
-In: a node whose driver logs at debug level, and a plan. Out: what the start and the end of every
-pod that counts took. A kubelet does some things once a second only, so a client that acts on what
-it has just seen would always meet the same moment of that second: it waits a random part of it
-first.
+In: a node whose driver logs at debug level, and a plan. Out: how long the start and the end of
+every pod that counts took. A kubelet does some things only once a second, so a client that acts on
+what it has just seen would always meet the same moment of that second: it first waits a random part
+of a second.
 """
 
 import random
@@ -27,7 +27,7 @@ from bench.timings import cpu_seconds
 
 NAMESPACE = "bench-pods"
 _PATIENCE_S = 60.0
-"""For the pods of one turn to run, and to go."""
+"""Seconds for the pods of one turn to run, and to end."""
 
 _LONG_S = 600.0
 _CLIENTS = 8
@@ -51,7 +51,7 @@ class Plan:
     rest: float = 2
     patience: float = _PATIENCE_S
     queued: int = 0
-    """Pods that are made together in the end, for each variant, and end at once."""
+    """Pods that are made together after all rounds, for each variant, and end immediately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +65,9 @@ class Seen:
 
 
 def lives_of_pods(node: GpuNode, plan: Plan, tell: Callable[[str], None]) -> list[Life]:
-    """Measure as planned; whatever happens, the pods are deleted in the end.
+    """Measure as planned; whatever happens, the pods are deleted at the end.
 
-    Raises TestbedError if a pod did not run, or did not go; the text says which, and why.
+    Raises TestbedError if a pod did not run, or did not end; the text says which, and why.
     """
     seen: list[Seen] = []
     with _templates(node.cluster.api, plan.variants):
@@ -130,7 +130,7 @@ def queues(node: GpuNode, plan: Plan) -> dict[str, float]:
 
 
 def _take(node: GpuNode, plan: Plan, variant: str, names: Sequence[str], server: int) -> list[Seen]:
-    """Make pods at once, let them run, delete them, and wait until all is as before.
+    """Make pods at once, let them run, delete them, and wait until everything is as before.
 
     `server` is the process that gives them GPUs.
     """
@@ -190,7 +190,7 @@ def _when(
 ) -> dict[str, dict[str, float]]:
     """Wait until the last of the steps has happened to all pods.
 
-    Return when each step was first seen of each pod; one that has not happened is left out.
+    Return when each step of each pod was first seen; steps that have not happened are left out.
     """
     moments: dict[str, dict[str, float]] = {step: {} for step in steps}
 
@@ -232,14 +232,14 @@ def _has_no_mig(node: GpuNode) -> bool:
 
 
 def check(node: GpuNode, plan: Plan) -> None:
-    """Do nothing if the node can run what is planned. Raises TestbedError without MPS programs."""
+    """Check that the node can run what is planned. Raises TestbedError without MPS programs."""
     if "mps" in plan.variants and not node.can_run_mps:
         raise TestbedError("NVIDIA's MPS programs could not be had; use --variants without mps")
 
 
 @contextmanager
 def _templates(api: Api, variants: Iterable[str]) -> Iterator[None]:
-    """Have a namespace with the templates of the variants; empty it in the end."""
+    """Make a namespace with the templates of the variants; empty it at the end."""
     if api.find("Namespace", NAMESPACE) is None:
         make_namespace(api, NAMESPACE, timeout=60)
     try:

@@ -1,7 +1,7 @@
-"""Pods that are the same but for what they ask for.
+"""Pods that differ only in what they ask for.
 
 In: the name of a variant. Out: its ResourceClaimTemplate, if it has one, and its pods. Each pod has
-a claim of its own, made of the template by the controller manager, as most workloads have. Pure.
+a claim of its own, made from the template by the controller manager, as in most workloads. Pure.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ EXTENDED = "extended"
 """The variant that asks for nvidia.com/gpu; the scheduler makes its claims."""
 
 PLUGIN = "device-plugin"
-"""The same, served by NVIDIA's device plugin in the place of this driver."""
+"""The same, served by NVIDIA's device plugin instead of this driver."""
 
 MPS = "mps"
 MIG = "mig"
@@ -56,7 +56,7 @@ def template(variant: str) -> Object | None:
 
 
 def pod(variant: str, name: str, script: str = STAY) -> Object:
-    """Return a pod that runs a script once, by default one that stays."""
+    """Return a pod that runs a script, by default one that waits."""
     spec: Object = {"terminationGracePeriodSeconds": 1, "restartPolicy": "Never"}
     resources: Object = {}
     if variant in CLAIMS:

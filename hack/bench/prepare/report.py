@@ -1,4 +1,4 @@
-"""What is made of the numbers: what a case comes to, and a table for people beside the JSON."""
+"""The figures of a case, and a table for people besides the JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
@@ -28,7 +28,7 @@ _HEAD = (
 def in_short(
     times: Mapping[str, Mapping[str, float | int]], cpu: Mapping[str, float]
 ) -> dict[str, object]:
-    """Return what a case comes to: the repeat in units of the first, and the driver's CPU time.
+    """Return the figures of a case: the repeat in units of the first, and the driver's CPU time.
 
     Args:
         times: summaries of the steps' durations, by step.
@@ -43,7 +43,7 @@ def in_short(
 
 
 def lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the table of a run's cases, and what the driver costs beside them."""
+    """Yield the table of a run's cases, and the driver's other costs."""
     yield from aligned([_HEAD, *map(_cells, result["cases"])])
     start, memory = result["start_to_registered_s"], result["resident_memory_mib"]
     yield f"start to registered: {start['p50']} s, of it CPU time {start['cpu']} s"

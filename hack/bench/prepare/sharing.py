@@ -1,4 +1,4 @@
-"""What claims share by: the configs, an MPS supervisor, and shares of GPUs that are divided."""
+"""How claims share: configs, an MPS supervisor, and shares of divided GPUs."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ CONFIGS: Mapping[str, Object | None] = {
     ),
 }
 SHARED_BY: Mapping[str, str] = {"share-mps": "mps", "share-time-slicing": "timeSlicing"}
-"""Configs by which claims have a share of a GPU that is divided so, as a share config says it."""
+"""Names of shares' configs, and how the share config divides the GPUs for each."""
 
 _SHARES_NOTHING = "version: v1\n"
 _REPLICAS = 10
@@ -37,7 +37,7 @@ _REPLICAS = 10
 def supervisor(stage: Stage, log: Path) -> Iterator[None]:
     """Run an MPS supervisor beside the driver.
 
-    Raises TestbedError if NVIDIA's MPS programs could not be had, or this is not root.
+    Raises TestbedError without NVIDIA's MPS programs, or without root.
     """
     if os.geteuid() != 0 or not mps.can_run_mps(stage.place.driver_root):
         raise TestbedError("--config mps needs root, and NVIDIA's MPS programs in the machine")
@@ -65,8 +65,8 @@ def shares_of(
 ) -> Iterator[list[str]]:
     """Have all GPUs divided, and yield a share of each of `gpus` by its name.
 
-    Another claim has a share of each of these GPUs all the while, so that under MPS their domains
-    are up.
+    Another claim has a share of each of these GPUs throughout, so that under MPS their domains are
+    up.
     """
     resources = f"[{{name: nvidia.com/gpu, replicas: {_REPLICAS}}}]"
     settings = f"{{failRequestsGreaterThanOne: true, resources: {resources}}}"
@@ -79,7 +79,7 @@ def shares_of(
     yield [f"{gpu}-{first}" for gpu in gpus]
     for other in others:
         kubelet.must_unprepare(other)
-    stage.delete_claims("-share-")  # else the division waits for those that are still allocated
+    stage.delete_claims("-share-")  # otherwise the division waits for allocated ones
     put_share_config(configs, _SHARES_NOTHING)
     _wait_shares(stage, any_there=False)
 

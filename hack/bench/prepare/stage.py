@@ -1,8 +1,8 @@
 """What the benchmark runs on: an API server, simulated GPUs, and the claims to prepare.
 
-Claims that are measured hold a GPU each. Claims that only stand there, to see whether
-their number matters, ask for admin access: any number of those may hold the same GPUs, so that 1000
-prepared claims fit on eight of them. Their records and CDI specs are like any other claim's.
+Claims that are measured hold a GPU each. Claims that only add to the number of prepared ones ask
+for admin access: any number of those may hold the same GPUs, so that 1000 prepared claims fit on
+eight of them. Their records and CDI specs are like any other claim's.
 """
 
 import itertools
@@ -27,23 +27,23 @@ NAMESPACE = "bench"
 NODE = "bench-node"
 PROFILE = "h100x8"
 QUIET = ("kubelet", "kube-scheduler", "kube-controller-manager")
-"""Parts of the cluster that would only disturb: nobody else is to act on claims or take time."""
+"""Parts of the cluster that are stopped, so that nobody else acts on claims or takes CPU time."""
 
 
 @dataclass(kw_only=True)
 class Stage:
-    """Where claims are made and the driver is started."""
+    """A place where claims are made and the driver is started."""
 
     api: Api
     place: Place
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def claim(self, device: str, config: Object | None = None) -> ClaimName:
-        """Make a claim that was given a whole GPU, to be shared as `config` says."""
+        """Make a claim with a whole GPU, to be shared as `config` says."""
         return self._make(device, admin_access=False, config=config)
 
     def standing(self, device: str) -> ClaimName:
-        """Make a claim that was given admin access to a GPU."""
+        """Make a claim with admin access to a GPU."""
         return self._make(device, admin_access=True)
 
     def delete_claims(self, word: str) -> None:
@@ -54,7 +54,7 @@ class Stage:
                 self.api.delete("ResourceClaim", stored["metadata"]["name"], NAMESPACE)
 
     def clear(self) -> None:
-        """Forget what a driver has left, which is stopped: records, CDI specs, slices, claims.
+        """Delete what a stopped driver has left: records, CDI specs, slices, claims.
 
         So the next one, perhaps of another version, starts as on a new node.
         """
@@ -92,9 +92,9 @@ def fake_stage(folder: Path) -> Iterator[Stage]:
 
 @contextmanager
 def real_stage(folder: Path) -> Iterator[Stage]:
-    """A stage on a real cluster of which only API server and etcd go on running.
+    """A stage on a real cluster of which only API server and etcd keep running.
 
-    The driver has folders of its own, not the kubelet's, and the identity it has in a pod.
+    The driver has folders of its own, not the kubelet's, and its identity in a pod.
     """
     node = GpuNode(Cluster("bench"), folder / "node", profile=PROFILE, token_life=6 * 3600)
     node.clear()
@@ -115,7 +115,7 @@ def real_stage(folder: Path) -> Iterator[Stage]:
 
 @contextmanager
 def _place(folder: Path, node: str, kubeconfig: Path, driver_root: Path) -> Iterator[Place]:
-    # CDI specs of claims live in /var/run/cdi, which is in memory; records live on a disk.
+    # CDI specs of claims are in /var/run/cdi, which is in memory; records are on a disk.
     shm = "/dev/shm"  # noqa: S108  # memory on every Linux
     memory = shm if os.access(shm, os.W_OK) else folder
     with tempfile.TemporaryDirectory(prefix="dra-bench-cdi-", dir=memory) as cdi_root:
