@@ -21,6 +21,7 @@ from dra_driver.devices.driver_root import rooted
 from dra_driver.devices.versions import running_driver
 
 _NVIDIA = "0x10de"
+_DISPLAY = "0x03"
 _HEX, _NUMBER, _CPUS = r"0x[0-9a-f]{1,8}", r"-?\d{1,10}", r"[\d,-]{1,200}"
 _ATTRIBUTES = {
     "vendor": _HEX, "device": _HEX, "subsystem_vendor": _HEX, "subsystem_device": _HEX,
@@ -30,6 +31,7 @@ _ATTRIBUTES = {
     "current_link_width": _NUMBER, "max_link_width": _NUMBER,
 }  # fmt: skip
 _LINKS = ("driver", "iommu_group")
+_NAME = r"[\w-]{1,64}"
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _INFORMATION = (
@@ -45,7 +47,7 @@ _PARAMETERS = (
 _RELEASE = ("ID", "ID_LIKE", "VERSION_ID", "VARIANT_ID", "PRETTY_NAME")
 _OUR_NODES = re.compile(r"nvidia[\w-]*|(?:card|renderD)\d+|pci-[\w:.-]+")
 _NODE_FOLDERS = ("", "nvidia-caps", "nvidia-caps-imex-channels", "dri", "dri/by-path")
-_MOST_DEVICES, _MOST_NODES, _MOST_CAPABILITIES = 512, 1024, 512
+_MOST_DEVICES, _MOST_STRANGERS, _MOST_NODES, _MOST_CAPABILITIES = 512, 64, 1024, 512
 
 
 def pci_document(places: Places, missing: Missing) -> dict[str, Any]:
@@ -72,10 +74,25 @@ def _device(path: Path, missing: Missing) -> dict[str, Any]:
     device["root"] = next((part for part in parts if _ROOT.fullmatch(part)), None)
     device["bridges"] = [part for part in parts[:-1] if _ADDRESS.fullmatch(part)]
     for name in _LINKS:
-        if target := matching(_target(path / name).rpartition("/")[2], r"[\w-]{1,64}"):
+        if target := matching(_target(path / name).rpartition("/")[2], _NAME):
             device[name] = target
+    if device.get("class", "").startswith(_DISPLAY) and (others := _strangers(path, missing)):
+        device["strangers"] = others
     device["drm"] = [name for name in names_in(path / "drm") if _OUR_NODES.fullmatch(name)]
     return device
+
+
+def _strangers(gpu: Path, missing: Missing) -> list[dict[str, str]]:
+    """Return what stands in a GPU's IOMMU group and is not NVIDIA's: it keeps the GPU from VMs."""
+    members = [name for name in names_in(gpu / "iommu_group/devices") if _ADDRESS.fullmatch(name)]
+    found = []
+    for path in (gpu.with_name(name) for name in members[:_MOST_STRANGERS]):
+        told = {name: matching(text_in(path / name, missing), _HEX) for name in ("vendor", "class")}
+        if told["vendor"] == _NVIDIA:
+            continue
+        told["driver"] = matching(_target(path / "driver").rpartition("/")[2], _NAME)
+        found.append({"address": path.name, **{name: each for name, each in told.items() if each}})
+    return found
 
 
 def _target(link: Path) -> str:

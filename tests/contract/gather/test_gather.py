@@ -24,6 +24,7 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.gathered import Archive
 from dra_driver.host.envelope import seal, unseal
 from dra_driver.shares.notes import ShareNotes, write_notes
+from dra_driver.simulator import profile as profiles
 from gathering import GatheredNode
 from published import device, slices
 
@@ -139,6 +140,20 @@ def test_an_archive_has_what_a_node_is(node: GatheredNode) -> None:
     assert state["exclusion"]["setting"] == "1"
     assert documents[gathered.LOG][0]["lines"][0]["event"] == "claim not prepared"
     assert "damaged.json" in " ".join(missing(found))
+
+
+def test_an_archive_names_what_shares_an_iommu_group_with_a_gpu(tmp_path: Path) -> None:
+    profile = profiles.load("t4x4")
+    card = profile.gpus[0].pci
+    audio = {"pci": f"{card[:-1]}1", "beside": card, "device": "0x10f8"}
+    disk = {"pci": "0000:19:00.0", "beside": card, "vendor": "0x144d", "device": "0xa80a"}
+    disk |= {"pci_class": "0x010802", "driver": "nvme"}
+    profile = profiles.changed(profile, {"iommu": {"functions": [audio, disk]}})
+    devices = archive_of(gathering.node(tmp_path, profile)).documents[gathered.PCI]["devices"]
+    told = {"address": "0000:19:00.0", "vendor": "0x144d", "class": "0x010802", "driver": "nvme"}
+    assert {one["address"]: one["strangers"] for one in devices if "strangers" in one} == {
+        card: [told]
+    }
 
 
 def test_nothing_says_which_node_it_is(node: GatheredNode) -> None:
