@@ -99,6 +99,8 @@ class Bus(Struct, frozen=True, kw_only=True):
         """Bind every function to its driver after boot, with the number that a GPU has then."""
         functions = [*(gpu.pci for gpu in self.gpus), *(f.pci for f in self.iommu.functions)]
         there = [pci for pci in functions if sysfs.device(self._sys, pci).exists()]
+        for node in self._dev.glob("nvidia[0-9]*"):
+            node.unlink()
         for pci in there:
             self.leave(now, pci)
             folder = sysfs.device(self._sys, pci)
@@ -183,7 +185,7 @@ class Bus(Struct, frozen=True, kw_only=True):
             clear_mig(record, gpu.slot, is_reload=True)
         for capability in procfs.remove_instances(self.root / "proc", gpu):
             device_nodes.remove_capability(self._dev, capability)
-        device_nodes.remove_gpu_nodes(self._dev, gpu)
+        device_nodes.remove_drm_nodes(self._dev, gpu)  # as there, /dev/nvidia<N> stays
         sysfs.remove_drm(self._sys, gpu)
         procfs.remove_gpu(self.root / "proc", gpu)
 
