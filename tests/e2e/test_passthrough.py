@@ -54,6 +54,12 @@ def given(scene: Scene) -> list[str]:
     return sorted(path.name for path in bound.iterdir() if path.name.startswith("0000:"))
 
 
+def group(scene: Scene, address: str) -> str:
+    """The number of a GPU's IOMMU group."""
+    card = scene.node.machine.root / "sys/bus/pci/devices" / address
+    return (card / "iommu_group").readlink().name
+
+
 def test_a_virtual_machine_finds_its_gpu_where_kubevirt_looks(scene: Scene) -> None:
     pod = scene.pod("machine", templates=[template(scene)])
     scene.running(pod)
@@ -61,13 +67,23 @@ def test_a_virtual_machine_finds_its_gpu_where_kubevirt_looks(scene: Scene) -> N
     files = {name: scene.run_in(pod, "cat", f"{METADATA}/{name}") for name in names}
     address = kubevirt.pci_address(files, "gpu")
     assert given(scene) == [address]
-    group = (scene.node.machine.root / "sys/bus/pci/devices" / address / "iommu_group").readlink()
     found = scene.run_in(pod, "sh", "-c", "cd /dev && find vfio -type c && ls nvidia* || true")
-    assert sorted(found.split()) == sorted([f"vfio/{group.name}", "vfio/vfio"])
+    assert sorted(found.split()) == sorted([f"vfio/{group(scene, address)}", "vfio/vfio"])
     scene.node.restart_driver(scene.node.driver_settings)
     scene.delete(pod)
     wait_until(lambda: not given(scene), "the GPU to be back with its driver", timeout=60)
     scene.rewritten(by_name=False)  # the first that comes back gets the first number
+
+
+def test_a_claim_without_a_config_gets_the_group_alone(scene: Scene) -> None:
+    """As NVIDIA's demo of passthrough asks for it."""
+    pod = scene.pod("plain", templates=[scene.template("plain", deviceClassName=CLASS)])
+    scene.running(pod)
+    (address,) = given(scene)
+    assert scene.run_in(pod, "ls", "/dev/vfio").split() == [group(scene, address)]
+    scene.delete(pod)
+    wait_until(lambda: not given(scene), "the GPU to be back with its driver", timeout=60)
+    scene.rewritten(by_name=False)
 
 
 def test_the_scheduler_gives_out_a_gpu_or_its_passthrough_and_never_both(scene: Scene) -> None:
