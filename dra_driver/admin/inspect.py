@@ -189,6 +189,8 @@ def shares_of(data_directory: Path, inventory: Inventory) -> ShareOffer:
 
 def edits_of(gpus: Sequence[Gpu], content: EditsCache) -> tuple[dict[str, Edits], dict[str, str]]:
     """Return edits by device name, common ones under an empty name, and why others have none."""
+    if not gpus:
+        return {}, {}  # there need not even be a GPU driver
     try:
         node = content.look()
     except (DeviceError, TransientError) as error:
@@ -259,7 +261,8 @@ def table(
 ) -> str:
     """Return what was found and what would be published, for people."""
     published = offered.projection(inventory)
-    lines = [f"driver {inventory.driver_version}, CUDA {_cuda(inventory) or 'unknown'}", ""]
+    version, cuda = inventory.driver_version or "not loaded", _cuda(inventory) or "unknown"
+    lines = [f"driver {version}, CUDA {cuda}", ""]
     if inventory.gpus:
         lines += aligned([_COLUMNS, *map(_row, inventory.gpus)])
     else:

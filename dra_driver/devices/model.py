@@ -383,7 +383,7 @@ class Inventory(Struct, frozen=True, kw_only=True):
 
     `driver_version` is NVML's text, such as `535.261.03`; `cuda_version` is (major, minor).
     Both are None only when the driver could not be asked at all; then there are no GPUs, and
-    `problem` says why, for people.
+    `problem` says why, for people; None where it is not loaded and VFIO drivers have all GPUs.
     """
 
     driver_version: str | None

@@ -29,6 +29,7 @@ from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.nvml.library import NvmlLibrary, find_library
 from dra_driver.devices.nvml.memory_limits import MemoryLimits
 from dra_driver.devices.nvml.mig import MigCalls
+from dra_driver.devices.passthrough.gpus import is_vfio
 from dra_driver.devices.pci import numa_node, pci_order, pcie_root
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DeviceError, LostError, SilenceError, TransientError
@@ -153,7 +154,7 @@ class DriverSession:
             self._seen = present
         # What is made or unmade during the look is in one of the two.
         slots, turned_on = set(self._made_here()), set(self._turned_on())
-        inventory = self._look()
+        inventory = self._seen_by_nvml()
         slots |= self._made_here()
         turned_on |= self._turned_on()
         gpus = tuple(_owned(gpu, slots, turned_on) for gpu in inventory.gpus)
@@ -163,6 +164,19 @@ class DriverSession:
         if any(self._lets_go(gpu) for gpu in inventory.gpus):
             self._rest()
         return inventory
+
+    def _seen_by_nvml(self) -> Inventory:
+        """Return what NVML sees: nothing where no driver is loaded and VFIO has all GPUs."""
+        try:
+            return self._look()
+        except DeviceError:
+            nothing = Inventory(driver_version=None, cuda_version=None)
+            cards = self._with_passthrough(nothing).passthrough
+            are_away = bool(cards) and all(is_vfio(card.driver) for card in cards)
+            # With a GPU left for it, the driver is on its way, as in an upgrade.
+            if running_driver(self._proc_root) is not None or not are_away:
+                raise
+            return nothing
 
     @contextmanager
     def apart(self) -> Iterator[None]:

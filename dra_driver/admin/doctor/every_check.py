@@ -57,14 +57,18 @@ OF_NODES: tuple[Check, ...] = (
         title="GPU driver",
         why="without it there are no device nodes, and NVML finds no GPU",
         needs=_NODE,
-        look=lambda sources: node_checks.kernel_driver(node_facts.driver_facts(sources.places)),
+        look=lambda sources: sources.of_driver(
+            lambda: node_checks.kernel_driver(node_facts.driver_facts(sources.places))
+        ),
     ),
     Check(
         id="driver-library",
         title="GPU driver root",
         why="the driver finds GPUs through libnvidia-ml.so.1 of the running version",
         needs=_NODE,
-        look=lambda sources: node_checks.library(node_facts.library(sources.places)),
+        look=lambda sources: sources.of_driver(
+            lambda: node_checks.library(node_facts.library(sources.places))
+        ),
         silence=Severity.ERROR,
     ),
     Check(
@@ -72,7 +76,7 @@ OF_NODES: tuple[Check, ...] = (
         title="GPUs",
         why="GPUs that do not answer NVML are not offered to pods",
         needs=_NODE,
-        look=Sources.nvml,
+        look=lambda sources: sources.of_driver(sources.nvml),
         silence=Severity.ERROR,
     ),
     Check(
@@ -120,7 +124,9 @@ OF_NODES: tuple[Check, ...] = (
         title="device nodes",
         why="no CUDA program runs without nvidiactl and nvidia-uvm",
         needs=_NODE,
-        look=lambda sources: node_checks.device_nodes(node_facts.node_files(sources.places)),
+        look=lambda sources: sources.of_driver(
+            lambda: node_checks.device_nodes(node_facts.node_files(sources.places))
+        ),
     ),
     Check(
         id="cgroup",

@@ -89,6 +89,13 @@ class Sources:
         """Return what NVML says; asked once. Raises DeviceError."""
         return self._gpus.get()
 
+    def of_driver(self, judge: Callable[[], Iterable[Seen]]) -> Iterable[Seen]:
+        """Judge what there is of the GPU driver, unless VFIO drivers have all GPUs."""
+        facts = node_facts.driver_facts(self.places)
+        if facts.needs_none:
+            return [ok(f"VFIO drivers have all {facts.gpus_on_vfio} GPUs; no GPU driver runs")]
+        return judge()
+
     def nvml(self) -> Iterator[Seen]:
         """Judge the GPUs."""
         try:

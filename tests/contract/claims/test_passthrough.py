@@ -16,11 +16,12 @@ import make
 from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.devices.model import PciAddress
-from dra_driver.errors import DriverError, TransientError
+from dra_driver.errors import DeviceError, DriverError, TransientError
 from dra_driver.sharing import passthrough
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.kernel import Kernel
 from dra_driver.simulator.layout import Fact
+from dra_driver.slices.project import projection
 from worlds.node import Node, no_step
 from worlds.nvidia import NvidiaDriver, taken_over
 from worlds.nvidia_files import entry_of
@@ -198,6 +199,26 @@ def test_one_that_was_given_to_vfio_at_boot_stays_there(make_vms: MakeVms) -> No
     vms.driver.unprepare(ref)
     assert vms.drivers()[0] == "vfio-pci"
     assert vms.left() == []
+
+
+def test_a_node_whose_gpus_all_have_a_vfio_driver_needs_no_gpu_driver(make_vms: MakeVms) -> None:
+    cards = [gpu.pci for gpu in profiles.load("t4x4").gpus]
+    vms = make_vms({"drivers": dict.fromkeys(cards, "vfio-pci")})
+    vms.machine.unload_driver()
+    (vms.machine.proc_root / "driver/nvidia/version").unlink()
+    vms.machine.library.unlink()
+    vms.restart()
+    offered = [device["name"] for device in projection(vms.inventory).devices]
+    assert offered == [f"gpu-vfio-{number}" for number in range(4)]
+    ref = vms.claim(FIRST)
+    vms.driver.prepare(ref)
+    assert vms.driver.nodes(ref) == [f"/dev/vfio/{vms.inventory.passthrough[0].group}"]
+    vms.driver.unprepare(ref)
+    assert vms.drivers() == ["vfio-pci"] * 4
+    assert vms.left() == []
+    vms.pci.switch(vms.address(), None, override="", seconds=20)
+    with pytest.raises(DeviceError, match="not found"):  # one is free for a driver that may come
+        vms.look()
 
 
 def test_persistence_mode_is_as_before(vms: Vms) -> None:

@@ -9,6 +9,7 @@ import pytest
 import make
 from dra_driver.admin.doctor.checks import passthrough
 from dra_driver.admin.doctor.checks.finding import Seen, Severity
+from dra_driver.admin.doctor.every_check import OF_NODES
 from dra_driver.admin.doctor.facts.installed import sorted_out
 from dra_driver.admin.doctor.facts.node_facts import (
     HolderFacts,
@@ -16,6 +17,7 @@ from dra_driver.admin.doctor.facts.node_facts import (
     passthrough_facts,
 )
 from dra_driver.admin.doctor.facts.places import Places
+from dra_driver.admin.doctor.sources import Sources
 from dra_driver.cdi.roots import Roots
 from dra_driver.devices.holders import Holder
 from dra_driver.devices.model import PassthroughGpu
@@ -107,26 +109,31 @@ def test_a_daemonset_says_whether_it_offers_them(
     assert ours.offers_passthrough is expected
 
 
+def places_of(folder: Path) -> Places:
+    """A node below a folder, of which there is /sys alone."""
+    return Places(
+        roots=Roots(
+            driver_on_host=str(folder),
+            driver=folder,
+            dev_on_host=str(folder / "dev"),
+            dev=folder / "dev",
+            sys=folder / "sys",
+            proc=folder / "proc",
+        ),
+        host=None,
+        plugins=folder,
+        registrar=folder,
+        cdi_root=folder,
+    )
+
+
 def test_a_node_without_the_module_and_with_a_stranger_in_the_group(tmp_path: Path) -> None:
     tree = PciTree(tmp_path / "sys", "nvme")
     tree.add("0000:10:00.0", group=7)
     tree.add("0000:11:00.0", group=8)
     tree.add("0000:12:00.0", group=8, class_id="0x010802", vendor="0x144d", driver="nvme")
     (tree.root / "bus/pci/drivers/vfio-pci").rmdir()
-    places = Places(
-        roots=Roots(
-            driver_on_host=str(tmp_path),
-            driver=tmp_path,
-            dev_on_host=str(tmp_path / "dev"),
-            dev=tmp_path / "dev",
-            sys=tree.root,
-            proc=tmp_path / "proc",
-        ),
-        host=None,
-        plugins=tmp_path,
-        registrar=tmp_path,
-        cdi_root=tmp_path,
-    )
+    places = places_of(tmp_path)
     facts = passthrough_facts(places, make.inventory(make.gpu(0), make.gpu(1)))
     assert facts.missing_modules == ("vfio-pci",)
     assert [card.problem is None for card in facts.cards] == [True, False]
@@ -134,3 +141,21 @@ def test_a_node_without_the_module_and_with_a_stranger_in_the_group(tmp_path: Pa
     assert "0000:12:00.0 (driver nvme)" in problem.text
     assert problem.advice.startswith("move one of the cards to another slot")
     assert (module.severity, fine.severity) == (ERROR, OK)
+
+
+OF_DRIVER = {"kernel-driver", "driver-library", "gpus", "mig-mode", "passthrough", "device-nodes"}
+
+
+@pytest.mark.parametrize(("other", "needs"), [("nvgrace-gpu-vfio-pci", False), (None, True)])
+def test_where_vfio_drivers_have_all_gpus_no_gpu_driver_is_wanted(
+    tmp_path: Path, other: str | None, *, needs: bool
+) -> None:
+    tree = PciTree(tmp_path / "sys", "nvgrace-gpu-vfio-pci")
+    tree.add("0000:10:00.0", group=7, driver="vfio-pci")
+    tree.add("0000:11:00.0", group=8, driver=other)
+    sources = Sources(places=places_of(tmp_path), cluster=None, vfio=True)
+    looks = {check.id: check.look for check in OF_NODES if check.id in OF_DRIVER}
+    if needs:
+        assert severities(looks["kernel-driver"](sources)) == [ERROR]
+    else:
+        assert {one.severity for look in looks.values() for one in look(sources)} == {OK}

@@ -22,10 +22,11 @@ from dra_driver.claims.takeover.peer_claims import PeerClaims
 from dra_driver.devices.control_groups import MOUNTINFO, find_hierarchy, kernel_counts_gpus
 from dra_driver.devices.exclusion import read_note, without_excluded
 from dra_driver.devices.holders import Holder, Holders
-from dra_driver.devices.model import Inventory, PassthroughGpu
+from dra_driver.devices.model import Inventory, PassthroughGpu, PciAddress
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.nvml.library import find_library
 from dra_driver.devices.passthrough.bus import PciBus
+from dra_driver.devices.passthrough.gpus import is_vfio
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DriverError
@@ -43,10 +44,19 @@ _MOST_SPECS = 2000
 
 
 class DriverFacts(Struct, frozen=True, kw_only=True):
-    """The running kernel driver, and how many NVIDIA GPUs are on PCI; None: unknown to /sys."""
+    """The running kernel driver, and how many NVIDIA GPUs are on PCI; None: unknown to /sys.
+
+    `gpus_on_vfio` is how many of them VFIO drivers have.
+    """
 
     version: str | None
     gpus_on_pci: int | None
+    gpus_on_vfio: int = 0
+
+    @property
+    def needs_none(self) -> bool:
+        """Whether virtual machines have all GPUs, so that no GPU driver need run."""
+        return self.version is None and 0 < self.gpus_on_vfio == self.gpus_on_pci
 
 
 class NodeFiles(Struct, frozen=True, kw_only=True):
@@ -113,11 +123,13 @@ class HolderFacts(Struct, frozen=True, kw_only=True):
 def driver_facts(places: Places) -> DriverFacts:
     """Look for the kernel driver and for GPUs on PCI."""
     devices = places.roots.sys / "bus" / "pci" / "devices"
-    if not devices.is_dir():
-        number = None
-    else:
-        number = sum(_is_gpu(devices / name) for name in names_in(devices))
-    return DriverFacts(version=running_driver(places.roots.proc), gpus_on_pci=number)
+    gpus = [PciAddress(name) for name in names_in(devices) if _is_gpu(devices / name)]
+    bus = PciBus(places.roots.sys)
+    return DriverFacts(
+        version=running_driver(places.roots.proc),
+        gpus_on_pci=len(gpus) if devices.is_dir() else None,
+        gpus_on_vfio=sum(is_vfio(bus.driver_of(gpu)) for gpu in gpus),
+    )
 
 
 def _is_gpu(device: Path) -> bool:
@@ -142,6 +154,7 @@ def gpus(places: Places) -> Inventory:
         proc_root=places.roots.proc,
         sys_root=places.roots.sys,
         leave_out=lambda there: without_excluded(there, exclusion),
+        with_passthrough=passthrough_gpus(PciBus(places.roots.sys), places.roots, lambda: ()).look,
     )
     try:
         return session.look()
