@@ -1,8 +1,9 @@
 """The driver over time: opened when it is there, opened again when the hardware has changed.
 
 What NVML sees is fixed at its initialisation, so the kernel's own word is read first:
-/proc/driver/nvidia and the names of the device nodes. If that differs from last time (a GPU added
-or removed, the driver reloaded), NVML is closed and opened. Opening is avoided otherwise: it wakes
+/proc/driver/nvidia, the names of the device nodes, and which GPUs are being taken from the driver.
+If that differs from last time (a GPU added or removed, the driver reloaded), NVML is closed and
+opened. Opening is avoided otherwise: it wakes
 GPUs without persistence mode, which takes seconds each. While someone makes or destroys MIG
 instances the library is lent, and stays open. So it does while a GPU hangs in a call: that GPU is
 sick then, and the others answer as ever (nvml/calls.py). A GPU that somebody has open cannot be
@@ -341,7 +342,12 @@ class DriverSession:
         except OSError:
             version = ""
         nodes = [name for name in _names(self._dev) if name.removeprefix("nvidia").isdecimal()]
-        return version, _names(self._proc / "gpus"), tuple(nodes)
+        gpus = _names(self._proc / "gpus")
+        # Its link goes first; then the kernel waits for all who have the GPU open, NVML here among
+        # them, and gives it to no new one (nv_pci_remove_helper).
+        functions = self._sys_root / "bus" / "pci" / "devices"
+        leaving = tuple(name for name in gpus if not (functions / name / "driver").is_symlink())
+        return version, gpus, leaving, tuple(nodes)
 
 
 def _names(folder: Path) -> tuple[str, ...]:

@@ -221,6 +221,18 @@ def test_a_node_whose_gpus_all_have_a_vfio_driver_needs_no_gpu_driver(make_vms: 
         vms.look()
 
 
+def test_what_others_take_from_the_gpu_driver_this_driver_does_not_keep(vms: Vms) -> None:
+    """The kernel waits for all who have the GPU open, and NVML has it."""
+    unbind = vms.machine.sys_root / "bus/pci/drivers/nvidia/unbind"
+    other = subprocess.Popen(["sh", "-c", f"printf {vms.address()} >{unbind}"])
+    eventually(lambda: vms.drivers()[0] is None, "its link to go")
+    assert other.poll() is None
+    vms.look()
+    assert other.wait(20) == 0
+    vms.look()
+    assert vms.seen() == [1, 2, 3]
+
+
 def test_persistence_mode_is_as_before(vms: Vms) -> None:
     for number, mode in enumerate((1, 0)):
         vms.machine.set_fact(vms.machine.gpus[number].uuid, Fact.PERSISTENCE_MODE, mode)
