@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def tracked(repository: Path, *patterns: str) -> list[str]:
-    """Return the files that git knows or would add and that are there, sorted; all, or some."""
+    """Return the existing files that git knows or would add, sorted; all, or some."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--"]
     listed = subprocess.run(
         [*command, *patterns], cwd=repository, capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""The whole way, on a real Kubernetes node: pods ask for GPUs, containers say what they see."""
+"""The cluster half, on a real node: pods ask for GPUs, and containers print what they see."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -91,13 +91,13 @@ def _run_prepared(screen: Screen, node: GpuNode, demo: Demo, *, keep: bool) -> l
 
 
 def _adapted(demo: Demo) -> str:
-    """Say which MIG profiles stand for those in the demo's folder."""
+    """Print which MIG profiles replace those in the demo's folder."""
     changed = [f"{new} for {old}" for old, new in sorted(demo.fit.names.items()) if new != old]
     return f", on {demo.fit.card} with {', '.join(changed)}" if changed else ""
 
 
 def _pod_names(node: GpuNode, demo: Demo) -> dict[str, str]:
-    """Return the pods' real names by those in the demo; it counts the pods of a Deployment."""
+    """Return the pods' real names by those in the demo, where a Deployment's pods are numbered."""
 
     def of(deployment: str, count: int) -> list[str] | None:
         pods = node.cluster.api.all("Pod", demo.namespace)
@@ -177,7 +177,7 @@ def _show(screen: Screen, demo: Demo, seen: Found) -> None:
 
 
 def _left(node: GpuNode, before: object) -> list[str]:
-    """Say what is left of a demo that was removed."""
+    """Print what is left of a demo that was removed."""
     problems = [f"left on the node: {name}" for name in node.place.left_over()]
     if (node.machine.settings(), node.machine.mig_devices()) != before:
         problems.append("the GPUs are not set or divided as they were before")

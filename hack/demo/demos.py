@@ -1,7 +1,7 @@
-"""The demos of manifests/demos/: what each applies, and what must be seen of it.
+"""The demos of manifests/demos/: what each applies, and what must be visible afterwards.
 
 In: a folder with `demo.yaml`, `expect.yaml` and perhaps the node's `share-config.yaml`, and the
-machine and the Kubernetes that the demo is to run on. Out: what to apply, where to look, and the
+machine and the Kubernetes on which the demo should run. Out: what to apply, where to look, and
 complaints about what was found inside the containers and on the node.
 """
 
@@ -28,7 +28,7 @@ Seen = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sick:
-    """What happens to the GPU of a container: an XID; and the Deployment that grows meanwhile."""
+    """A fault of a container's GPU: an XID; and the Deployment that is scaled up meanwhile."""
 
     container: str
     xid: int
@@ -39,26 +39,26 @@ class Sick:
 class Demo:
     """One folder of manifests/demos/. All expectations are by `pod/container`.
 
-    The pods of a Deployment are counted from 0, as those of a StatefulSet are: `inference-0`.
+    The pods of a Deployment are numbered from 0, like those of a StatefulSet: `inference-0`.
 
     Attributes:
         text: its `demo.yaml`, with the machine's names of MIG profiles.
         fit: how it runs on the machine.
         share_config: the node's share config while it runs; empty for one that shares nothing.
         driver: settings that the driver has meanwhile, by their variables.
-        made: profiles of the MIG devices that an admin makes before, on each GPU that is divided.
-        gpus: how many GPUs it sees; one that sees none has no nvidia-smi either.
+        made: profiles of the MIG devices that an admin makes before, on each divided GPU.
+        gpus: how many GPUs it sees; a container that sees none has no nvidia-smi either.
         equal, disjoint: groups of containers that see the same GPUs, or none in common.
         env: variables and their values; None: not set; True: set to anything.
         mounts: paths where something is mounted.
         mig: the profiles of the MIG devices it sees. Without `env`, no two containers see the same,
-            but those of a group in `same_mig`, which all do.
+            except those of a group in `same_mig`.
         node: how the GPUs it sees are set on the node, in nvidia-smi's words.
         mps: commands and what the MPS daemon that serves it answers.
-        nics: how many network cards are made up for it, each below the PCIe root of a GPU: all GPUs
-            that it sees are beside one.
+        nics: how many network cards are made up for it, each below the PCIe root of a GPU, so that
+            every GPU that it sees is beside one.
         passthrough: how many GPUs it has for a virtual machine.
-        sick: a GPU that becomes sick once all this was seen, and well again.
+        sick: a GPU that becomes sick after all this was seen, and recovers.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Demo:
     sick: Sick | None = None
 
     def pods(self) -> tuple[str, ...]:
-        """The names of the pods whose containers are looked into."""
+        """The names of the pods whose containers are checked."""
         return tuple(dict.fromkeys(container.split("/")[0] for container in self.gpus))
 
     def deployments(self) -> dict[str, int]:
@@ -101,7 +101,7 @@ class Demo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What was found of a demo; by `pod/container`, but `node`, which is by GPU UUID.
+    """What was found of a demo, by `pod/container`, except `node`, which is by GPU UUID.
 
     `mig` has the profiles of MIG devices by their UUIDs, `beside_nics` the UUIDs of the GPUs that
     are below one PCIe root with a network card, `groups` the IOMMU groups in /dev/vfio.
@@ -126,8 +126,8 @@ def load(name: str, machine: Profile, kubernetes: Minor = DEFAULT) -> Demo:
     """Read a demo's folder, for a machine and a Kubernetes.
 
     Raises:
-        TestbedError: There is no such demo; the text lists those that are.
-        UnfitError: The machine's GPUs or Kubernetes cannot give what it needs; the text says what.
+        TestbedError: There is no such demo; the text lists all demos.
+        UnfitError: The machine's GPUs or Kubernetes lack what it needs; the text says what.
     """
     folder = FOLDER / name
     if not (folder / "expect.yaml").is_file():
@@ -189,7 +189,7 @@ def _needs(expected: str) -> Needs:
 
 
 def complaints(demo: Demo, seen: Found) -> list[str]:
-    """Compare what was found with what the demo expects; nothing wrong gives no complaint."""
+    """Compare what was found with what the demo expects; return complaints."""
     return [
         *_wrong_counts(demo, seen.gpus),
         *_unequal(demo, seen.gpus),

@@ -1,9 +1,9 @@
-"""What a demo needs of a machine's GPUs, and whether those of a profile can give it.
+"""What a demo needs of a machine's GPUs, and whether the GPUs of a profile have it.
 
 In: the `needs` of an `expect.yaml`, and a machine profile of the simulator. Out: a `Fit`, which
 says how the demo is adapted to the machine's cards, or the reason why it cannot run there.
-Rule: cards name the same MIG profile after their memory, 1g.5gb here and 1g.10gb there; what is the
-same is NVML's number of the profile. A demo is written with the names of one card.
+Rule: cards name the same MIG profile after their memory, 1g.5gb here and 1g.10gb there, but NVML's
+number of the profile is the same. A demo is written with the names of one card.
 """
 
 import re
@@ -25,7 +25,7 @@ _MIG_NAME = re.compile(r"\b\d+g\.\d+gb\b")
 
 
 class UnfitError(TestbedError):
-    """A machine's GPUs cannot give what a demo needs; the text says what that is."""
+    """A machine's GPUs lack what a demo needs; the text says what that is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,17 +33,17 @@ class Needs:
     """What a demo needs of a machine.
 
     Attributes:
-        gpus: how many GPUs that are not in MIG mode it has at the same time.
-        divided: how many GPUs it has MIG devices of at the same time.
+        gpus: how many GPUs outside MIG mode it has at the same time.
+        divided: of how many GPUs it has MIG devices at the same time.
         names_of: the card whose names of MIG profiles it is written with.
         product: what the product name of its GPUs matches, in lower case.
         compute_capability: the least that each GPU must have.
         time_slices: whether the time-slices of each GPU can be set.
         nics: how many network cards it has, each below another PCIe root with GPUs.
         made: profiles of the MIG devices that an admin has made before on each divided GPU.
-        existing: the same, where the driver makes none itself.
-        iommu: whether a GPU can be passed through; a machine without an IOMMU gets one for it.
-        features: the feature gates that Kubernetes has to have on.
+        existing: the same, if the driver makes none itself.
+        iommu: whether it passes a GPU through; a machine without an IOMMU gets one for it.
+        features: the feature gates that must be on in Kubernetes.
     """
 
     gpus: int = 0
@@ -68,7 +68,7 @@ class Fit:
         names: that card's names of MIG profiles, by those that the demo is written with.
         divided: the minor numbers of GPUs of that card, as many as the demo needs divided.
         switched: those of them whose MIG mode an admin turns on for it.
-        by_reset: whether it takes a reset to do so.
+        by_reset: whether that needs a reset.
     """
 
     card: str = ""
@@ -156,7 +156,7 @@ def where(needs: Needs, text: str) -> list[str]:
 
 
 def _divided(needs: Needs, text: str, on: Profile, gpus: Sequence[Gpu]) -> Fit:
-    """Choose the card that is divided: the one that needs the least to be done for it."""
+    """Choose the card that is divided: the one that needs the least preparation."""
     written = set(_MIG_NAME.findall(text))
     fits, reasons = [], []
     for name in dict.fromkeys(gpu.card for gpu in gpus):
@@ -173,7 +173,7 @@ def _divided(needs: Needs, text: str, on: Profile, gpus: Sequence[Gpu]) -> Fit:
 
 
 def _trouble(fitted: Fit) -> tuple[bool, int, bool]:
-    """Say how much has to be done for a demo, as a key to sort by."""
+    """Return how much preparation a demo needs, as a sort key."""
     renamed = any(name != other for name, other in fitted.names.items())
     return fitted.by_reset, len(fitted.switched), renamed
 

@@ -1,7 +1,7 @@
-"""The node half of the way: GPUs → ResourceSlice → claim → CDI spec → answer to the kubelet.
+"""The node half: GPUs → ResourceSlice → claim → CDI spec → answer to the kubelet.
 
-No cluster is needed: the API server is the one of the contract tests, and the calls of the kubelet
-are made by hand. Simulated GPUs and the driver are the same as in the cluster.
+No cluster is needed: the API server is that of the contract tests, and the kubelet's calls are made
+by hand. Simulated GPUs and the driver are the same as in the cluster.
 """
 
 import json
@@ -29,7 +29,7 @@ SHOWN = 3
 
 
 def show(screen: Screen, folder: Path, profile: str, kubernetes: Minor = DEFAULT) -> None:
-    """Run the node half in an empty `folder`, as on a Kubernetes, and leave nothing running."""
+    """Run the node half in an empty `folder`, as on a version of Kubernetes; end all processes."""
     with ExitStack() as stack:
         machine = SimulatedMachine(folder / "gpus", profile)
         stack.callback(machine.down)
@@ -53,7 +53,7 @@ def show(screen: Screen, folder: Path, profile: str, kubernetes: Minor = DEFAULT
         screen.table(("DEVICE", "PRODUCT", "MEMORY", "UUID"), [_row(device) for device in gpus])
         if migs:
             screen.table(("MIG PROFILE", "MEMORY", "PLACES"), _profiles(migs))
-        # One of each kind, where there are both.
+        # One of each kind, if there are both.
         if chosen := [*gpus[:1], *migs[:1], *gpus[1:]][:2]:
             _prepare(screen, api, kubelet, place, [device["name"] for device in chosen])
 
@@ -77,7 +77,7 @@ def _row(device: Object) -> tuple[str, str, str, str]:
 
 
 def _and_divided(migs: list[Object], in_mode: int) -> str:
-    """Say what is published of GPUs in MIG mode, and of how many."""
+    """Print what is published for GPUs in MIG mode, and for how many."""
     if not in_mode:
         return ""
     others = f", and {in_mode} in MIG mode"
@@ -87,7 +87,7 @@ def _and_divided(migs: list[Object], in_mode: int) -> str:
 
 
 def _profiles(migs: list[Object]) -> list[tuple[str, str, str]]:
-    """Return a row for each MIG profile: its memory, and at how many places it is on offer."""
+    """Return a row for each MIG profile: its memory, and at how many places it is offered."""
     places = Counter(mig["attributes"]["profile"]["string"] for mig in migs)
     memory = {
         mig["attributes"]["profile"]["string"]: mig["capacity"]["memory"]["value"] for mig in migs
@@ -98,9 +98,9 @@ def _profiles(migs: list[Object]) -> list[tuple[str, str, str]]:
 def _prepare(
     screen: Screen, api: Api, kubelet: KubeletClient, place: Place, devices: list[str]
 ) -> None:
-    """Prepare claims in one call as the kubelet does, show what comes of it, and undo it.
+    """Prepare claims in one call like the kubelet, show the result, and undo it.
 
-    They are two, each for a device, or one where the machine offers only one.
+    There are two, each for a device, or one if the machine offers only one device.
     """
     wanted = zip(("training", "inference"), devices, strict=False)
     claims = [_allocated(api, name, [device]) for name, device in wanted]
@@ -119,7 +119,7 @@ def _prepare(
 
 
 def _allocated(api: Api, name: str, devices: list[str]) -> ClaimName:
-    """Create a claim and give it devices, which is the scheduler's part in a cluster."""
+    """Create a claim and allocate devices to it, as the scheduler does in a cluster."""
     metadata = api.create(claim(name), NAMESPACE)["metadata"]
     status = {"status": allocation(NODE, *devices)}
     api.patch("ResourceClaim", name, status, NAMESPACE, part="/status")

@@ -1,6 +1,6 @@
-"""What is put in place for a demo before it is applied, and taken away after.
+"""What is put in place for a demo before it is applied, and removed afterwards.
 
-On a real node these are other people's: images in a registry, the RuntimeClass of the container
+On a real node other people do this: images in a registry, the RuntimeClass of the container
 toolkit, MIG devices and MIG mode that an admin has set, and the node's share config in a ConfigMap.
 """
 
@@ -25,7 +25,7 @@ SHARES_NOTHING = "version: v1\n"
 
 @contextmanager
 def prepared(screen: Screen, node: GpuNode, demo: Demo, *, keep: bool) -> Iterator[None]:
-    """Put in place what a demo needs, and take it away after; `keep` leaves it."""
+    """Put in place what a demo needs, and remove it afterwards, unless `keep`."""
     _provide_images(screen, node, demo)
     _provide_runtime_classes(screen, node, demo)
     with ExitStack() as stack:
@@ -42,7 +42,7 @@ def _taken_back(place: AbstractContextManager[None], *, keep: bool) -> Iterator[
     try:
         yield
     except TestbedError:
-        with suppress(TestbedError):  # what went wrong before is the one to be told
+        with suppress(TestbedError):  # the earlier error is the one to report
             place.__exit__(None, None, None)
         raise
     if not keep:
@@ -51,7 +51,7 @@ def _taken_back(place: AbstractContextManager[None], *, keep: bool) -> Iterator[
 
 @contextmanager
 def _divisible(screen: Screen, node: GpuNode, demo: Demo) -> Iterator[None]:
-    """Turn MIG mode on as an admin does, where it is off."""
+    """Turn MIG mode on, if it is off, as an admin does."""
     minors = demo.fit.switched
     if not minors:
         yield
@@ -104,7 +104,7 @@ def _shared(screen: Screen, node: GpuNode, demo: Demo) -> Iterator[None]:
 
 @contextmanager
 def _set(screen: Screen, node: GpuNode, demo: Demo) -> Iterator[None]:
-    """Give the driver the demo's settings, by a restart, and then its own again."""
+    """Give the driver the demo's settings, by a restart, and afterwards its own again."""
     if not demo.driver:
         yield
         return
@@ -123,7 +123,7 @@ def _with_nics(screen: Screen, node: GpuNode, demo: Demo) -> Iterator[None]:
     if not demo.nics:
         yield
         return
-    stack = ExitStack()  # what is not taken away stays as long as this command
+    stack = ExitStack()  # what is not removed stays as long as this command
     roots = stack.enter_context(made_up_nics(node, demo.nics))
     screen.step(f"no NICs and no dranet here: made-up ones are published, below {', '.join(roots)}")
     yield
@@ -141,7 +141,7 @@ def _wait_shared(node: GpuNode, *, shared: bool) -> None:
 
 
 def _provide_images(screen: Screen, node: GpuNode, demo: Demo) -> None:
-    """Give the test image the names that the demo's pods use, since there is no registry here."""
+    """Give the test image the names that the demo's pods use, because there is no registry."""
     for image in sorted(demo.values_of("image")):
         full = _full_name(image)
         if full != TEST_IMAGE:
@@ -150,7 +150,7 @@ def _provide_images(screen: Screen, node: GpuNode, demo: Demo) -> None:
 
 
 def _provide_runtime_classes(screen: Screen, node: GpuNode, demo: Demo) -> None:
-    """Make the RuntimeClasses that the demo's pods name, of the runtime that there is."""
+    """Make the RuntimeClasses that the demo's pods name, with the existing runtime."""
     for name in sorted(demo.values_of("runtimeClassName")):
         metadata = {"name": name}
         kind = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": metadata}

@@ -9,11 +9,11 @@ from dra_driver.admin.table import aligned
 
 
 class Screen:
-    """Prints to standard output at once, so that lines appear when they are true."""
+    """Prints to standard output immediately, without a buffer."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
-        # Bold only where somebody watches.
+        # Bold only on a terminal.
         self._bold, self._plain = ("\033[1m", "\033[0m") if sys.stdout.isatty() else ("", "")
 
     def part(self, title: str) -> None:
@@ -21,7 +21,7 @@ class Screen:
         self._print(f"\n{self._bold}== {title}{self._plain}")
 
     def step(self, text: str) -> None:
-        """Say what was done, with the seconds since the start."""
+        """Print what was done, with the seconds since the start."""
         self._print(f"[{time.monotonic() - self._start:5.1f} s] {text}")
 
     def text(self, block: str, indent: str = "    ") -> None:

@@ -1,4 +1,4 @@
-"""The demo's course: what comes after what, what is left out and why, and how it all ends.
+"""The demo's course: the order of its parts, what is left out and why, and how it ends.
 
 Everything that was started is torn down again, also after a failure and after Ctrl-C. `--keep`
 leaves the cluster running with the last demo on it, and `--down` ends that.
@@ -35,13 +35,13 @@ DEFAULT_DEMOS = ("whole-gpu", "mig", "shared-gpu")
 HOME = Path("/var/lib/dra-demo")
 LOCK = Path("/run/dra-demo.lock")
 SETTINGS = {"RESCAN_INTERVAL": "1", "SHARE_PLACEMENT": "pack"}
-"""What changes on the machine is to be seen at once, and that shares are shares of one GPU."""
+"""Show changes of the machine immediately, and shares of one GPU."""
 
 _FETCH_S = 7200
-"""The first time, all is compiled where it cannot be downloaded."""
+"""The first time, programs that cannot be downloaded are compiled."""
 
 KEPT_TOKEN_SECONDS = 7 * 24 * 3600
-"""Nobody renews the token of a driver that was left running, so it gets a long life."""
+"""Nobody renews the token of a driver that was left running, so it is valid for long."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -63,7 +63,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def options_of(words: Sequence[str]) -> argparse.Namespace:
-    """Return what is asked for by the words of a command line."""
+    """Return the options of a command line."""
     parser = argparse.ArgumentParser(
         prog="hack/demo", description="See the driver work, without a GPU."
     )
@@ -101,10 +101,10 @@ def options_of(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _chosen(options: argparse.Namespace) -> tuple[list[demos.Demo], dict[str, str]]:
-    """Return the demos to run, and of those that the machine cannot run the reasons, by name.
+    """Return the demos to run, and by name the reasons why the machine cannot run the others.
 
-    Raises TestbedError if there is no such demo, machine or version, or the one demo that is asked
-    for cannot run on them.
+    Raises TestbedError if there is no such demo, machine or version, or the one requested demo
+    cannot run on them.
     """
     machine, demo = machines.machine(options.profile), options.demo
     kubernetes = versions.minor_of(options.kubernetes)
@@ -159,7 +159,7 @@ def _show(
 
 
 def typed(options: argparse.Namespace) -> str:
-    """Return the command that runs this demo, as one types it."""
+    """Return the command that runs this demo, as a user types it."""
     words = {
         f"DEMO={options.demo}": options.demo,
         f"PROFILE={options.profile}": options.profile != PROFILE,
@@ -225,7 +225,7 @@ def _gpu_node(options: argparse.Namespace, *, mps: bool = False) -> GpuNode:
 
 
 def _installed_node(screen: Screen, options: argparse.Namespace) -> InstalledNode:
-    """Build the image, or find the one built before, and return a node that is to run it.
+    """Build the image, or find the one built before, and return a node that will run it.
 
     Raises TestbedError if the image could not be built.
     """
@@ -275,7 +275,7 @@ def _end_kept(screen: Screen, options: argparse.Namespace) -> int:
 
 @contextmanager
 def _alone(screen: Screen, *, may_be_kept: bool = False) -> Iterator[None]:
-    """Hold the one place that a cluster demo has.
+    """Hold the lock for cluster demos.
 
     Raises TestbedError if another demo runs, or one was left running by `--keep`.
     """

@@ -1,4 +1,4 @@
-"""A GPU that becomes sick under a demo's pods: who tells of it, who goes elsewhere, who heals."""
+"""A GPU that becomes sick under a demo's pods: what is reported, where new pods go, how it ends."""
 
 import time
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ def play(
     problems = [f"the new pod {new} has the sick GPU {uuid}"] if uuid in seen else []
 
     node.machine.fault("lose", uuid)
-    # What comes back before anybody looked was never away.
+    # A GPU that recovers before anybody looked was never noticed.
     wait_until(
         lambda: any("gpu-lost" in taint for taint in _taints(node, uuid)), "the loss", timeout=30
     )
@@ -69,7 +69,7 @@ def _taints(node: GpuNode, uuid: str) -> list[str]:
 
 
 def _told(node: GpuNode, demo: Demo, pod: str, health: str) -> str:
-    """What the status of a pod says of a device that is so; a blank without a word."""
+    """Return what the status of a pod says about a device's health; a blank for nothing."""
     for status in _statuses(node, demo, pod):
         for each in status.get("allocatedResourcesStatus", []):
             for resource in each["resources"]:

@@ -1,7 +1,7 @@
-"""What the Kubernetes of a demo means for it: features, and who makes MIG devices.
+"""What a demo's version of Kubernetes means for it: features, and who makes MIG devices.
 
 In: a version as a person writes it, and what a demo needs. Out: reasons why it cannot be shown, and
-whether the driver by its default makes the MIG devices of GPUs that are in MIG mode.
+whether the driver makes MIG devices of GPUs in MIG mode by default.
 """
 
 from collections.abc import Collection
@@ -17,7 +17,7 @@ Minor = tuple[int, int]
 
 
 def minor_of(version: str) -> Minor:
-    """Return the minor version of a Kubernetes that hack/cluster has; the empty text is its own.
+    """Return the minor version of a Kubernetes of hack/cluster; the empty text is the default.
 
     Raises TestbedError if it has no such version; the text lists those that it has.
     """
@@ -29,14 +29,14 @@ def minor_of(version: str) -> Minor:
 
 
 def makes_mig(kubernetes: Minor) -> bool:
-    """Tell whether the driver by its default makes MIG devices on GPUs in MIG mode there."""
+    """Tell whether the driver makes MIG devices on GPUs in MIG mode there by default."""
     return has_cheap_counters(kubernetes)
 
 
 def switched_off(features: Collection[str], kubernetes: Minor) -> list[str]:
-    """Return those of some features that a Kubernetes has switched off."""
+    """Return which of some features are off in a version of Kubernetes."""
     return [] if kubernetes >= ALL_FEATURES_ON else sorted(features)
 
 
 DEFAULT = minor_of("")
-"""The minor version that a demo runs on unless another one is asked for."""
+"""The minor version that a demo runs on by default."""

@@ -1,1 +1,1 @@
-"""What is tried in the first hour of a real card, so that nothing of it is lost."""
+"""What to try in the first hour with a real card."""

@@ -1,7 +1,7 @@
 """`python hack/hardware`: tries the driver on this machine's card, and leaves it as it was.
 
-Says first what it would change, changes only what `--allow` names, and keeps what it found in a
-report. A run that was killed is taken back by the next one, or by `--restore`.
+Prints first what it would change, changes only what `--allow` names, and writes what it found into
+a report. A run that was killed is undone by the next one, or by `--restore`.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 # Python put this folder on its path; all packages of hack/ lie in hack/.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # say nothing of a driver that has ended
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # no messages about a driver that has ended
 
 from hardware.command import main
 

@@ -1,7 +1,7 @@
-"""The card that is tried: what NVML and nvidia-smi say of it, its settings, and how they come back.
+"""The card that is tried: what NVML and nvidia-smi report, its settings, and their restoration.
 
-NVML is open only while something is asked: a GPU that is held changes no MIG mode. Of a card
-without a kind of setting the setting is None, and nothing of it is restored.
+NVML is open only during questions, because a GPU that is open cannot change its MIG mode. A setting
+that the card lacks is None, and is not restored.
 """
 
 import time
@@ -28,7 +28,7 @@ from dra_driver.simulator.driver_root import MARKER
 from hardware.steps import Change, Made
 
 PATIENCE = 30.0
-"""Who has the GPU open may let go of it: a process that was killed a moment ago for one."""
+"""Seconds for processes to close the GPU, such as one that was just killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Settings:
     mig: tuple[tuple[int, int], ...]
 
     def differences(self, now: "Settings") -> list[str]:
-        """Say what is not as it was."""
+        """Return what is not as it was."""
         changed = [
             f"{name.replace('_', ' ')} was {before} and is {after}"
             for name, before in asdict(self).items()
@@ -73,7 +73,7 @@ class Card:
     def __init__(self, root: Path, which: str, patience: float = PATIENCE) -> None:
         """Take the driver root, and the GPU's index or UUID. Raises DeviceError without it.
 
-        `patience` is for how many seconds a setting that cannot be restored is tried again.
+        `patience` is for how many seconds a setting that cannot be restored is retried.
         """
         self.root = root
         self._patience = patience
@@ -123,12 +123,12 @@ class Card:
             session.close()
 
     def facts(self) -> Gpu:
-        """Return what the driver knows of the GPU now."""
+        """Return what the driver knows about the GPU now."""
         return next(gpu for gpu in self.look().gpus if gpu.uuid == self.uuid)
 
     @contextmanager
     def nvml(self) -> Iterator[NvmlLibrary]:
-        """Have NVML open. In this process it is open once at a time."""
+        """Have NVML open, only once at a time in this process."""
         library = NvmlLibrary(self.library)
         library.open()
         try:
@@ -143,7 +143,7 @@ class Card:
 
     @property
     def mig(self) -> MigInstances:
-        """What makes and destroys MIG devices; NVML is open during each call alone."""
+        """What makes and destroys MIG devices; NVML is only open during each call."""
         return MigInstances(self._mig_calls)
 
     def load(self) -> GpuLoad:
@@ -152,7 +152,7 @@ class Card:
             return library.gpu_load(self.gpu.index)
 
     def time_slice(self) -> int | None:
-        """Return the GPU's time-slice as nvidia-smi reads it; None if it does not say."""
+        """Return the GPU's time-slice as nvidia-smi reads it; None if it prints none."""
         return self.smi.time_slice(self.uuid, time.monotonic() + LONGEST_SECONDS)
 
     def set_time_slice(self, number: int) -> bool:
@@ -176,11 +176,11 @@ class Card:
         )
 
     def restore(self, change: Change, before: Settings, made: Sequence[Made]) -> None:
-        """Set back what a change has changed. Repeating it changes nothing.
+        """Undo a change. Repeating it changes nothing.
 
-        `made` are the MIG devices of the run. Others' are left, and the MIG mode with them. One
-        without a UUID is taken for the run's if it has the very place. Raises DeviceError or
-        TransientError while something cannot be set back.
+        `made` are the MIG devices of the run. Others are left, and the MIG mode with them. A device
+        without a UUID counts as the run's if it has the same place. Raises DeviceError or
+        TransientError while something cannot be undone.
         """
         match change:
             case Change.TIME_SLICE:
@@ -190,7 +190,7 @@ class Card:
             case Change.MIG_MODE:
                 self._patiently(lambda: self._restore_mig(before, made))
             case Change.MPS | Change.MEMORY_LIMIT:
-                pass  # processes and control groups, which the run takes back (run.py)
+                pass  # processes and control groups, which the run removes (run.py)
 
     def _restore_time_slice(self, before: Settings) -> None:
         if before.time_slice is None:
@@ -227,7 +227,7 @@ class Card:
                 are_left = True
         if not are_left:
             self.mig.set_mode(self.uuid, MigMode(before.mig_mode))
-        # A change of the mode may reset the card, and so all of these to their defaults.
+        # A change of the mode may reset the card, and all of these to their defaults.
         self._restore_power_limit(before)
         self._restore_compute_mode(before)
         if before.time_slice is not None:

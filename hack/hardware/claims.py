@@ -40,7 +40,7 @@ def whole(run: Run) -> str:
 
 @contextmanager
 def prepared(run: Run, devices: Sequence[str], config: Object | None = None) -> Iterator[Prepared]:
-    """Have a claim prepared; afterwards it is unprepared, and nothing of it is left."""
+    """Prepare a claim; afterwards it is unprepared, and nothing of it is left."""
     stage = run.stage
     for name in devices:
         stage.wait_device(name)
@@ -111,7 +111,7 @@ def _share(run: Run, how: str) -> None:
 
 @contextmanager
 def supervised(run: Run) -> Iterator[None]:
-    """Have an MPS supervisor beside the driver; LeftOut where it cannot be."""
+    """Run an MPS supervisor beside the driver; LeftOut if that is impossible."""
     if os.geteuid() != 0:
         raise LeftOut("the MPS supervisor needs root")
     if find_program(run.card.root, MPS_CONTROL) is None:

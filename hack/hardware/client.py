@@ -1,6 +1,6 @@
 """Programs that compute on the card: client.c as a process, or in a container.
 
-On a simulated GPU a client makes a context, and no more: nothing computes there.
+On a simulated GPU a client only makes a context, because nothing computes there.
 """
 
 import os
@@ -23,7 +23,7 @@ from hardware.steps import LeftOut, Unexpected
 SOURCE = Path(__file__).with_name("client.c")
 LIBCUDA = "libcuda.so.1"
 OUT_OF_MEMORY = "cuMemAlloc_v2 2"
-"""What a client says of memory that it does not get (CUDA_ERROR_OUT_OF_MEMORY)."""
+"""What a client prints about memory that it is refused (CUDA_ERROR_OUT_OF_MEMORY)."""
 _NOT_THERE = " -1"
 _SECONDS = 120.0
 _ENTER = 'echo $$ > "$0" && exec "$@"'
@@ -31,18 +31,18 @@ _ENTER = 'echo $$ > "$0" && exec "$@"'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What a client has said: facts by name, and what failed, or nothing."""
+    """What a client has printed: facts by name, and what failed, if anything."""
 
     facts: Mapping[str, str]
     failed: str
 
     @property
     def is_refused(self) -> bool:
-        """Whether it did not get its memory."""
+        """Whether it was refused its memory."""
         return self.failed == OUT_OF_MEMORY
 
     def check(self, *, is_simulated: bool) -> None:
-        """Raise LeftOut where nothing computes, Unexpected where something failed."""
+        """Raise LeftOut if nothing computes, Unexpected if something failed."""
         if is_simulated and self.failed.endswith(_NOT_THERE) and "context" in self.facts:
             raise LeftOut("nothing computes on a simulated GPU; a context was made")
         if self.failed:
@@ -68,7 +68,7 @@ def built(folder: Path) -> Path:
 
 
 def environment(run: Run) -> dict[str, str]:
-    """Return what a client needs to find the driver's libraries and the card, and no MPS."""
+    """Return the environment with which a client finds the libraries and the card, not MPS."""
     own = clean_environment(os.environ) | run.mark | {"CUDA_VISIBLE_DEVICES": run.card.uuid}
     nobody = run.folder / "no-mps"
     nobody.mkdir(exist_ok=True)
@@ -82,7 +82,7 @@ def environment(run: Run) -> dict[str, str]:
 
 
 class Client:
-    """A client as a process, from its start until it has its memory or has failed, and on."""
+    """A client as a process, which keeps its memory until it is ended."""
 
     def __init__(
         self, path: Path, env: Mapping[str, str], mib: int = 1, *, group: Path | None = None

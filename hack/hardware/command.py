@@ -1,7 +1,6 @@
-"""`make hardware`: says what it would change, tries the card by pytest, and writes the report.
+"""`make hardware`: prints what it would change, tries the card by pytest, and writes the report.
 
-Exit status 0 when no step has failed and the card is as it was, 1 otherwise, 2 for words that it
-does not understand.
+Exit status 0 if no step has failed and the card is as it was, 1 otherwise, 2 for wrong options.
 """
 
 import argparse
@@ -33,7 +32,7 @@ PLUGIN = "hardware-run"
 class Plugin:
     """Gives the run, which has begun, to tests/hardware, which is skipped without it.
 
-    `keep` writes down what it has found so far: a card that is tried may take its machine down.
+    `keep` saves what it has found so far: a card that is tried may crash its machine.
     """
 
     run: Run
@@ -100,7 +99,7 @@ def _try(options: argparse.Namespace) -> int:
 
 
 def make_ready(steps: Sequence[Step]) -> None:
-    """Have compiled what containers need that steps run; within pytest nothing is."""
+    """Compile what the steps' containers need; within pytest nothing is compiled."""
     if os.geteuid() == 0 and any(step.do.__module__ == injected.__name__ for step in steps):
         words = (sys.executable, str(REPOSITORY / "hack" / "ready.py"), "cdi")
         subprocess.run(words, stdout=subprocess.DEVNULL, check=False)  # it says why it cannot
@@ -122,9 +121,9 @@ def _say_plan(chosen: Sequence[Step], allowed: frozenset[Change]) -> None:
 
 def _pytest(plugin: Plugin, chosen: Sequence[Step]) -> int:
     words = ["-m", "gpu", "--timeout", "900", "-p", "no:randomly", "-p", "no:cacheprovider"]
-    # A test's name is its step's. What pytest would print, the steps say, and at once.
+    # A test is named after its step. The steps themselves print what pytest would, immediately.
     words += ["-p", "no:first-failure", "-qq", "-s", "-rN", "--tb", "no", "--no-header"]
-    # What an interrupt has left open is warned of, and must not end the run without its report.
+    # Warnings about files left open by an interrupt must not end the run without its report.
     words += ["-p", "no:unraisableexception", "-p", "no:threadexception", "-W", "default"]
     tests = REPOSITORY / "tests" / "hardware" / "test_card.py"
     names = [f"{tests}::test_on_the_card[{step.name}]" for step in chosen]
@@ -132,7 +131,7 @@ def _pytest(plugin: Plugin, chosen: Sequence[Step]) -> int:
     try:
         return int(pytest.main(words, plugins=[_Registered(plugin)]))
     except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001
-        # An interrupt that reaches pytest in its own code may be more than it can describe.
+        # pytest may fail to describe an interrupt that reaches it in its own code.
         _say(f"interrupted: pytest ended with {error!r}")
         return int(pytest.ExitCode.INTERRUPTED)
 
@@ -196,5 +195,5 @@ def _say(text: str) -> None:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once: what follows puts everything back
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only once: the rest undoes everything
     raise KeyboardInterrupt

@@ -65,7 +65,7 @@ def computes(run: Run) -> None:
     also="compute-mode",
 )
 def limited(run: Run) -> None:
-    """Have a program ask for more than the limit of its claim under MPS, in a container."""
+    """Let a program ask for more than its claim's limit under MPS, in a container."""
     with supervised(run), prepared(run, [whole(run)], MPS) as claim:
         where = _containers(run)
         for mib in (1, 2 * MEMORY_LIMIT_MIB):

@@ -1,8 +1,7 @@
-"""The undo journal: on disk before anything is changed, gone once all is as it was.
+"""The undo journal: on disk before anything is changed, removed when everything is as it was.
 
-It says how the card was set, which of that may have been changed since, and by what the processes
-and the folder of the run are known. A run that was killed is taken back from it alone, by whatever
-process finds it.
+It has the card's settings, which of them may have been changed since, and how the run's processes
+and folder are recognised. Any process can undo a killed run with it.
 """
 
 import fcntl
@@ -25,13 +24,13 @@ _VERSION = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What is known of a run that has not been taken back.
+    """What is known of a run that has not been undone.
 
     Attributes:
-        run: stands in the environment of each of its processes, and in the names of its containers'
-            control groups (processes.py).
+        run: its name in the environment of each of its processes, and in the names of its
+            containers' control groups (processes.py).
         root: the driver root, and `gpu` the UUID of the card there.
-        folder: holds all of its files.
+        folder: has all of its files.
         group: the control group that it makes for memory limits.
         before: how the card was set.
         touched: what may have been changed since.
@@ -55,7 +54,7 @@ class Journal:
     """The journal below a folder of the user's, for one run at a time."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the folder, which is made when it is needed."""
+        """Take the folder, which is made when needed."""
         self._folder = folder
         self.file = folder / "undo.json"
 
@@ -82,7 +81,7 @@ class Journal:
             os.close(lock)
 
     def read(self) -> Entry | None:
-        """Return what is to be taken back; None if nothing is. Raises StateError if damaged."""
+        """Return what has to be undone; None for nothing. Raises StateError if damaged."""
         contents = read_whole(self.file)
         if contents is None:
             return None
@@ -95,13 +94,13 @@ class Journal:
             raise StateError(f"{self.file} is damaged ({error}); see what it says") from error
 
     def write(self, entry: Entry) -> None:
-        """Write it, so that it outlives a power cut."""
+        """Write it, so that it survives a power failure."""
         known = {"version": _VERSION, **_ENTRY.dump_python(entry, mode="json")}
         text = json.dumps(known, indent=1) + "\n"
         write_whole(self.file, text.encode(), mode=0o600, durable=True)
 
     def touch(self, entry: Entry, changes: frozenset[Change]) -> Entry:
-        """Note what is about to be changed; return the entry with it."""
+        """Note what will be changed; return the entry with it."""
         more = tuple(sorted(changes - set(entry.touched)))
         if not more:
             return entry
@@ -110,7 +109,7 @@ class Journal:
         return entry
 
     def make(self, entry: Entry, made: Made) -> Entry:
-        """Note a MIG device that is about to be made, or has been; return the entry with it."""
+        """Note a MIG device that will be or was made; return the entry with it."""
         entry = replace(entry, made=(*_beside(entry, made), made))
         self.write(entry)
         return entry
@@ -118,7 +117,7 @@ class Journal:
     def unmake(self, entry: Entry, *made: Made) -> Entry:
         """Note that MIG devices are destroyed; return the entry without them.
 
-        What is in their places from now on is others'.
+        What is in their places from now on belongs to others.
         """
         if not made:
             return entry
@@ -128,7 +127,7 @@ class Journal:
         return entry
 
     def forget(self) -> None:
-        """Remove the journal: all is as it was."""
+        """Remove the journal: everything is as it was."""
         self.file.unlink(missing_ok=True)
 
 

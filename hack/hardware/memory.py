@@ -17,7 +17,7 @@ LIMIT_MIB = 2048
 
 @contextmanager
 def own_group(run: Run) -> Iterator[Path]:
-    """Have a control group of the run's own whose memory can be limited; LeftOut if it cannot."""
+    """Make a control group whose memory can be limited; LeftOut if that is impossible."""
     if run.group is None:
         raise LeftOut("there are no control groups of cgroup v2 here")
     with run.card.nvml() as library:
@@ -33,7 +33,7 @@ def own_group(run: Run) -> Iterator[Path]:
 
 @step("memory-limit", "limits the memory of a control group", changes="memory-limit")
 def limit(run: Run) -> None:
-    """Limit a group, read it back, and have a program in it ask for more."""
+    """Limit a group, read the limit back, and let a program in it ask for more."""
     with own_group(run) as group:
         with run.card.nvml() as library, run.timed("set and read back"):
             limits = library.set_memory_limit(run.card.uuid, group, LIMIT_MIB * _MIB)

@@ -1,4 +1,4 @@
-"""What is not documented of MIG: who keeps a mode from changing, and what devices are called."""
+"""Undocumented parts of MIG: what keeps a mode from changing, and the names of devices."""
 
 from testbed.holder import having_open
 
@@ -52,7 +52,7 @@ def _why(said: str) -> str:
 
 
 def _switched(run: Run, mode: MigMode) -> str:
-    """Switch the mode; return why it did not change, or nothing."""
+    """Switch the mode; return why it did not change, empty if it did."""
     try:
         run.card.mig.set_mode(run.card.uuid, mode)
     except (DeviceError, HeldError) as error:
@@ -91,7 +91,7 @@ def free_place(card: Gpu) -> Mig:
         )
     small = [part for part in partitions(card) if part.profile.startswith("1g.")]
     taken = {instance.placement.start for instance in card.mig_instances}
-    # Which places a larger one leaves is not worth working out here.
+    # The places that a larger one leaves are not computed here.
     is_simple = all(instance.placement.size == 1 for instance in card.mig_instances)
     place = next((each for each in small if each.placement.start not in taken), None)
     if place is None or not is_simple:

@@ -1,4 +1,4 @@
-"""What is not documented of MPS: what clients may do, and programs outside of it."""
+"""Undocumented parts of MPS: what clients may do, and programs outside it."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ _PERCENT = "default_active_thread_percentage"
 
 @contextmanager
 def _daemon(run: Run) -> Iterator[tuple[MpsDaemon, dict[str, str]]]:
-    """Have an MPS daemon for the card; yield it, and the environment of its clients."""
+    """Run an MPS daemon for the card; yield it, and the environment of its clients."""
     if run.card.facts().mig_mode is MigMode.ENABLED:
         raise LeftOut("the card is in MIG mode")
     own = environment(run)
@@ -33,7 +33,7 @@ def _daemon(run: Run) -> Iterator[tuple[MpsDaemon, dict[str, str]]]:
     "mps-percentages", "has an MPS client lower its percentage", changes="mps", asks="mps-percent"
 )
 def percentages(run: Run) -> None:
-    """See how many SMs a client has that lowers its percentage under a default of 100."""
+    """Check how many SMs a client has that lowers its percentage under a default of 100."""
     with _daemon(run) as (daemon, env):
         default = " ".join(daemon.ask([f"get_{_PERCENT}"])) or "nothing"
         run.note(f"get_{_PERCENT} says {default}")
@@ -59,7 +59,7 @@ def _sms(run: Run, env: Mapping[str, str]) -> int:
     asks="mps-exclusive",
 )
 def exclusive(run: Run) -> None:
-    """Have a program run beside MPS on a card in EXCLUSIVE_PROCESS, without finding the daemon."""
+    """Run a program beside MPS on a card in EXCLUSIVE_PROCESS that does not find the daemon."""
     outside = environment(run)
     with run.card.nvml() as library:
         library.set_compute_mode(run.card.uuid, EXCLUSIVE_PROCESS)

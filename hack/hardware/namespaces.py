@@ -1,8 +1,8 @@
-"""What is not documented of MPS of protocol 3 (R620): namespaces that control groups choose.
+"""Undocumented parts of MPS of protocol 3 (R620): namespaces that control groups choose.
 
-A daemon of the run's own serves the card, by a folder that no other program knows. In its namespace
-`small` a client has a quarter of the SMs, which is how a client is seen to be in it. What the
-commands are called is known of R615; where R620 has others, its help is kept as evidence.
+A daemon of the run serves the card, by a folder that no other program knows. A client in its
+namespace `small` has a quarter of the SMs, which shows that it is in it. The names of the commands
+are those of R615; if R620 has others, its help is kept as evidence.
 """
 
 import os
@@ -40,7 +40,7 @@ class _Daemon:
     def ask(
         self, *words: str, user: int | None = None, before: Sequence[str] = ()
     ) -> tuple[bool, str]:
-        """Give it a command; return whether it was done, and what was said, in a line.
+        """Give it a command; return whether it succeeded, and the output, in a line.
 
         The words `before` start the program.
         """
@@ -59,7 +59,7 @@ class _Daemon:
 
 
 def _config(gpu: str, *, small: Sequence[str] = (), server: Sequence[str] = ()) -> str:
-    """Return a config with one server, and with a namespace of these lines, if there are any."""
+    """Return a config with one server, and with a namespace of these lines, if any."""
     namespace = [f"[servers.{_SERVER}.namespaces.{_SMALL}]", *small] if small else []
     lines = (
         'schema_version = "1.0"',
@@ -79,7 +79,7 @@ def _quarter(group: Path) -> tuple[str, ...]:
 
 @contextmanager
 def _group(run: Run) -> Iterator[Path]:
-    """Have a control group with one inside; LeftOut where MPS has no namespaces for groups."""
+    """Make a control group with one inside; LeftOut if MPS has no namespaces for groups."""
     with run.card.nvml() as library:
         version = library.driver_version()
     major = version.partition(".")[0]
@@ -98,7 +98,7 @@ def _inner(group: Path) -> Path:
 
 @contextmanager
 def _daemon(run: Run, config: str, before: Sequence[str] = ()) -> Iterator[_Daemon]:
-    """Have a daemon of protocol 3 with a config, started by the words `before`."""
+    """Run a daemon of protocol 3 with a config, started by the words `before`."""
     try:
         control = control_program(run.card.root)
     except SetupError as error:
@@ -162,7 +162,7 @@ def _sms(run: Run, daemon: _Daemon, group: Path | None = None, **more: str) -> i
     asks="mps3-group mps3-deeper",
 )
 def groups(run: Run) -> None:
-    """See which clients are in a group's namespace, also by a daemon that sees groups otherwise."""
+    """Check which clients are in a group's namespace, also for a daemon that sees other paths."""
     with _group(run) as group:
         config = _config(run.card.uuid, small=_quarter(group))
         with _daemon(run, config) as daemon:
@@ -224,7 +224,7 @@ def later(run: Run) -> None:
     asks="mps3-partition",
 )
 def partition(run: Run) -> None:
-    """See how many SMs a client has that names the wider partition of its server."""
+    """Check how many SMs a client has that names the wider partition of its server."""
     gpu = run.card.uuid
     with _group(run) as group:
         small = (
@@ -241,7 +241,7 @@ def partition(run: Run) -> None:
             _, listed = daemon.ask("sm-partition", "list", "--format=csv,noheader")
             run.note(f"sm-partition list: {listed}")
             own = _sms(run, daemon, group)
-            # The ids are whatever is listed: numbers, or the names themselves.
+            # The ids are as listed: numbers, or the names themselves.
             ids = {word for word in listed.replace(",", " ").split() if word.isalnum()}
             names = [f"{gpu}/{word}" for word in sorted(ids | {"wide"})]
             had = {name: _sms_or_why(run, daemon, group, name) for name in names}
@@ -269,7 +269,7 @@ def _sms_or_why(run: Run, daemon: _Daemon, group: Path, name: str) -> int | str:
     asks="mps3-root",
 )
 def root(run: Run) -> None:
-    """See whether a namespace's limit can be raised by root with namespaces of its own, and not."""
+    """Check whether root can raise a namespace's limit, with and without its own namespaces."""
     with (
         _group(run) as group,
         _daemon(run, _config(run.card.uuid, small=_quarter(group))) as daemon,

@@ -1,8 +1,8 @@
-"""The processes, mounts, control groups and files of a run, and how they are taken back.
+"""The processes, mounts, control groups and files of a run, and their removal.
 
 All processes of a run have a variable with its name, MPS daemons one with their folder, which is
 below the run's, and those of a container, also while it is being made, a control group with the
-run's name. So those of a run that was killed are found, and no others.
+run's name. So all processes of a killed run are found, and no others.
 """
 
 import os
@@ -24,14 +24,14 @@ _END_SECONDS = 20.0
 
 
 def of_run(run: str, folder: Path) -> set[int]:
-    """Return the PIDs of a run's processes, but for this one."""
+    """Return the PIDs of a run's processes, except this one."""
     ours = set(mps.processes(folder))
     for group in groups(run):
         with suppress(OSError):  # gone meanwhile
             ours |= {int(pid) for pid in (group / "cgroup.procs").read_text().split()}
     pids = {int(entry.name) for entry in Path("/proc").glob("[0-9]*")}
     ours |= {pid for pid in pids if environment_of(pid).get(MARK) == run}
-    return ours - {0, os.getpid()}  # 0 is one that this PID namespace does not have
+    return ours - {0, os.getpid()}  # 0 is a process outside this PID namespace
 
 
 def end_all(run: str, folder: Path) -> None:

@@ -1,8 +1,8 @@
-"""The questions that documentation leaves open, and what is known of their answers.
+"""The questions that documentation leaves open, and the known answers.
 
-`docs/hardware.md` has them as a table, which tests/unit/hack/test_hardware.py compares. What the
-simulator answers is what tests/contract/test_hardware_run.py sees it answer; it says nothing of a
-card.
+`docs/hardware.md` has them as a table, which tests/unit/hack/test_hardware.py compares. The
+simulator's answers are checked by tests/contract/test_hardware_run.py; they say nothing about
+cards.
 """
 
 from dataclasses import dataclass

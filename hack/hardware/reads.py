@@ -1,4 +1,4 @@
-"""Steps of the card's facts and settings: the inventory beside nvidia-smi's, slices, modes."""
+"""Steps about the card's facts and settings: inventory (against nvidia-smi), slices, modes."""
 
 from collections.abc import Iterator
 from xml.etree import ElementTree as ET
@@ -16,7 +16,7 @@ _SLICES = ("Default", "Short", "Medium", "Long")
 
 @step("inventory", "holds the driver's facts against nvidia-smi -q -x")
 def inventory(run: Run) -> None:
-    """Hold what the driver knows of each GPU against nvidia-smi's XML."""
+    """Compare what the driver knows about each GPU with nvidia-smi's XML."""
     card = run.card
     told = _smi_facts(run)
     seen = card.inventory

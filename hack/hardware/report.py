@@ -1,6 +1,6 @@
-"""What a run found, as JSON for programs and Markdown for people; without names of this very card.
+"""What a run found, as JSON for programs and Markdown for people, without identities of the card.
 
-UUIDs and serial numbers are left out unless a person asks for them: a report is to be passed on.
+UUIDs and serial numbers are left out unless a person asks for them, because reports are shared.
 """
 
 import json
@@ -31,7 +31,7 @@ _HIDDEN = "left out"
 def found(
     run: Run, *, identify: bool, interrupted: bool = True, has_ended: bool = False
 ) -> dict[str, Any]:
-    """Return all that a run found, as JSON has it; until it has ended, what it found so far."""
+    """Return all that a run found, or has found so far, for JSON."""
     report = {
         "format": FORMAT,
         "dra_driver": version("dra-driver"),

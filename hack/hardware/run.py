@@ -1,8 +1,8 @@
-"""One run: what was there is written down, steps are taken, and all is put back.
+"""One run: the card's state is recorded, steps are taken, and everything is undone.
 
-Steps get the run: the card, the stage with driver and API server, and where they leave evidence,
-durations and answers. However a run ends, `_put_back` is what takes it back; if the process is
-killed, that of the next one, from the journal.
+Steps get the run: the card, the stage with driver and API server, and a place for evidence,
+durations and answers. However a run ends, `_put_back` undoes it; if the process is killed, the next
+run does so from the journal.
 """
 
 import os
@@ -31,14 +31,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What a person wants of a run.
+    """The options of a run.
 
     Attributes:
         root: the driver root.
-        gpu: index or UUID of the card to be tried.
+        gpu: index or UUID of the card.
         allow: what may be changed.
         state: folder of the undo journal.
-        in_use: go on although others use the card.
+        in_use: continue although others use the card.
         groups: root of the control groups; None to look for it.
     """
 
@@ -52,17 +52,17 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One thing to be tried.
+    """One thing to try.
 
-    How a setting is taken back is known of the setting (card.py), so that no step has an undo of
-    its own that could be forgotten.
+    Each setting has its undo (card.py), so that no step has an undo of its own that could be
+    forgotten.
 
     Attributes:
         name: as `--only` takes it.
         does: what it does, as the end of a sentence that begins with its name.
         do: does it; raises LeftOut, Unexpected, or an error of the driver's or the testbed's.
-        changes: the settings that it changes; without leave for all of them it is left out.
-        also: what it changes besides where that is allowed.
+        changes: the settings that it changes; unless all of them are allowed it is left out.
+        also: what it also changes if that is allowed.
         asks: ids of the questions that it answers.
     """
 
@@ -74,7 +74,7 @@ class Step:
     asks: tuple[str, ...] = ()
 
     def changed(self, allowed: frozenset[Change]) -> frozenset[Change]:
-        """Return all that it changes with this leave; nothing where it is left out."""
+        """Return all that it changes, given what is allowed; nothing if it is left out."""
         return self.changes | (self.also & allowed) if self.changes <= allowed else frozenset()
 
 
@@ -111,9 +111,9 @@ class Run:
     differences: list[str] = field(default_factory=list)
 
     def __enter__(self) -> Self:
-        """Take an earlier run back, look at the card, and write down how it is.
+        """Undo an earlier run, look at the card, and record its state.
 
-        Raises ConflictError if others use the card, or run this.
+        Raises ConflictError if others use the card, or another run is at work.
         """
         with ExitStack() as stack:
             self._journal = Journal(self.wishes.state)
@@ -130,7 +130,7 @@ class Run:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Put everything back, and compare. What cannot be put back stays in the journal."""
+        """Undo everything, and compare. What cannot be undone stays in the journal."""
         with self._left:
             os.environ.pop(MARK, None)
             with suppress(TestbedError):  # what does not stop is killed
@@ -189,7 +189,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What the run is called in the environment of its processes, and in names."""
+        """The run's name in the environment of its processes, and in names."""
         return self._entry.run
 
     @property
@@ -204,7 +204,7 @@ class Run:
 
     @property
     def stage(self) -> Stage:
-        """Driver, kubelet's socket and API server, from the first need on."""
+        """Driver, kubelet's socket and API server, started at the first use."""
         if self._stage is None:
             self._stage = Stage(self.folder / "stage", self.card, self.mark)
             self._stage.start()
@@ -229,11 +229,11 @@ class Run:
         self._outcome.answers[question] = sentence
 
     def reached(self, what: str) -> None:
-        """Pass a point inside of a step, where something is not as it was."""
+        """Pass a point inside a step, at which something is changed."""
         self.at(f"{what} in {self._outcome.step}")
 
     def makes(self, place: Mig, uuid: str = "") -> None:
-        """Note that a MIG device is about to be made, or, with its UUID, that it was."""
+        """Note that a MIG device will be made, or, with its UUID, that it was."""
         made = Made(profile_id=place.profile_id, start=place.placement.start, uuid=uuid)
         self._entry = self._journal.make(self._entry, made)
 
@@ -244,7 +244,7 @@ class Run:
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
-        """Keep how long something takes."""
+        """Record how long something takes."""
         before = time.monotonic()
         yield
         self._outcome.timings[what] = time.monotonic() - before
@@ -252,7 +252,7 @@ class Run:
     # Steps
 
     def take(self, step: Step) -> Outcome:
-        """Take a step and put back what it changed; whatever it raises becomes its outcome."""
+        """Take a step and undo what it changed; whatever it raises becomes its outcome."""
         self._outcome = outcome = Outcome(step=step.name)
         self.outcomes.append(outcome)
         before = time.monotonic()
@@ -295,7 +295,7 @@ class Run:
 
 
 def restore_leftovers(journal: Journal, say: Say, patience: float = PATIENCE) -> bool:
-    """Take back a run that was killed; False if there is none. Raises DriverError if it cannot."""
+    """Undo a killed run; return False if there is none. Raises DriverError if that fails."""
     entry = journal.read()
     if entry is None:
         return False
@@ -314,7 +314,7 @@ def restore_leftovers(journal: Journal, say: Say, patience: float = PATIENCE) ->
 
 
 def _put_back(entry: Entry, journal: Journal, card: Card) -> list[str]:
-    """Put everything of a run back; return what is not as it was. Forgets the journal."""
+    """Undo everything of a run; return what is not as it was. Removes the journal."""
     processes.end_all(entry.run, entry.folder)
     processes.remove_groups(entry.run)
     _remove_group(entry, card)

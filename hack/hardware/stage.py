@@ -1,7 +1,7 @@
 """A node for the card: the driver as a process, the kubelet's side of its socket, an API server.
 
-The API server is that of the contract tests, in this process; nothing of a cluster's is touched,
-and all files are below one folder.
+The API server is that of the contract tests, in this process; no cluster is touched, and all files
+are below one folder.
 """
 
 import os
@@ -26,7 +26,7 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A claim that is prepared, and the CDI devices that its containers get."""
+    """A prepared claim, and the CDI devices that its containers get."""
 
     name: ClaimName
     cdi_devices: tuple[str, ...]
@@ -36,7 +36,7 @@ class Stage:
     """Start it before use, and stop it."""
 
     def __init__(self, folder: Path, card: Card, mark: Mapping[str, str]) -> None:
-        """Take a folder to be made, and the variable that all processes are to have."""
+        """Take a folder to make, and the variable of all processes."""
         self.card = card
         self._mark = dict(mark)
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ class Stage:
         self._kubelet.register(driver=self.driver)
 
     def set_driver(self, **settings: str) -> None:
-        """Have the driver run with further settings, by their variables."""
+        """Run the driver with further settings, by their variables."""
         if settings.items() <= self.driver.env.items():
             return
         self._stop_driver()
@@ -112,7 +112,7 @@ class Stage:
         ]
 
     def wait_device(self, prefix: str) -> str:
-        """Wait until a device whose name begins so is published; return the first's name."""
+        """Wait until a device whose name begins like this is published; return its name."""
 
         def look() -> str | None:
             self.driver.check_running()
@@ -122,7 +122,7 @@ class Stage:
         return wait_until(look, f"a device {prefix}… in a slice", timeout=_SECONDS, interval=0.05)
 
     def prepare(self, devices: Sequence[str], config: Object | None = None) -> Prepared:
-        """Prepare a claim that was given devices. Raises TestbedError with the driver's words."""
+        """Prepare an allocated claim. Raises TestbedError with the driver's words."""
         self._numbers += 1
         name = ClaimName(
             namespace="default", name=f"claim-{self._numbers}", uid=f"uid-{self._numbers}"

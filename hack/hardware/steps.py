@@ -1,4 +1,4 @@
-"""The engine's values: what a step may change and make, and what came of it."""
+"""The run's values: what a step may change and make, and its outcome."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from dra_driver.devices.model import BareInstance, Instance
 
 
 class Change(StrEnum):
-    """What a step may change for as long as it takes, if a person agrees."""
+    """What a step may change while it lasts, if a person allows it."""
 
     TIME_SLICE = "time-slice"
     COMPUTE_MODE = "compute-mode"
@@ -39,12 +39,12 @@ class LeftOut(Exception):  # noqa: N818  # no error: the step has nothing to do 
 
 
 class Unexpected(Exception):  # noqa: N818  # as an assertion, in words for people
-    """The step found something else than it should; the text says what."""
+    """The step found something that it should not; the text says what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """A MIG device of the run, by its profile's id and its start. No UUID: it is to be made."""
+    """A MIG device of the run, by its profile's id and its start; without UUID until it is made."""
 
     profile_id: int
     start: int
@@ -56,9 +56,9 @@ class Made:
         return self.profile_id, self.start
 
     def is_it(self, instance: Instance) -> bool:
-        """Whether it is what was found; half a device at its place is, too.
+        """Whether it is the one that was found; so is an unfinished device at its place.
 
-        If UUIDs are made of the place, as on simulated cards, whatever is in its place is it.
+        If UUIDs depend on the place, as on simulated cards, any device at its place is it.
         """
         if (instance.profile.id, instance.placement.start) != self.place:
             return False
@@ -67,7 +67,7 @@ class Made:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What came of a step: `seconds` of all of it, and of its parts by name."""
+    """The outcome of a step: `seconds` of all of it, and of its parts by name."""
 
     step: str
     verdict: Verdict = Verdict.PASSED
@@ -78,6 +78,6 @@ class Outcome:
     answers: dict[str, str] = field(default_factory=dict)
 
     def sentence(self) -> str:
-        """Say it in a line."""
+        """Return it in a line."""
         why = f": {self.reason}" if self.reason else ""
         return f"{self.step}: {self.verdict} in {self.seconds:.1f} s{why}"

@@ -1,1 +1,1 @@
-"""Builds the driver's image where no registry can be reached, and looks into what was built."""
+"""Builds the driver's image without a registry, and inspects images."""

@@ -1,4 +1,4 @@
-"""`python hack/image`: build the driver's image, and look into what was built.
+"""`python hack/image`: build the driver's image, and inspect images.
 
 See docs/image.md.
 """

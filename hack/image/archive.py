@@ -1,9 +1,9 @@
 """Image archives: one image layout of OCI in a tar.
 
 In: a layout in a folder, as buildah writes it, or an archive by any builder, also with several
-architectures. Out: an archive that containerd imports under the image's name, the same to the byte
-for the same layout; or the root file system of each image in an archive, its layers laid over each
-other.
+architectures. Out: an archive that containerd imports under the image's name, byte for byte the
+same for the same layout; or the root file system of each image in an archive, with all layers
+applied.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ _ALL_HIDDEN = ".wh..wh..opq"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One path of an image's root file system; of a hard link, what it leads to."""
+    """One path of an image's root file system; a hard link counts as its target."""
 
     info: tarfile.TarInfo
     content: bytes
@@ -43,7 +43,7 @@ class Image:
         arch: the architecture it is for, as Go names it.
         digest: of its manifest.
         config: how it is run: user, environment, entry point, labels.
-        download: bytes of its layers as a registry has them.
+        download: bytes of its layers in a registry.
         members: its root file system by path, without the leading slash.
     """
 
@@ -60,7 +60,7 @@ class Image:
 
 
 def write(layout: Path, archive: Path, name: str) -> None:
-    """Write an image layout that holds one image as an archive, under a name.
+    """Write an image layout with one image as an archive, under a name.
 
     Raises ImageError if the layout has none, or several.
     """
@@ -93,7 +93,7 @@ def read(archive: Path) -> list[Image]:
 
 
 def unpack(image: Image, folder: Path) -> None:
-    """Lay an image's files out in a folder, with their modes."""
+    """Write an image's files into a folder, with their modes."""
     for path, member in sorted(image.members.items()):
         _lay_out(member, folder / path)
 

@@ -1,9 +1,9 @@
 """Builds images with Debian's buildah, without a registry and without a daemon.
 
 In: a recipe. Out: an archive, kept in the user's cache under the recipe's key. The base image is
-made with debootstrap and stands under the name that the Dockerfile gives it. Each build has a
-storage of its own, which goes away with it; whatever runs in a build is confined by chroot, so root
-is needed, but no user namespaces, and no control groups.
+made with debootstrap and has the name that the Dockerfile gives it. Each build has a storage of its
+own, which is removed afterwards; a build runs in a chroot, so root is needed, but no user
+namespaces, and no control groups.
 """
 
 import fcntl
@@ -26,27 +26,27 @@ MIRROR = "http://deb.debian.org/debian"
 """As in debian.sources of the base image; packages are verified by Debian's keys."""
 
 KEPT = 6
-"""Archives: two builds of driver and simulator, and one of another architecture each."""
+"""How many archives are kept: two of driver and simulator, one of each for the other platform."""
 
 _PATIENCE_S = 1800
 _CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 _PROGRAMS = ("buildah", "debootstrap")
-"""And the packages that have them."""
+"""The packages that have these programs."""
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Where this user's images are kept."""
+    """Return where this user's images are kept."""
     base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/root"), ".cache")
     return Path(base) / "dra-driver" / "image"
 
 
 @dataclass(slots=True, kw_only=True)
 class Builder:
-    """Builds what is not in the cache. Two processes may build at once: one waits for the other.
+    """Builds what is not in the cache. Of two processes that build, one waits for the other.
 
     Attributes:
         cache: folder for archives and the base, made if missing.
-        say: told of each step that takes long.
+        say: called with a text for each step that takes long.
         environment: where PATH, PIP_CERT and SSL_CERT_FILE are looked up.
     """
 
@@ -57,7 +57,7 @@ class Builder:
     def archive(self, recipe: Recipe, *, fresh: bool = False) -> Path:
         """Return the archive of a recipe's image, built if it is not there, or again.
 
-        Raises ImageError if it cannot be built; the text has the end of what the build said.
+        Raises ImageError if it cannot be built; the text has the end of the build's output.
         """
         kept = self.cache / f"{recipe.target}-{recipe.arch}-{recipe.key}.tar"
         if kept.exists() and not fresh:
@@ -115,7 +115,7 @@ class Builder:
             made.replace(kept)
 
     def _base(self) -> Path:
-        """The base image's files as a tar; of this machine's architecture, as the build runs it."""
+        """The base image's files as a tar, for this machine's architecture, on which it runs."""
         kept = self.cache / f"base-{SUITE}.tar"
         if kept.exists():
             return kept
@@ -130,13 +130,13 @@ class Builder:
         return kept
 
     def _secrets(self) -> list[str]:
-        """The bundle of certificates that this machine trusts, should a proxy read TLS."""
+        """The bundle of certificates that this machine trusts, for proxies that intercept TLS."""
         chosen = self.environment.get("PIP_CERT") or self.environment.get("SSL_CERT_FILE")
         bundle = Path(chosen or _CA_BUNDLE)
         return [f"--secret=id=ca,src={bundle}"] if bundle.is_file() else []
 
     def _clear_half_builds(self) -> None:
-        """Remove what a build that was killed has left; only the lock's holder builds."""
+        """Remove what a killed build has left; only the holder of the lock builds."""
         for folder in (*self.cache.glob(".build.*"), *self.cache.glob(".base.*")):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -193,20 +193,20 @@ class _Buildah:
         words = [
             *("--isolation=chroot", "--pull-never", "--timestamp=0", *secrets),
             *(f"--platform=linux/{recipe.arch}", f"--target={recipe.target}", f"--tag={NAME}"),
-            # Said by name, or this buildah looks for a base of the target's architecture.
+            # Given by name, or this buildah looks for a base of the target's architecture.
             f"--build-arg=BUILDPLATFORM=linux/{own_architecture()}",
             *(f"--build-arg=BASE={BASE}", f"--build-arg=VERSION={version(recipe.repository)}"),
         ]
         self._do("build", *words, ".", folder=recipe.repository)
 
     def layout(self) -> Path:
-        """Write the image that was built as an image layout; return its folder."""
+        """Write the built image as an image layout; return its folder."""
         layout = self.folder / "layout"
         self._do("push", NAME, f"oci:{layout}")
         return layout
 
     def _do(self, verb: str, *words: str, folder: Path = Path("/")) -> None:
-        # Copies of whole layers, and not overlays, which cannot lie on a container's own overlay.
+        # Copies of whole layers, because overlays do not work on a container's own overlay.
         storage = [f"--root={self.folder}/storage", f"--runroot={self.folder}/run"]
         scratch = ["env", f"TMPDIR={self.folder}"]
         self.run([*scratch, "buildah", *storage, "--storage-driver=vfs", verb, *words], folder)

@@ -14,7 +14,7 @@ from image.recipe import ARCHITECTURES, NAME, TARGETS, Recipe, own_architecture,
 
 
 def main(words: Sequence[str]) -> int:
-    """Run one command; return 1 when it failed or an image is not as it shall be."""
+    """Run one command; return 1 if it failed or an image breaks a rule."""
     options = _options(words)
     try:
         return int(options.run(options))

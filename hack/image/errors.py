@@ -1,5 +1,5 @@
-"""What can go wrong with an image, for the person who asked for it."""
+"""Errors about images, for users."""
 
 
 class ImageError(Exception):
-    """The text says what did not work, and what to do."""
+    """The text says what failed, and what to do."""

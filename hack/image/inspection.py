@@ -1,9 +1,9 @@
-"""What an image for clusters must not hold, and what it must.
+"""What an image for clusters must not contain, and what it must.
 
-In: the files of an image. Out: one complaint for each thing that is wrong. The rules name what an
-attacker or an auditor looks for (compilers, package managers, set-user-ID programs, files that
-everybody may change), what makes an image larger than it need be (caches, tests, sources), and what
-a pod with a read-only root that may run as any user relies on.
+In: the files of an image. Out: one complaint for each thing that is wrong. The rules are about what
+an attacker or an auditor looks for (compilers, package managers, set-user-ID programs, files that
+everybody may change), what makes an image needlessly large (caches, tests, sources), and what a pod
+with a read-only root and any user needs.
 """
 
 import re
@@ -41,7 +41,7 @@ _UNWANTED: Mapping[str, re.Pattern[str]] = {
 
 
 def complaints(image: Image) -> list[str]:
-    """What is wrong with an image for clusters; nothing if it is as it shall be."""
+    """Return what is wrong with an image for clusters."""
     problems = [f"/{path} is missing" for path in _PRESENT if path not in image.members]
     for path, member in sorted(image.members.items()):
         problems += _of_path(path, member)
@@ -78,9 +78,9 @@ def _of_mode(path: str, member: Member) -> Iterator[str]:
 
 
 def _without_byte_code(image: Image) -> Iterator[str]:
-    """Python's modules are compiled, and by way of a hash that is never checked.
+    """Check that Python's modules are compiled, with hashes that are never checked.
 
-    Else Python compiles them at each start, as it cannot write to a read-only root.
+    Otherwise Python compiles them at each start, because it cannot write to a read-only root.
     """
     sources = {path for path in image.members if _is_module(path)}
     compiled: Callable[[str], str] = lambda path: (  # noqa: E731

@@ -1,8 +1,8 @@
-"""What an image is made from, and the key under which it is kept.
+"""What an image is made from, and its key in the cache.
 
 In: the repository, an architecture, a target of the Dockerfile. Out: the files that the build may
-read, and a digest of all that decides what is built. Debian's packages are not part of it: they
-are the newest at the time of the build, and a kept image keeps the ones it was built with.
+read, and a digest of everything that determines the image. Debian's packages are not part of it:
+they are the newest at the time of the build, and a cached image keeps the ones it was built with.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _LEFT_OUT = {
     "driver": ("dra_driver/bench/", "dra_driver/simulator/"),
     "simulator": ("dra_driver/bench/",),
 }
-"""Distributions that do not go into an image, so that changes of them build none."""
+"""Distributions that are in no image, so that their changes cause no builds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,18 +40,18 @@ class Recipe:
 
     @property
     def tag(self) -> str:
-        """The tag that the manifests use; the simulator's says that it is that."""
+        """The tag that the manifests use; the simulator's has a suffix."""
         own = version(self.repository)
         return own if self.target == "driver" else f"{own}-{self.target}"
 
     @property
     def reference(self) -> str:
-        """The image's full name, as container runtimes complete the one in the manifests."""
+        """The image's full name, to which container runtimes complete the one in the manifests."""
         return f"docker.io/library/{NAME}:{self.tag}"
 
     @property
     def key(self) -> str:
-        """Digest of all files and settings that decide what is built."""
+        """Digest of all files and settings that determine the image."""
         digest = hashlib.sha256(f"{self.target} {self.arch}\n".encode())
         for path in sources(self.repository):
             if path.startswith(_LEFT_OUT[self.target]):
@@ -67,11 +67,11 @@ own_architecture = arch_of_this_machine
 
 
 def version(repository: Path = REPOSITORY) -> str:
-    """The project's version, as pyproject.toml says it."""
+    """The project's version in pyproject.toml."""
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
     return str(project["version"])
 
 
 def sources(repository: Path) -> list[str]:
-    """The files that decide what is built and that git knows or would add, sorted."""
+    """The files that determine the image and that git knows or would add, sorted."""
     return tracked(repository, *_DECIDING)

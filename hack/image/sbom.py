@@ -1,8 +1,8 @@
 """An image's software bill of materials, as CycloneDX JSON.
 
-In: an image's files, of which Debian's package descriptions and Python's distribution metadata say
-what is there. Out: a document that names each package with version, licence and package URL. It is
-read from the image itself, not from the lock file, so that it says what is there.
+In: an image's files, with Debian's package descriptions and Python's distribution metadata. Out: a
+document that names each package with version, licence and package URL. It is read from the image
+itself, not from the lock file, so that it lists what is really there.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""`python hack/mutants`: small faults in the rooms that must not break, and which no test sees.
+"""`python hack/mutants`: small faults in the folders that must not break, and which survive.
 
 See docs/testing.md. Exit status 2: it could not be run.
 """

@@ -1,9 +1,9 @@
 """A place where faulty code can do no harm: nothing of it is left, and nothing else is touched.
 
-Runs a function in a process group of its own, for so long and no longer. For root, who could do the
-greatest harm, it also has its own PIDs, so that whatever it started ends with it and it can signal
-nobody else, and its own mounts, where only the folders that it is given can be written. An ordinary
-user, or root in most containers, may not make these and goes without.
+Runs a function in a process group of its own, with a time limit. For root, who could do the most
+harm, it also has its own PIDs, so that everything it started ends with it and it can signal nobody
+else, and its own mounts, where only given folders are writable. Ordinary users, and root in most
+containers, cannot have these.
 """
 
 import ctypes
@@ -29,10 +29,10 @@ _OUT_OF_CPU = 128 + signal.SIGXCPU
 
 
 class Limit:
-    """How long a function may take, which it may put off itself as it gets on.
+    """How long a function may take; it may extend the limit itself as it proceeds.
 
-    What counts is the CPU time of each process, for the machine may be busy. Seconds on the wall
-    are for what waits and never ends.
+    The CPU time of each process counts, because the machine may be busy. The limit of wall-clock
+    time is for code that waits forever.
     """
 
     def __init__(self, *, cpu: float, wall: float) -> None:
@@ -41,23 +41,23 @@ class Limit:
         self._end[0] = time.monotonic() + wall
 
     def begin(self) -> None:
-        """Have the limit of CPU time hold for this process and those that it starts."""
+        """Apply the limit of CPU time to this process and those that it starts."""
         most = resource.getrlimit(resource.RLIMIT_CPU)[1]
         resource.setrlimit(resource.RLIMIT_CPU, (max(1, math.ceil(self._cpu)), most))
 
     def put_off(self, *, cpu: float, wall: float) -> None:
-        """Give this process as much from now on."""
+        """Start this process's limit again from now on."""
         self._cpu = time.process_time() + cpu
         self._end[0] = time.monotonic() + wall
         self.begin()
 
     def is_over(self) -> bool:
-        """Tell whether the seconds on the wall are over."""
+        """Tell whether the wall-clock time is over."""
         return time.monotonic() >= self._end[0]
 
 
 def run(work: Callable[[], int], *, limit: Limit, writable: Sequence[Path], log: Path) -> int:
-    """Return what the function does, at least 0, or LATE when it took too long."""
+    """Return the function's result, at least 0, or LATE if it took too long."""
     child = os.fork()
     if child == 0:
         _end_with(lambda: _apart(lambda: _shut_in(work, limit, writable), log))
@@ -73,7 +73,7 @@ def run(work: Callable[[], int], *, limit: Limit, writable: Sequence[Path], log:
 
 
 def fork(work: Callable[[], int], *, log: Path) -> int:
-    """Run a function without a fault beside this process, until it is ended; return its PID."""
+    """Run a function without a fault in another process, until it is ended; return its PID."""
     child = os.fork()
     if child == 0:
         _end_with(lambda: _apart(work, log))
@@ -81,7 +81,7 @@ def fork(work: Callable[[], int], *, log: Path) -> int:
 
 
 def end(child: int) -> None:
-    """End a process that was forked, with those that it holds."""
+    """End a forked process and those that it started."""
     _kill(child)
     os.waitpid(child, 0)
 
@@ -94,13 +94,13 @@ def _kill(session: int) -> None:
 
 
 def _exit_status(status: int) -> int:
-    """A signal's number comes as shells have it."""
+    """Return an exit status; a signal's number as in shells."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
 def _end_with(work: Callable[[], int]) -> None:
-    """End this forked process with what the function returns."""
+    """End this forked process with the function's result as its status."""
     status = _BROKEN
     try:
         status = work()
@@ -138,7 +138,7 @@ def _shut_in(work: Callable[[], int], limit: Limit, writable: Sequence[Path]) ->
 
 
 def _shut(writable: Sequence[Path]) -> None:
-    """Leave nothing writable but these folders and what is a mount already."""
+    """Leave nothing writable except these folders and existing mounts."""
     _libc("mount", b"none", b"/", None, _RECURSIVE | _PRIVATE, None)
     for folder in writable:
         name = os.fsencode(folder)
@@ -148,7 +148,7 @@ def _shut(writable: Sequence[Path]) -> None:
 
 
 def _first_process(work: Callable[[], int], writable: Sequence[Path]) -> int:
-    """Be the parent of all orphans until the function, in a process beside this one, has ended."""
+    """Be the parent of all orphans until the function, in another process, has ended."""
     _libc("prctl", _DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
     _shut(writable)
     child = os.fork()

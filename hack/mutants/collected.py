@@ -1,8 +1,8 @@
 """A process that has imported a room and collected its tests once, and tries faults in forked ones.
 
-It holds no fault itself. For each that it is asked about it forks a process into a cell, gives the
-functions there their faulty code, and runs tests. Importing and collecting are most of what a fault
-takes otherwise.
+It contains no fault itself. For each fault it forks a process into a cell, gives the functions
+there their faulty code, and runs tests. This saves importing and collecting, which would take most
+of the time.
 """
 
 import gc
@@ -23,7 +23,7 @@ _LOG = "collected.log"
 
 
 class Collected:
-    """The process, for the one that asks it."""
+    """The process, as its parent sees it."""
 
     def __init__(self, place: Place, sources: Sequence[str], tests: Sequence[str]) -> None:
         self._place = place
@@ -37,7 +37,7 @@ class Collected:
         self._answer()
 
     def ask(self, module: str, texts: tuple[str, str], tests: Mapping[str, Cost]) -> int | None:
-        """Return how tests end with a fault; None if it cannot be had without a new import."""
+        """Return how tests end with a fault; None if the fault needs a new import."""
         self._questions.send((str(self._place.tree / module), texts, dict(tests)))
         answer: int | None = self._answer()
         return answer
@@ -56,7 +56,7 @@ class Collected:
 
 
 class _Desk(observed.Hypothesis):
-    """A plugin that runs no test in this process, but answers what it is asked."""
+    """A plugin that runs no test in this process, but in forked ones, on request."""
 
     def __init__(self, questions: Connection, place: Place, files: Sequence[str]) -> None:
         self._questions = questions
@@ -67,7 +67,7 @@ class _Desk(observed.Hypothesis):
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         if session.testsfailed:
             return True  # a file could not be imported; the log says why
-        # Forked processes each have their own: what one that was ended wrote is in no other's.
+        # Each forked process has its own, without the output of processes that were ended.
         session.config.pluginmanager.getplugin("capturemanager").stop_global_capturing()
         functions = live(self._files)
         gc.collect()
@@ -100,7 +100,7 @@ class _Desk(observed.Hypothesis):
 
 
 def _run(session: pytest.Session, asked: observed.Asked) -> int:
-    """Run tests as pytest does, until one fails; what it sets up is gone with this process."""
+    """Run tests as pytest does, until one fails; fixtures end with this process."""
     plugins = session.config.pluginmanager
     plugins.getplugin("capturemanager").start_global_capturing()
     plugins.register(asked)

@@ -19,7 +19,7 @@ _HEAD = "| room | mutants | tried | killed | late | score |\n|---|---|---|---|--
 
 
 def main(words: Sequence[str]) -> int:
-    """Try mutants; print what came of them. Return 2 when that cannot be done."""
+    """Try mutants; print the results. Return 2 if that is impossible."""
     options = _options(words)
     observed.import_early()
     base = os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME", "/root"), ".cache")
@@ -55,7 +55,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _tried(trials: Trials, options: argparse.Namespace, until: float) -> tuple[list[Result], int]:
-    """Return what is known of a room's sample in the end, and how many mutants there are."""
+    """Return the results of a room's sample, and how many mutants there are."""
     mutants, every = trials.drawn(options.seed, options.sample)
     if not options.report:
         for count, result in enumerate(trials.run(mutants, until), start=1):

@@ -10,7 +10,7 @@ from tracked import tracked
 
 
 def bring_up_to_date(repository: Path, tree: Path) -> None:
-    """Make the copy what the checkout is: every file that git knows or would add, and no other."""
+    """Update the copy: every file of the checkout that git knows or would add, and no other."""
     names = {*tracked(repository)}
     for name in names:
         source, copy = repository / name, tree / name
@@ -18,16 +18,16 @@ def bring_up_to_date(repository: Path, tree: Path) -> None:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, copy)
     for path in [path for path in tree.rglob("*") if path.is_file() or path.is_symlink()]:
-        # What Python compiled stays: it is looked at again only while its source is the same.
+        # What Python compiled stays: it is only used while its source is the same.
         if str(path.relative_to(tree)) not in names and path.suffix != ".pyc":
             path.unlink()
 
 
 @contextmanager
 def faulty(path: Path, text: str) -> Iterator[None]:
-    """Have another text in a file of the copy for a while.
+    """During a block, have another text in a file of the copy.
 
-    The file is a second older than it was, so that Python does not take what it compiled before.
+    The file is made a second older, so that Python does not use what it compiled before.
     """
     was, stat = path.read_bytes(), path.stat()
     path.write_text(text)

@@ -1,8 +1,8 @@
 """Small faults for a module: a condition turned round, an argument dropped, a call left out.
 
 In: a module's text. Out: its mutants, each with the lines that a test has to run to notice it, and
-the whole text with this one fault. Most operators are mutmut's. Not touched is what no test could
-hold against the code: annotations, decorators, imports, and what log lines say.
+the whole text with this one fault. Most operators are mutmut's. Annotations, decorators, imports
+and texts of log lines are left alone, because no test should notice changes there.
 """
 
 from collections import Counter
@@ -23,18 +23,18 @@ _QUIET = (
     | m.ImportFrom()
     | m.Call(func=m.Attribute(value=m.Name("log") | m.Attribute(attr=m.Name("_log"))))
     | m.Call(func=m.Name("assert_never") | m.Name("TypeVar") | m.Name("NewType") | m.Name("cast"))
-    # What keeps two lists of one length together in tests is no branch of its own.
+    # Code that checks that two lists have the same length is no branch of its own.
     | m.Arg(keyword=m.Name("strict"))
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One fault. Its key names it as long as the module's text stays what it is."""
+    """One fault. Its key names it as long as the module's text stays the same."""
 
     key: str
     lot: str
-    """Draws it: the same as long as its statement stays what it is, wherever that stands."""
+    """Decides whether it is drawn: the same while its statement is the same, at any place."""
     module: str
     line: int
     last: int
@@ -42,11 +42,11 @@ class Mutant:
     old: cst.CSTNode | str
     new: cst.CSTNode | str
     fault: str = ""
-    """What is wrong, if a person wrote it."""
+    """What is wrong, if a person wrote the fault."""
 
 
 def _left_out(node: cst.Expr) -> Iterable[cst.CSTNode]:
-    """A call whose answer nobody takes, left out."""
+    """A call whose result is not used, left out."""
     if isinstance(node.value, cst.Call) and not m.matches(node.value, _QUIET):
         yield cst.Pass()
 
@@ -56,14 +56,14 @@ def _not_raised(_: cst.Raise) -> Iterable[cst.CSTNode]:
 
 
 def _turned_round(node: cst.If | cst.While) -> Iterable[cst.CSTNode]:
-    """A condition that is no comparison, which other operators turn round."""
+    """A condition that is no comparison, because other operators negate those."""
     if isinstance(node.test, cst.Name | cst.Attribute | cst.Call | cst.NamedExpr):
         test = cst.parse_expression(f"not ({cst.Module([]).code_for_node(node.test)})")
         yield node.with_changes(test=test)
 
 
 def _misspelt(node: cst.BaseString) -> Iterable[cst.CSTNode]:
-    """The first of mutmut's three ways: a test that notices one notices all."""
+    """The first of mutmut's three variants: a test that notices one notices all."""
     yield from list(operator_string(node))[:1]
 
 
@@ -89,7 +89,7 @@ class Module:
         self._digest = sha256(text.encode()).hexdigest()[:10]
 
     def mutants(self) -> list[Mutant]:
-        """Return all there are, in the order of the text."""
+        """Return all mutants, in the order of the text."""
         visitor = _Visitor()
         self._tree.visit(visitor)
         alike = Counter[str]()
@@ -130,7 +130,7 @@ class Module:
 
 
 class _Visitor(cst.CSTVisitor):
-    """Collects what the operators make of each node; knows in which statement it is."""
+    """Collects the operators' results for each node; knows in which statement it is."""
 
     METADATA_DEPENDENCIES = (PositionProvider,)
 

@@ -1,7 +1,7 @@
 """Runs pytest on a copy of the repository: once to see what each test runs, then with a fault.
 
-Third-party packages were imported before this process was forked; the project's own are imported in
-it, from the copy.
+Third-party packages were imported before this process was forked; the project's own are imported
+in it, from the copy.
 """
 
 import importlib
@@ -24,13 +24,13 @@ from mutants import cell
 _NO_TEST = ""
 """Coverage's context of what runs before the first test."""
 _CPU_S, _WALL_S = 2.0, 20.0
-"""A test that takes longer is not asked: three hundred mutants have to be tried in an hour. Its
-time is that of the CPU, for the machine may be busy."""
+"""Tests that take longer are not used, because three hundred mutants have to be tried in an hour.
+CPU time counts, because the machine may be busy."""
 _RECORDED_S = 60.0
-"""CPU time of a test that is recorded. It is not asked, but may take so long."""
+"""The most CPU time of a test while it is recorded, even if it is not used."""
 LEAST_CPU_S, LEAST_WALL_S = 5.0, 25.0
 _TIMES_CPU, _TIMES_WALL = 5, 10
-"""A test with a fault may take so many times longer than without, and at least so long."""
+"""How many times longer a test may take with a fault than without, and how long at least."""
 
 _EARLY = ("grpc", "httptools", "jsonschema", "prometheus_client", "pydantic")
 _WORDS = (
@@ -41,13 +41,13 @@ _PATHS = (".", "api", "hack", "tests")
 
 
 def import_early() -> None:
-    """Import here what each of the forked processes would import, too."""
+    """Import here what all forked processes would import."""
     for name in _EARLY:
         importlib.import_module(name)
 
 
 Cost = tuple[float, float]
-"""Seconds of CPU that a test takes without a fault, and seconds on the wall."""
+"""CPU and wall-clock seconds that a test takes without a fault."""
 
 
 class CannotRunError(Exception):
@@ -66,7 +66,7 @@ class Place:
 
     @property
     def asked(self) -> Path:
-        """Where the name of the test that was begun last is."""
+        """The file with the name of the test that began last."""
         return self.scratch / "asked"
 
     def run(self, work: Callable[[], int], limit: cell.Limit, log: str) -> int:
@@ -77,7 +77,7 @@ class Place:
         return status
 
     def ask(self, tests: Mapping[str, Cost], work: Callable[[], int], limit: cell.Limit) -> int:
-        """Run a function that asks tests; what ends before the first counts as its failure."""
+        """Run a function that runs tests; an end before the first counts as its failure."""
         self.asked.write_text(next(iter(tests)))
         return self.run(work, limit, "mutant.log")
 
@@ -98,7 +98,7 @@ def ask(place: Place, tests: Mapping[str, Cost], limit: cell.Limit) -> int:
 
 
 def run(place: Place, files: Sequence[str], plugin: object, words: Sequence[str] = ()) -> int:
-    """Have pytest import the files and do with their tests what the plugin says."""
+    """Have pytest import the files and treat their tests as the plugin says."""
     _settle(place.tree, place.scratch)
     base = f"--basetemp={place.scratch}/t"
     return int(pytest.main([*_WORDS, *words, base, *files], [plugin]))
@@ -111,7 +111,7 @@ def write_no_bytecode() -> None:
 
 
 def _settle(tree: Path, scratch: Path) -> None:
-    """Have this process, and those it starts, see the copy as their repository."""
+    """Let this process, and those it starts, see the copy as their repository."""
     os.chdir(tree)
     here = str(Path(__file__).parents[1])
     paths = [str(tree / path) for path in _PATHS[:2]]
@@ -126,12 +126,12 @@ def _settle(tree: Path, scratch: Path) -> None:
 
 
 def _cpu() -> float:
-    """Seconds of CPU that this process has had, and those it started that have ended."""
+    """CPU seconds of this process and of its ended children."""
     return sum(os.times()[:4])
 
 
 class Hypothesis:
-    """Examples as ever, but the first that fails will do: nobody reads the smallest."""
+    """The usual examples, but the first failure is enough: nobody reads the smallest one."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
@@ -172,7 +172,7 @@ class Recorder(Hypothesis):
             self._failed.add(report.nodeid)
 
     def seen(self, tree: Path) -> dict[str, object]:
-        """Return cost and lines of each test that is fit to be asked, and what importing ran."""
+        """Return cost and lines of each usable test, and the lines that imports ran."""
         self._coverage.stop()
         data = self._coverage.get_data()
         lines: dict[str, dict[str, list[int]]] = {}
@@ -193,7 +193,7 @@ class Recorder(Hypothesis):
 
 
 class Asked(Hypothesis):
-    """A plugin that runs the tests named, in this order, and writes down which one it is at."""
+    """A plugin that runs the named tests, in this order, and records the current one."""
 
     def __init__(self, tests: Mapping[str, Cost], output: Path, limit: cell.Limit) -> None:
         self._tests = tests
@@ -206,7 +206,7 @@ class Asked(Hypothesis):
         items[:] = self.chosen(items)
 
     def chosen(self, items: Sequence[pytest.Item]) -> list[pytest.Item]:
-        """Return the tests that were named, in their order."""
+        """Return the named tests, in their order."""
         known = {item.nodeid: item for item in items}
         return [known[name] for name in self._tests if name in known]
 

@@ -1,4 +1,4 @@
-"""A fault as new code for functions that live already, so that nothing has to be imported again.
+"""A fault as new code for existing functions, so that nothing has to be imported again.
 
 In: a module's text without the fault and with it. Out: the functions of this process whose code the
 fault changes, each with its new code; or nothing if what differs runs at import, as a constant, the
@@ -12,7 +12,7 @@ from inspect import CO_OPTIMIZED
 from types import CodeType, FunctionType
 
 Live = Mapping[str, Sequence[FunctionType]]
-"""The functions of each file, among them what decorators and properties hold."""
+"""The functions of each file, also those in decorators and properties."""
 
 
 def live(files: Sequence[str]) -> Live:
@@ -27,7 +27,7 @@ def live(files: Sequence[str]) -> Live:
 def patches(
     file: str, texts: tuple[str, str], functions: Live
 ) -> Sequence[tuple[FunctionType, CodeType]] | None:
-    """Return what to change for a fault, from one text to another; None if that cannot do."""
+    """Return what to change for a fault, from one text to another; None if that is not enough."""
     old, new = (compile(text, file, "exec", dont_inherit=True) for text in texts)
     pairs = _changed(old, new)
     if not pairs:
@@ -38,7 +38,7 @@ def patches(
         key = (was.co_qualname, was.co_firstlineno)
         same = [function for function in functions[file] if _key(function) == key]
         inner = f"{was.co_qualname}.<locals>."
-        # What a decorator of this very module made at import keeps the code that it has.
+        # What a decorator of the same module made at import keeps its code.
         is_held = any(own.__code__.co_qualname.startswith(inner) for own in functions[file])
         if not same or is_held or twice[key] > 1 or was.co_freevars != becomes.co_freevars:
             return None
@@ -51,7 +51,7 @@ def _key(function: FunctionType) -> tuple[str, int]:
 
 
 def _changed(old: CodeType, new: CodeType) -> Sequence[tuple[CodeType, CodeType]] | None:
-    """Return the outermost functions that differ; None if more than functions does."""
+    """Return the outermost functions that differ; None if other code differs, too."""
     if _own(old) != _own(new):
         return None
     pairs: list[tuple[CodeType, CodeType]] = []
@@ -77,12 +77,12 @@ def _all(code: CodeType) -> Iterator[CodeType]:
 
 
 def _whole(code: CodeType) -> object:
-    """All that makes code what it does, with the code in it."""
+    """Everything that determines what code does, with the code in it."""
     return _own(code), [_whole(inner) for inner in _nested(code)]
 
 
 def _own(code: CodeType) -> object:
-    """All that makes code what it does, but for lines and for the code in it."""
+    """Everything that determines what code does, except lines and the code in it."""
     return (
         *(code.co_qualname, code.co_flags, code.co_code, code.co_exceptiontable),
         *(code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
@@ -92,12 +92,12 @@ def _own(code: CodeType) -> object:
 
 
 def _is_line(code: CodeType, const: object) -> bool:
-    """Tell whether a constant is what Python 3.13 and later have as the line of a class."""
+    """Tell whether a constant is the line of a class, as in Python 3.13 and newer."""
     return "__firstlineno__" in code.co_names and const == code.co_firstlineno
 
 
 def _constant(value: object) -> object:
-    """A value that differs from another where a program could tell: 1 is not True, nor 1.0."""
+    """A value that differs from another if a program could tell: 1 is neither True nor 1.0."""
     if isinstance(value, CodeType):
         return CodeType, value.co_qualname
     if isinstance(value, tuple):

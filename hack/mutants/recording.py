@@ -1,8 +1,8 @@
 """What each test runs, and how long that takes: which tests can notice a fault in which line.
 
-In: files of tests, and modules. Out: what is kept of these tests in the user's cache, each file by
-itself, so that rooms with the same tests record them once. It holds as long as the file, the room's
-modules and what tests share do.
+In: files of tests, and modules. Out: the recordings of these tests in the user's cache, one for
+each file, so that rooms with the same tests record them once. A recording is valid until the file,
+the room's modules or the code that tests share changes.
 """
 
 import json
@@ -25,7 +25,7 @@ _LOG = "recording.log"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What tests run: lines by module, for each of them and before the first of a file."""
+    """What tests run: lines by module, for each test and before the first one of a file."""
 
     files: list[str] = field(default_factory=list)
     lines: dict[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Seen:
     imported: dict[str, set[int]] = field(default_factory=dict)
 
     def add(self, file: str, kept: Mapping[str, Any]) -> None:
-        """Add what is kept of one file."""
+        """Add the recording of one file."""
         self.files.append(file)
         for test, (cpu, wall, lines) in kept["tests"].items():
             self.lines[test] = lines
@@ -43,7 +43,7 @@ class Seen:
 
 
 class Recording:
-    """What is kept of a repository's tests; those of a copy add to it."""
+    """The recordings of a repository's tests; those of a copy are added."""
 
     def __init__(
         self, place: Place, folder: Path, repository: Path, modules: Sequence[str]
@@ -57,7 +57,7 @@ class Recording:
         self._shared = sha256(every.encode()).hexdigest()[:16]
 
     def seen(self, tests: Sequence[str], modules: Sequence[str], until: float) -> Seen:
-        """Return what tests run of a room's modules; what is not kept is recorded until then."""
+        """Return what tests run of a room's modules, after missing recordings were made."""
         new = [name for name in tests if self._kept(name, modules) is None]
         for first in range(0, len(new), _FILES_AT_ONCE):
             if time.monotonic() >= until:
@@ -74,7 +74,7 @@ class Recording:
         return made
 
     def _kept(self, test: str, modules: Sequence[str]) -> dict[str, Any] | None:
-        """Return what is kept of a file, as long as it holds for these modules."""
+        """Return the recording of a file, if it is valid for these modules."""
         try:
             kept: dict[str, Any] = json.loads(self._file(test).read_text())
         except (FileNotFoundError, json.JSONDecodeError):

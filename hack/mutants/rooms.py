@@ -1,7 +1,7 @@
 """The rooms that must not break: their modules, and the tests that may notice a fault in them.
 
-Unit tests, property tests, and contract tests that are fast. What starts processes to kill them is
-not here: a fault is seen in this process alone, and such a test takes seconds.
+Unit tests, property tests, and contract tests that are fast. Tests that start processes to kill
+them are left out: the fault is only in this process, and such a test takes seconds.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class Room:
     sources: tuple[str, ...]
     tests: tuple[str, ...]
     without: tuple[str, ...] = ()
-    """Of the tests, those that take too long."""
+    """The tests that take too long."""
 
 
 def _room(sources: str, tests: str, without: str = "") -> Room:
@@ -45,7 +45,7 @@ _LONG = (
 ROOMS = {
     "claims/prepare": _room("claims/prepare/*", _CLAIMS, _LONG),
     "claims/state": _room("claims/state/*", _CLAIMS, _LONG),
-    # Of slices what only computes; publication and publisher talk to the API server.
+    # Of slices only code that computes; publication and publisher talk to the API server.
     "slices": _room(
         "slices/* slices/offer/* slices/publish/writes",
         "unit/slices/* unit/device_kinds property/slices property/counters property/mig "
@@ -123,4 +123,4 @@ _OF_SEMANTIC_FAULTS = {
 }
 
 EVERY = ROOMS | _OF_SEMANTIC_FAULTS
-"""With those of which only faults are tried that people wrote (written.py)."""
+"""Also the rooms in which only faults that people wrote are tried (written.py)."""

@@ -1,7 +1,8 @@
 """One room's mutants: which are drawn, which tests can notice each, and whether one does.
 
-In: a room, a seed, how many. Out: for each mutant drawn what came of it, kept in the user's cache,
-so that the next run goes on. A result holds as long as the module and the tests it rests on do.
+In: a room, a seed, a number. Out: for each drawn mutant its result, kept in the user's cache, so
+that the next run continues there. A result is valid until the module or the tests it depends on
+change.
 """
 
 import ast
@@ -25,16 +26,16 @@ from mutants.rooms import EVERY, Room
 
 _FEW = 10
 _START_CPU_S, _START_WALL_S = 60.0, 300.0
-"""What imports and the collection of tests may take."""
+"""The most seconds of imports and the collection of tests."""
 WORTH_S = 10.0
-"""Seconds of tests for a mutant, if nothing else is said."""
+"""Seconds of tests for a mutant, by default."""
 KILLED, LATE, SURVIVED, UNTESTED = "killed", "late", "survived", "untested"
 _NO_TESTS = 5  # pytest's exit status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What came of a mutant."""
+    """The result of a mutant."""
 
     key: str
     module: str
@@ -61,7 +62,7 @@ class Trials:
         faults: Callable[[Module], list[Mutant]] = Module.mutants,
         worth: float = WORTH_S,
     ) -> None:
-        """Read the room; each mutant is `worth` so many seconds of tests, the shortest first."""
+        """Read the room; each mutant is `worth` some seconds of tests, the shortest first."""
         self.name = name
         self._faults = faults
         self._worth = worth
@@ -81,7 +82,7 @@ class Trials:
         self._functions: dict[str, dict[str, str]] = {}
 
     def drawn(self, seed: int, sample: int) -> tuple[list[Mutant], int]:
-        """Return a sample, of which a smaller one is the beginning, and how many there are.
+        """Return a sample, whose beginning is any smaller one, and how many mutants there are.
 
         With the same seed it changes only where statements have changed.
         """
@@ -90,15 +91,15 @@ class Trials:
         return every[:sample], len(every)
 
     def results(self) -> dict[str, Result]:
-        """Return what came of each mutant when it was last tried."""
+        """Return the last result of each mutant."""
         return {key: Result(**value) for key, value in self._read("results.json").items()}
 
     def _holds(self, result: Result | None) -> bool:
-        """Tell whether the tests that a result rests on are as they were."""
+        """Tell whether the tests that a result depends on are unchanged."""
         return result is not None and result.rests_on == self._basis(result.by)
 
     def run(self, mutants: Sequence[Mutant], until: float) -> Iterator[Result]:
-        """Try those of which nothing is known, until that time; keep and yield each result."""
+        """Try those without a result, until a moment; keep and yield each result."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with self._alone(), tempfile.TemporaryDirectory(prefix="m") as scratch:
             known = self.results()
@@ -172,9 +173,9 @@ class Trials:
         )
 
     def _that_notice(self, mutant: Mutant) -> list[tuple[str, Cost]]:
-        """Return the tests that run the lines, as many as it is worth: unit tests, short ones."""
+        """Return tests that run the lines, within its worth: unit tests and short ones first."""
         lines = _lines(mutant)
-        # What importing the module runs may concern a test that runs nothing else of it.
+        # Lines that run at import may matter to a test that runs nothing else of the module.
         at_import = self._runs_at_import(mutant)
         order = []
         for test, modules in self._seen.lines.items():
@@ -192,7 +193,7 @@ class Trials:
         return chosen
 
     def _runs_at_import(self, mutant: Mutant) -> bool:
-        """Tell whether what was computed before the tests rests on the lines of a fault."""
+        """Tell whether something computed before the tests depends on a fault's lines."""
         return bool(_lines(mutant).intersection(self._seen.imported.get(mutant.module, ())))
 
     def _read(self, name: str) -> dict[str, Any]:
@@ -213,8 +214,8 @@ def _lines(mutant: Mutant) -> set[int]:
 
 
 def _imported_anew(tests: Sequence[tuple[str, Cost]], place: Place) -> int:
-    """Return how tests end where all is imported with the fault."""
-    # A few first: most faults are noticed at once, and few tests are in few files to import.
+    """Return how tests end if everything is imported with the fault."""
+    # A few tests first: they notice most faults, and need few files to be imported.
     return _asked(dict(tests[:_FEW]), place) or _asked(dict(tests[_FEW:]), place)
 
 
@@ -224,7 +225,7 @@ def _asked(tests: Mapping[str, Cost], place: Place) -> int:
 
 
 def _outcome(status: int, place: Place) -> tuple[str, str]:
-    """Return what came of a mutant, and of which test."""
+    """Return the result of a mutant, and the test that decided it."""
     if status == 0:
         return SURVIVED, ""
     if status == _NO_TESTS:

@@ -1,7 +1,7 @@
-"""Faults that people wrote: what a tired developer gets wrong, which no swapped operator does.
+"""Faults that people wrote: mistakes of a tired developer, which no changed operator imitates.
 
-In: semantic/<room>.yaml, each fault with the sentence that says what is wrong, and the text before
-and after. A text is found where it stands once in its module, so that code around it may change.
+In: semantic/<room>.yaml, each fault with a sentence that says what is wrong, and the text before
+and after. A text must occur once in its module, so that the code around it may change.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ _FOLDER = Path(__file__).parent / "semantic"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A sentence, and the text of a module that it is about: as it is, and with the fault."""
+    """A sentence, and the text of a module that it is about, without and with the fault."""
 
     module: str
     fault: str
@@ -34,7 +34,7 @@ def read(room: str) -> list[Fault]:
 
 
 def mutants(module: Module, faults: Iterable[Fault]) -> list[Mutant]:
-    """Return those of the faults that are of a module; CannotRunError where one does not fit."""
+    """Return the faults of a module. Raises CannotRunError if one does not fit."""
     return [_mutant(module, fault) for fault in faults if fault.module == module.name]
 
 

@@ -1,1 +1,1 @@
-"""Prepares a release and checks that nothing of it is missing."""
+"""Prepares a release and checks that it is complete."""

@@ -36,7 +36,7 @@ def sections(text: str) -> list[Section]:
 
 
 def notes(text: str, version: str) -> str:
-    """What a version's section says.
+    """Return the text of a version's section.
 
     Raises ChangelogError if there is none, it says nothing, or its title has no date.
     """
@@ -52,7 +52,7 @@ def notes(text: str, version: str) -> str:
 
 
 def released(text: str, version: str, day: date) -> str:
-    """The text with a section of a version in place of the unreleased one, and a new one above it.
+    """Return the text with a version's section instead of the unreleased one, and a new one above.
 
     Raises ChangelogError if there is nothing to release, or the version has a section already.
     """

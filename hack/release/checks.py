@@ -11,18 +11,18 @@ from release import changelog, versions
 
 CHANGELOG = "CHANGELOG.md"
 KEPT = "tests/data/kept"
-"""A folder for each version, with what it keeps on disk."""
+"""A folder for each version, with its files on disk."""
 
 UNRELEASED = {
     "README.md": "There is no published image yet",
     "docs/compatibility.md": "no releases yet: you build the image",
     CHANGELOG: "Nothing has been released yet",
 }
-"""What pages say that stops being true with the first release."""
+"""Texts of pages that stop being true with the first release."""
 
 
 def complaints(repository: Path, tag: str) -> list[str]:
-    """What is missing for a release of the checked out commit under a tag; nothing if it may go."""
+    """Return what is missing for a release of the checked out commit under a tag."""
     version = versions.current(repository)
     return [
         *_of_version(repository, version),
@@ -67,7 +67,7 @@ def _of_pages(repository: Path) -> list[str]:
 
 
 def _of_kept_files(repository: Path, version: str) -> list[str]:
-    """Those that come after have to read what this one keeps on disk."""
+    """Later versions have to read what this one keeps on disk."""
     folder = f"{KEPT}/{version}"
     if _git(repository, "ls-files", folder):
         return []

@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def main(words: Sequence[str], repository: Path = REPOSITORY) -> int:
-    """Run one command; return 1 when something is missing for a release."""
+    """Run one command; return 1 if something is missing for a release."""
     options = _options(words)
     try:
         if options.verb == "prepare":

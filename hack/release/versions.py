@@ -1,8 +1,8 @@
-"""The project's version: said in pyproject.toml, repeated where files need it literally.
+"""The project's version: in pyproject.toml, and repeated where files need it literally.
 
-In: the repository's folder. Out: the version, which places say another, or all places changed.
-Semantic versions as tags of images and charts take them: no build metadata, as `+` is no character
-of a tag.
+In: the repository's folder. Out: the version, and the places with another one, or all places
+changed. Semantic versions that tags of images and charts allow: no build metadata, because tags
+cannot contain `+`.
 """
 
 import re
@@ -29,12 +29,12 @@ _PLACES = {
     "README.md": [rf"\bdra-driver:{_IN_TEXT}"],
     "docs/*.md": [rf"\bdra-driver:{_IN_TEXT}", rf"\brefs/tags/v{_IN_TEXT}"],
 }
-"""By files: what stands around the version. Files that are not there say nothing."""
+"""The text around the version, by file. Missing files are ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One place that says a version."""
+    """One place with a version."""
 
     path: Path
     line: int
@@ -48,7 +48,7 @@ def current(repository: Path) -> str:
 
 
 def places(repository: Path) -> Iterator[Place]:
-    """Yield every place that says a version."""
+    """Yield every place with a version."""
     for path, pattern in _searched(repository):
         text = path.read_text()
         for match in pattern.finditer(text):

@@ -1,8 +1,8 @@
 """The Kubernetes API as plain objects, over connections that are kept alive.
 
 In: a kubeconfig. Out: dicts as the API server sent them. The `kubernetes` package reads the file,
-and connects. A program that looks every half second would spend most of a small machine's time on
-starting kubectl; this costs about a millisecond a look.
+and connects. A request takes about a millisecond; to start kubectl every half second would use most
+of a small machine's CPU time.
 """
 
 import json
@@ -36,13 +36,13 @@ PATHS = {
 
 
 def thing(kind: str, name: str, **fields: object) -> Object:
-    """Return an object of a kind to be made, with these fields."""
+    """Return an object to create, of a kind and with these fields."""
     version = PATHS[kind][0].removeprefix("/apis/").removeprefix("/api/")
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **fields}
 
 
 class ApiStatusError(Exception):
-    """The API server said no: `code` is the HTTP status, the text its reason."""
+    """The API server refused: `code` is the HTTP status, the text its reason."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -63,8 +63,8 @@ class Api:
 
     @classmethod
     def from_kubeconfig(cls, path: Path, *, token: str | None = None) -> "Api":
-        """Read the current context of a kubeconfig; `token` takes the place of the one in it."""
-        # More connections than threads in any bench, for urllib3 complains of each above the limit.
+        """Read the current context of a kubeconfig; `token` replaces the one in it."""
+        # More connections than any benchmark has threads: urllib3 warns of each above the limit.
         configuration = Configuration(host="", connection_pool_maxsize=256)
         kube_config.load_kube_config(  # type: ignore[no-untyped-call]
             str(path), client_configuration=configuration, persist_config=False
@@ -86,7 +86,7 @@ class Api:
     ) -> bytes:
         """Send one request and return the body of the answer, in the form of `accept`.
 
-        A body is made JSON, unless it is bytes.
+        A body is converted to JSON, unless it is bytes.
 
         Raises:
             ApiStatusError: The answer was not 2xx.
@@ -100,7 +100,7 @@ class Api:
             try:
                 answer = self._send(method, path, data, headers)
             except (urllib3.exceptions.ProtocolError, urllib3.exceptions.SSLError):
-                # A kept-alive connection may have been closed meanwhile: once more on a new one.
+                # A kept-alive connection may have been closed meanwhile: retry on a new one.
                 answer = self._send(method, path, data, headers)
         except urllib3.exceptions.HTTPError as error:
             raise OSError(str(error)) from error
@@ -113,7 +113,7 @@ class Api:
         return _object(self.request("GET", _path(kind, namespace, name)))
 
     def find(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
-        """Return one object, or None when there is none of that name."""
+        """Return one object; None if there is none of that name."""
         try:
             return self.get(kind, name, namespace)
         except ApiStatusError as error:
@@ -143,7 +143,7 @@ class Api:
     def delete(
         self, kind: str, name: str, namespace: str | None = None, *, grace: int | None = None
     ) -> None:
-        """Delete an object; one that is gone already is fine. `grace` is in seconds."""
+        """Delete an object; a missing one is no error. `grace` is in seconds."""
         body = {} if grace is None else {"gracePeriodSeconds": grace}
         try:
             self.request("DELETE", _path(kind, namespace, name), body)

@@ -1,4 +1,4 @@
-"""A pod whose root container attacks all that it can reach: testbed/attacks.py, with this Python.
+"""A pod whose root container attacks everything that it can reach: testbed/attacks.py.
 
 The container has the rights of any root container, and this machine's Python mounted read-only.
 """
@@ -14,7 +14,7 @@ _TOOLS, _NODE, _ATTACKS = "/tools", "/node", "/attacks.py"
 
 
 def attackers_pod(*claims: str, **resources: object) -> Object:
-    """Return containers and volumes of a pod that can attack, and has claims by these names."""
+    """Return containers and volumes of a pod that can attack, with claims of these names."""
     attacker = container("ctr", {"claims": [{"name": name} for name in claims], **resources})
     folders = {
         "tools": (sys.base_prefix, _TOOLS),
@@ -31,7 +31,7 @@ def attackers_pod(*claims: str, **resources: object) -> Object:
 
 
 def attack(name: str, *words: str) -> tuple[str, ...]:
-    """Return the command that makes an attack in the container; it prints JSON: what came of it."""
+    """Return the command for an attack in the container; it prints the result as JSON."""
     multiarch = str(sysconfig.get_config_var("MULTIARCH") or "")
     libraries = ("/usr/local/nvidia/lib64", f"{_TOOLS}/lib", f"{_NODE}/lib/{multiarch}")
     env = (f"PYTHONHOME={_TOOLS}", f"LD_LIBRARY_PATH={':'.join(libraries)}")

@@ -1,8 +1,7 @@
-"""What a hostile root container tries. Runs inside of it, with the standard library alone.
+"""What a hostile root container tries. It runs inside, with only the standard library.
 
-`python attacks.py NAME [WORDS]` makes one attack and prints as JSON what it achieved. Nothing here
-is meant to be polite: an attack that goes through is for tests/e2e/test_hostile_tenants.py and
-hack/chaos to see.
+`python attacks.py NAME [WORDS]` makes one attack and prints as JSON what it achieved.
+tests/e2e/test_hostile_tenants.py and hack/chaos check that.
 """
 
 import array
@@ -32,7 +31,7 @@ _MS_REMOUNT, _MS_BIND, _MNT_DETACH = 0x20, 0x1000, 0x2
 
 
 def places() -> object:
-    """Put things of its own where the daemon's sockets are; return what could be done."""
+    """Put its own files where the daemon's sockets are; return what succeeded."""
     mine = SHM / "mine"
     mine.mkdir(exist_ok=True)
     (mine / "file").touch()
@@ -89,7 +88,7 @@ def forge(*variables: str) -> object:
 
 
 def stay(folder: str) -> object:
-    """Listen as a daemon would, under its name, for ever."""
+    """Listen like a daemon, under its name, forever."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_NAME, CONTROL.encode(), 0, 0, 0)
     ends = [_listen(Path(folder), name) for name in ("control", "control_privileged")]
@@ -99,7 +98,7 @@ def stay(folder: str) -> object:
 
 
 def links(*targets: str) -> object:
-    """Put links, devices and odd names wherever it can write; return how many things it put."""
+    """Put links, devices and odd names wherever it can write; return how many it made."""
     put = 0
     for place in (SHM, SHM / "deep" / "er", Path("/tmp")):
         place.mkdir(parents=True, exist_ok=True)
@@ -134,7 +133,7 @@ def fill() -> object:
 
 
 def order(*commands: str) -> object:
-    """Give its daemon commands by every door; return what was answered, each answer once."""
+    """Give its daemon commands in every way; return the answers, each once."""
     alias = SHM / "alias"
     alias.mkdir(exist_ok=True)
     for name in ("control", "control_privileged"):
@@ -159,7 +158,7 @@ def order(*commands: str) -> object:
 
 
 def kill() -> object:
-    """Kill every process that it sees but the two that keep its container; return the PIDs."""
+    """Kill every process that it sees except the two that keep its container; return the PIDs."""
     processes = [path for path in Path("/proc").iterdir() if path.name.isdigit()]
     seen = {int(path.name) for path in processes if _command(path) != "sleep"}
     killed = []
@@ -170,7 +169,7 @@ def kill() -> object:
     return sorted(killed)
 
 
-# What hack/chaos makes beside those above
+# Attacks that only hack/chaos makes
 
 
 def crowd(seconds: str, *addresses: str) -> object:
@@ -189,7 +188,7 @@ def crowd(seconds: str, *addresses: str) -> object:
 
 
 def flood(seconds: str, *addresses: str) -> object:
-    """Connect to ports, ask or send rubbish, and hang up, again and again; return how often."""
+    """Connect to ports, send requests or rubbish, and hang up, repeatedly; return how often."""
     gets = (
         b"GET /metrics HTTP/1.0\r\n\r\n",
         b"GET /healthz HTTP/1.0\r\n\r\n",
@@ -205,7 +204,7 @@ def flood(seconds: str, *addresses: str) -> object:
 
 
 def streams(seconds: str, *addresses: str) -> object:
-    """Ask for a server's health in thousands of calls at once that last, over HTTP/2."""
+    """Ask for a server's health in thousands of concurrent, lasting calls over HTTP/2."""
     done = 0
     for _ in _until(seconds):
         ends = []
@@ -220,7 +219,7 @@ def streams(seconds: str, *addresses: str) -> object:
 
 
 def clutter() -> object:
-    """Put 100,000 links and folders into /dev/shm, and bytes behind them; return what it took."""
+    """Put 100,000 links and folders into /dev/shm, then bytes; return what it accepted."""
     took = {"links": 0, "folders": 0, "MiB": 0}
     mark = secrets.token_hex(4)
     with suppress(OSError):
@@ -260,7 +259,7 @@ def garbage() -> object:
 
 
 def mute() -> object:
-    """Leave stopped processes behind that have connected to the daemon and never speak."""
+    """Leave stopped processes behind that have connected to the daemon and send nothing."""
     before = len(list(Path("/proc").glob("[0-9]*")))
     for _ in range(4):
         _start([sys.executable, __file__, "stopped"], os.environ)
@@ -278,11 +277,11 @@ def stopped() -> object:
 
 _HELD_S = 10.0
 _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-"""The preface, and empty settings."""
+"""The preface of HTTP/2, and empty settings."""
 
 
 def _until(seconds: str) -> Iterator[int]:
-    """Count, from 0, until so many seconds are over."""
+    """Count from 0 until this many seconds are over."""
     end = time.monotonic() + float(seconds)
     return itertools.takewhile(lambda _: time.monotonic() < end, itertools.count())
 
@@ -303,7 +302,7 @@ def _health_call(stream: int) -> bytes:
         "content-type": "application/grpc",
         "te": "trailers",
     }
-    # Each a literal without indexing (RFC 7541, 6.2.2).
+    # Each is a literal without indexing (RFC 7541, 6.2.2).
     block = b"".join(
         b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
         for name, value in headers.items()

@@ -1,4 +1,4 @@
-"""ResourceClaims, what they ask for, and their allocations where no scheduler makes them."""
+"""ResourceClaims, what they ask for, and their allocations if no scheduler makes them."""
 
 from testbed.api import Object, thing
 from testbed.driver import DRIVER_NAME
@@ -31,7 +31,7 @@ def opaque(*configs: object, driver: str = DRIVER_NAME) -> list[Object]:
 def allocation(
     node: str, *devices: str, admin_access: bool = False, config: Object | None = None
 ) -> Object:
-    """Return the `status` a scheduler writes when it gives devices of a node to such a claim.
+    """Return the `status` that a scheduler writes when it allocates devices of a node.
 
     The scheduler copies the configs of the claim's spec into it; here it is `config`.
     """

@@ -17,9 +17,9 @@ def version_flags(**wanted: str) -> tuple[str, ...]:
 
 
 def fetched(group: str) -> Path:
-    """The folder of a group of hack/cluster's programs, compiled before if they are not there yet.
+    """Return the folder of a group of hack/cluster's programs, which are compiled if missing.
 
-    Raises TestbedError if they cannot be had.
+    Raises TestbedError if they are not available.
     """
     said = run((sys.executable, COMMAND, "fetch", group), timeout=1800)
     return Path(said.removeprefix(group).strip())
@@ -61,15 +61,15 @@ class Cluster:
         self._api: Api | None = None
 
     def up(self, tell: Callable[[str], None]) -> None:
-        """Bring the cluster up and tell what it says; its node is Ready afterwards.
+        """Bring the cluster up and report its output; its node is Ready afterwards.
 
-        Raises TestbedError if it could not be; the text is what hack/cluster said.
+        Raises TestbedError if that fails, with hack/cluster's output.
         """
         stream(self._words("up", *self._versions, *self._flags), tell, timeout=1800)
         self.attach()
 
     def attach(self) -> None:
-        """Read where everything of a running cluster is."""
+        """Read the paths of a running cluster."""
         self._env = json.loads(self._do("env", "--json"))
 
     def down(self) -> None:
@@ -88,13 +88,13 @@ class Cluster:
         self._do("stop", component, "--signal", signal)
 
     def pid(self, component: str) -> int:
-        """The process id that a component was last started with."""
+        """The process id of a component's last start."""
         record = Path(self._env["CLUSTER_STATE"], "pids", f"{component}.json")
         return int(json.loads(record.read_text())["pid"])
 
     @property
     def env(self) -> Mapping[str, str]:
-        """What `hack/cluster env` says, by name of the variable."""
+        """The output of `hack/cluster env`, by name of the variable."""
         return self._env
 
     @property

@@ -1,4 +1,4 @@
-"""Runs programs and says well what went wrong with them."""
+"""Runs programs, with errors that say what went wrong."""
 
 import shlex
 import subprocess
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class TestbedError(Exception):
-    """Something outside the driver did not work; the text says what."""
+    """Something outside the driver failed; the text says what."""
 
     __test__ = False  # not a test, whatever pytest thinks of the name
 
@@ -30,8 +30,8 @@ def run(
 ) -> str:
     """Run a program and return its standard output.
 
-    Raises TestbedError if it failed, is missing or took longer than `timeout` seconds. The text
-    holds what it said.
+    Raises TestbedError if it failed, is missing or took longer than `timeout` seconds, with its
+    output.
     """
     words = [str(word) for word in command]
     try:
@@ -56,9 +56,9 @@ def run(
 
 
 def stream(command: Sequence[str | Path], tell: Callable[[str], None], *, timeout: float) -> None:
-    """Run a program and tell of each line when it prints it.
+    """Run a program and report each line when it prints it.
 
-    Raises TestbedError if it failed or took longer than `timeout` seconds; the text holds its end.
+    Raises TestbedError if it failed or took longer than `timeout` seconds, with its last output.
     """
     words = [str(word) for word in command]
     last: deque[str] = deque(maxlen=20)
@@ -72,7 +72,7 @@ def stream(command: Sequence[str | Path], tell: Callable[[str], None], *, timeou
                 last.append(line)
                 tell(line.rstrip())
         except BaseException:
-            process.terminate()  # or leaving would wait for its end
+            process.terminate()  # or the end of the block would wait for it
             raise
         finally:
             timer.cancel()

@@ -1,8 +1,8 @@
 """Containers without a cluster: runc or crun, a root file system with glibc, and devices by CDI.
 
-What a runtime does with CDI specs is done by the library that containerd and CRI-O use
-(hack/cluster/go/cdi), and what hooks do by NVIDIA's own nvidia-cdi-hook. NVIDIA's container runtime
-can stand between, as it does on nodes where it is the runtime that containerd calls.
+CDI specs are applied by the library that containerd and CRI-O use (hack/cluster/go/cdi), and hooks
+are NVIDIA's own nvidia-cdi-hook. NVIDIA's container runtime can be used, too, as on nodes where
+containerd calls it.
 """
 
 import json
@@ -25,7 +25,7 @@ from dra_driver.simulator.build import find_compiler
 
 BARE_ENV = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
-# Says of each name which file the loader takes, and the text behind the last NUL in it.
+# Prints for each name the file that the loader takes, and the text after its last NUL.
 _LOOK_UP = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -60,7 +60,7 @@ _BINDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Which file the loader of a container takes for a name, and of which driver it is."""
+    """Which file a container's loader takes for a name, and from which driver it is."""
 
     path: str
     version: str
@@ -68,11 +68,11 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """What a container runs, and what it is made with.
+    """What a container runs, and its settings.
 
     `devices` are CDI devices that the kubelet named; `null_mounts` are places at which /dev/null is
-    mounted; `capabilities` are those that it has on top of none. `every_device`: it may open any
-    device, as a privileged one.
+    mounted; `capabilities` are all that it has. `every_device`: it may open any device, like a
+    privileged one.
     """
 
     command: Sequence[str]
@@ -90,10 +90,10 @@ class Containers:
     def __init__(
         self, folder: Path, programs: Sequence[Path] = (), name: str = "", oci: str = "runc"
     ) -> None:
-        """Take a folder for all files, and programs that the image is to have as well.
+        """Take a folder for all files, and additional programs for the image.
 
         Containers' control groups are called `dra-NAME-container-NUMBER`; by default NAME is the
-        PID of this process. Raises ClusterError if the programs could not be had.
+        PID of this process. Raises ClusterError if the programs are not available.
         """
         store = of_this_user(Progress(stream=sys.stderr))
         self._folder, self._own, self._oci = folder, name or str(os.getpid()), oci
@@ -105,7 +105,7 @@ class Containers:
 
     @property
     def hook(self) -> str:
-        """Where NVIDIA's hook program is."""
+        """The path of NVIDIA's hook program."""
         return self.program("nvidia-cdi-hook")
 
     def program(self, name: str) -> str:
@@ -120,8 +120,8 @@ class Containers:
     def run_under(self, runtime: Mapping[str, str], container: Container, specs: Path) -> str:
         """Run a container to its end under NVIDIA's container runtime; return what it printed.
 
-        It is made and started as containerd does it: the runtime changes what it makes, and only
-        then. `runtime` is the runtime's environment.
+        It is made and started as by containerd, because the runtime changes containers only when it
+        makes them. `runtime` is the runtime's environment.
         """
         bundle = self._bundle(container, specs)
         name, log = self._name(bundle), bundle / "stderr"
@@ -174,7 +174,7 @@ def do(*words: str, stdin: str = "") -> str:
 
 
 def look_up(output: str) -> dict[str, Found]:
-    """What `look-up NAME...` printed, by name."""
+    """Return the output of `look-up NAME...`, by name."""
     rows = (line.split("\t") for line in output.splitlines())
     return {name: Found(path=path, version=version) for name, path, version in rows}
 
@@ -200,7 +200,7 @@ def _unpacked(binaries: Binaries, folder: Path) -> Path:
 
 
 def _config(container: Container, *, cgroup: str) -> dict[str, Any]:
-    """The OCI configuration of a container, which may open no device but those it is given."""
+    """The OCI configuration of a container, which may open only given devices."""
     capabilities = {kind: list(container.capabilities) for kind in ("bounding", "permitted")}
     mounts = [
         {"destination": path, "type": kind, "source": kind, "options": list(options)}

@@ -1,8 +1,9 @@
 """The driver's own identity on a cluster: a ServiceAccount token that is bound to the node.
 
 In a pod the kubelet provides such a token and renews it. For a driver that runs as a process of the
-host this does the same: a kubeconfig that names a token file, and a thread that renews the file at
-half of the token's life. The admission policy of the manifests lets no other token write slices.
+host this module does the same: it writes a kubeconfig with a token file, and a thread renews the
+file at half of the token's life. The admission policy of the manifests lets no other token write
+slices.
 """
 
 import base64
@@ -34,7 +35,7 @@ class NodeCredentials:
         self._thread = threading.Thread(target=self._renew, name="renew-token", daemon=True)
 
     def create(self) -> None:
-        """Write the folder that a pod would have, and the kubeconfig."""
+        """Write a folder like a pod's, and the kubeconfig."""
         self.service_account.mkdir(exist_ok=True)
         self._write_token()
         self._write_kubeconfig()

@@ -38,14 +38,14 @@ class SmallDisk:
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """Let nothing be added."""
+        """Make the file system full: nothing can be added."""
         self.fill()
         yield
         self.empty()
 
     @contextmanager
     def read_only(self) -> Iterator[None]:
-        """Let nothing be changed; what is open stays so, as when a kernel has found an error."""
+        """Make it read-only; open files stay open, as after the kernel has found an error."""
         self.forbid_writing()
         try:
             yield
@@ -53,20 +53,20 @@ class SmallDisk:
             self.allow_writing()
 
     def forbid_writing(self) -> None:
-        """Lay a read-only view of the folder and all that is mounted in it over it.
+        """Mount a read-only view of the folder, with all mounts in it, over it.
 
-        It is private, so that taking it away takes nothing away below it.
+        It is private, so that its removal removes nothing below it.
         """
         _run("mount", "--rbind", self._folder, self._folder)
         _run("mount", "--make-rprivate", self._folder)
         _run("mount", "-o", "bind,remount,ro", self._folder)
 
     def allow_writing(self) -> None:
-        """Take the read-only view away."""
+        """Remove the read-only view."""
         _run("umount", "--lazy", self._folder)
 
     def unmount(self) -> None:
-        """Remove the file system and what is in it, when nobody uses it any more."""
+        """Remove the file system with its content, when nobody uses it any more."""
         _run("umount", "--lazy", self._folder)
 
 

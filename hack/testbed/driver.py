@@ -19,7 +19,7 @@ from testbed.machine import DRIVER
 DRIVER_NAME = "gpu.nvidia.com"
 
 INHERITED = ("PATH", "HOME", "LANG", "PYTHONPATH")
-"""What a driver's process has of this one's environment."""
+"""The variables that a driver's process inherits from this one."""
 
 SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod has its ServiceAccount's token; on this host an empty folder, if it has none."""
@@ -27,7 +27,7 @@ SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The paths and names that a driver is started with."""
+    """The paths and names with which a driver is started."""
 
     node: str
     kubeconfig: Path
@@ -36,11 +36,11 @@ class Place:
     cdi_root: Path
     driver_root: Path
     service_account: Path | None = None
-    """A folder with `token` and `ca.crt`: the driver gets it as a pod does, and no kubeconfig."""
+    """A folder with `token` and `ca.crt`, which the driver gets like a pod, without kubeconfig."""
 
     @classmethod
     def below(cls, folder: Path, kubeconfig: Path, driver_root: Path, *, node: str) -> Self:
-        """Return one whose folders are below a folder, with short names: paths of sockets are."""
+        """Return places below a folder, with short names, as paths of sockets must be short."""
         return cls(
             node=node,
             kubeconfig=kubeconfig,
@@ -89,23 +89,23 @@ class Place:
         return sorted(path.name for path in self.data.glob("claims/*.json"))
 
     def marks(self) -> list[str]:
-        """The GPUs that claims hold on disk, as `GPU UUID/claim UID`."""
+        """The GPUs that claims hold according to the disk, as `GPU UUID/claim UID`."""
         return sorted(f"{path.parent.name}/{path.name}" for path in self.data.glob("gpus/*/*"))
 
     def left_over(self) -> list[str]:
-        """Everything on disk that belongs to a claim; nothing is left when no claim is prepared."""
+        """Everything on disk that belongs to a claim: nothing if no claim is prepared."""
         files = (*self.cdi_files(), *self.mps_files(), *self.metadata_files())
         return [*self.records(), *self.marks(), *files]
 
     def mps_files(self) -> list[str]:
-        """What there is of MPS domains: wishes, answers and folders, as `desired/UID.json`."""
+        """The files and folders of MPS domains, such as `desired/UID.json`."""
         paths = self.mps.glob("[!.]*/[!.]*")
         return sorted(str(path.relative_to(self.mps)) for path in paths)
 
     def metadata_files(self) -> list[str]:
-        """What there is of device metadata: folders and files, as `claim UID/gpu.json`."""
+        """The folders and files of device metadata, such as `claim UID/gpu.json`."""
         root = self.data / "device-metadata"
-        paths = (  # by os.walk, which goes on where a folder is gone before it is looked into
+        paths = (  # by os.walk, which continues if a folder is removed before it is read
             Path(folder, name)
             for folder, folders, files in os.walk(root)
             for name in (*folders, *files)
@@ -118,10 +118,10 @@ class Place:
 
 
 class DriverProcess:
-    """One driver; may be started again after it has ended. `log` gets all lives' output.
+    """One driver; may be started again after it has ended. `log` gets the output of all its lives.
 
-    `env` is what the next life will have for an environment, beside PATH and the like. `program` is
-    the `dra-driver` that is started.
+    `env` is the environment of the next life, besides PATH and the like. `program` is the
+    `dra-driver` that is started.
     """
 
     command = "kubelet-plugin"
@@ -149,7 +149,7 @@ class DriverProcess:
         return self._process.pid
 
     def start(self, *words: str, detached: bool = False) -> None:
-        """Start the driver with more words. A detached one outlives this program and terminal."""
+        """Start the driver with more arguments. A detached one outlives program and terminal."""
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         env = {name: os.environ[name] for name in INHERITED if name in os.environ}
         with self.log.open("ab") as log:
@@ -163,7 +163,7 @@ class DriverProcess:
             )
 
     def _around(self) -> list[str]:
-        """The command that gives the driver its ServiceAccount's folder; it becomes the driver."""
+        """The command that mounts the ServiceAccount's folder and then becomes the driver."""
         folder = self.place.service_account
         if folder is None:
             return []
@@ -194,7 +194,7 @@ class DriverProcess:
         self.wait_log("driver registered with the kubelet", timeout=timeout)
 
     def events(self, event: str = "") -> list[Object]:
-        """The log lines of this life as facts, all or those of an event; other text is left out."""
+        """The log lines of this life as facts, all or those of an event, without other text."""
         if not self.log.exists():
             return []
         with self.log.open("rb") as log:
@@ -208,13 +208,13 @@ class DriverProcess:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def running(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def check_running(self) -> None:
-        """Do nothing while the process is there.
+        """Check that the process runs.
 
-        Raises TestbedError if it has ended; the text holds the end of its log.
+        Raises TestbedError with the end of its log if it has ended.
         """
         if not self.running():
             raise TestbedError(f"{self.command} has ended:\n{self.tail()}")
@@ -232,7 +232,7 @@ class DriverProcess:
             raise TestbedError(f"{self.command} is still there:\n{self.tail()}") from None
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the process, if it is there."""
+        """Send a signal to the process, if it runs."""
         if self._process is not None:
             self._process.send_signal(number)
 
@@ -260,13 +260,13 @@ class DriverProcess:
 
 
 class SupervisorProcess(DriverProcess):
-    """The MPS supervisor. What it started goes on when it ends: see testbed.mps."""
+    """The MPS supervisor. What it started continues after its end: see testbed.mps."""
 
     command = "mps-supervisor"
 
 
 def logged(text: bytes, event: str = "") -> list[Object]:
-    """The whole lines of a log as facts, all or those of an event; other text is left out."""
+    """The complete lines of a log as facts, all or those of an event, without other text."""
     lines = text.splitlines(keepends=True)
     whole = (line for line in lines if line.startswith(b"{") and line.endswith(b"\n"))
     return [line for line in map(json.loads, whole) if event in ("", line.get("event"))]

@@ -1,8 +1,8 @@
-"""A GPU driver that comes in a container and is replaced by another one, as GPU Operator does it.
+"""A GPU driver that comes in a container and is replaced by another one, as by GPU Operator.
 
-In: the folder in which a driver container mounts its root, on a node whose first driver is there
-already. Out: that driver taken away, if nobody uses anything of it, and another one in its place.
-Pods that began in between see the new one by mount propagation.
+In: the folder in which a driver container mounts its root, on a node that already has a driver.
+Out: that driver removed, if nobody uses it, and another one in its place. Pods that began in
+between see the new one by mount propagation.
 """
 
 import os
@@ -20,7 +20,7 @@ _Identity = tuple[int, int]
 
 
 class DriverContainer:
-    """The place of a GPU driver: `machine` is mounted there, and `folder` takes the next one's."""
+    """The place of a GPU driver: `machine` is mounted there, and `folder` is for the next one."""
 
     def __init__(self, machine: SimulatedMachine, folder: Path) -> None:
         self._root = machine.root
@@ -30,7 +30,7 @@ class DriverContainer:
         self._next: SimulatedMachine | None = None
 
     def unload(self) -> None:
-        """Take the driver away, as one unloads its kernel modules and unmounts its root.
+        """Remove the driver: unload its kernel modules and unmount its root.
 
         Raises TestbedError if somebody uses it.
         """
@@ -40,7 +40,7 @@ class DriverContainer:
         for point in mounts_below(self._root, itself=True):
             run(("umount", point))
         self._first.down()
-        # What is mounted here later is seen by pods that have the folder already.
+        # Pods that have the folder already see what is mounted here later.
         self._keep_boot_id(self._root)
         run(("mount", "--bind", self._root, self._root))
         run(("mount", "--make-shared", self._root))
@@ -54,7 +54,7 @@ class DriverContainer:
         run(("mount", "--rbind", self._folder, self._root))
 
     def _keep_boot_id(self, root: Path) -> None:
-        """Have the machine's /proc, which is in the driver root here, go on without a reboot."""
+        """Keep the machine's /proc, which is in the driver root here, as without a reboot."""
         path = root / _BOOT_ID
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self._boot_id)
@@ -71,7 +71,7 @@ class DriverContainer:
 def users_of(root: Path) -> list[str]:
     """The processes of this machine that have a file below a folder open or mapped.
 
-    By whatever path they have it. Files of several names are left out: other machines have them.
+    By any path. Files with several names are left out, because other machines have them, too.
     """
     files = {(look.st_dev, look.st_ino) for look in _looks(root) if look.st_nlink == 1}
     users = []

@@ -1,4 +1,4 @@
-"""The small API server as a process of its own, where no cluster is."""
+"""The small API server as a process of its own, without a cluster."""
 
 import multiprocessing
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from testbed.commands import TestbedError
 def fake_api(folder: Path, objects: list[Object], kubernetes: str) -> Iterator[tuple[Api, Path]]:
     """Serve `objects`, and what is written later, until the end of the block.
 
-    `kubernetes` is the version that it says it has, such as `1.37`.
+    `kubernetes` is the version that it reports, such as `1.37`.
 
     Yields:
         The API and the path of a kubeconfig for it, which lies in `folder`.
@@ -48,4 +48,4 @@ def _serve(objects: list[Object], kubernetes: str, kubeconfig: Path, starter: Co
         server.write_kubeconfig(kubeconfig)
         starter.send(True)
         with suppress(EOFError):
-            starter.recv()  # until the starter hangs up, or is gone
+            starter.recv()  # until the parent closes the pipe, or ends

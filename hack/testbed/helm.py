@@ -8,7 +8,7 @@ from testbed.commands import run
 
 
 class Helm:
-    """Helm in one namespace of a cluster. Raises TestbedError if Helm could not be had."""
+    """Helm in one namespace of a cluster. Raises TestbedError if Helm is not available."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.program = fetched("helm") / "helm"
@@ -16,7 +16,7 @@ class Helm:
         self._namespace = namespace
 
     def __call__(self, verb: str, *words: str | Path, timeout: float = 120) -> str:
-        """Run a command; return what it says.
+        """Run a command; return its output.
 
         Raises TestbedError if it failed, or took longer than `timeout` seconds.
         """

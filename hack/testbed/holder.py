@@ -1,4 +1,4 @@
-"""A process that has NVML open, as DCGM has, and with it some of a simulated machine's GPUs."""
+"""A process that has NVML open, like DCGM, and thereby some of a simulated machine's GPUs."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ sys.stdin.read()
 
 @contextmanager
 def having_open(library: Path, **env: str) -> Iterator[int]:
-    """Have NVML open in another process; yield its PID. Raises TestbedError if it did not open."""
+    """Open NVML in another process; yield its PID. Raises TestbedError if that fails."""
     process = subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, "dcgm-exporter", library],
         env=os.environ | env,
@@ -37,7 +37,7 @@ def having_open(library: Path, **env: str) -> Iterator[int]:
 
 @contextmanager
 def holding(root: Path, *minors: int) -> Iterator[int]:
-    """Have GPUs of the machine below `root` open, by minor number, as `having_open` does."""
+    """Open GPUs of the machine below `root`, by minor number, for `having_open`."""
     (library,) = root.glob("usr/lib/**/libnvidia-ml.so.1")
     with tempfile.TemporaryDirectory() as folder:
         for node in ("nvidiactl", *(f"nvidia{minor}" for minor in minors)):

@@ -1,4 +1,4 @@
-"""A node on which the driver was installed as an admin installs it: the built image, by Helm.
+"""A node on which the driver was installed as by an admin: the built image, by Helm.
 
 In: the image's archive (hack/image) and the chart. Out: driver and MPS supervisor as DaemonSets on
 a node of hack/cluster, whose paths are the chart's values; nothing else differs from an
@@ -25,21 +25,21 @@ from testbed.pods import explain, is_ready, wait_gone
 CHART = REPOSITORY / "manifests" / "chart"
 RELEASE = NAMESPACE = "dra-driver"
 LABEL = "nvidia.com/dra-driver"
-"""Brings the driver to a node that has no other label of GPU nodes."""
+"""The label that brings the driver to a node without other labels of GPU nodes."""
 
 _OTHER_LABEL = "nvidia.com/gpu.present"
 _ROOT_IN_POD = "/driver-root"
 _DRIVER = "app.kubernetes.io/component=kubelet-plugin"
 _METRICS_PORT = 8080
-"""As the chart has it by default."""
+"""The chart's default."""
 
 
 class InstalledNode(GpuNode):
     """A node with the driver and the MPS supervisor as DaemonSets, of the image in an archive.
 
     The cluster has to be one `for_pods`: they reach the node, but not its loopback, and there are
-    no Services here. `driver_env` are settings of the driver beside those that this machine needs;
-    `platform` is one of the chart's files of values, by name.
+    no Services here. `driver_env` are settings of the driver besides those that this machine needs;
+    `platform` is the name of one of the chart's files of values.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class InstalledNode(GpuNode):
         self._helm: Helm | None = None
 
     def up(self, tell: Callable[[str], None], *, detached: bool = False) -> None:
-        """Bring everything up, in order, and tell of each step. `down` undoes what was done so far.
+        """Bring everything up, in order, and report each step. `down` undoes what was done so far.
 
-        Pods outlive this program anyway. Raises TestbedError if something could not be had.
+        Pods outlive this program anyway. Raises TestbedError if something is not available.
         """
         self.up_bare(tell)
         tell("installing the chart by Helm, which is compiled the first time (about four minutes)")
@@ -74,7 +74,7 @@ class InstalledNode(GpuNode):
         tell("driver and MPS supervisor up, as DaemonSets of the image")
 
     def up_bare(self, tell: Callable[[str], None]) -> None:
-        """Bring up a node with GPUs and the image, and nothing of the driver."""
+        """Bring up a node with GPUs and the image, without the driver."""
         super().up_bare(tell)
         self.machine.mount()
         self.cluster.kubectl("label", "node", self.cluster.node, f"{_OTHER_LABEL}-")
@@ -105,7 +105,7 @@ class InstalledNode(GpuNode):
         self.wait_published()
 
     def without_driver(self, act: Callable[[], object], *, detached: bool = False) -> None:
-        """Do something while the driver is off the node."""
+        """Keep the driver off the node during a block."""
         self._label(on=False)
         wait_gone(self.cluster.api, NAMESPACE)
         act()
@@ -118,23 +118,23 @@ class InstalledNode(GpuNode):
         self.wait_ready()
 
     def clean_up(self, *flags: str) -> None:
-        """Put the chart's cleanup in the driver's place, with flags of `dra-driver cleanup`."""
+        """Replace the driver by the chart's cleanup, with flags of `dra-driver cleanup`."""
         self._cleanup = {"enabled": True, "args": list(flags)}
         self._apply("upgrade")
 
     def come_back(self) -> None:
-        """Put the driver in the place of the cleanup, and wait until it has published its GPUs."""
+        """Replace the cleanup by the driver, and wait until it has published its GPUs."""
         self._cleanup = {"enabled": False}
         self.upgrade(tag=self._tag)
         self.wait_published()
 
     def show_usage(self) -> None:
-        """Have the driver serve metrics of who uses the GPUs, by the chart's value."""
+        """Let the driver serve metrics of who uses the GPUs, by the chart's value."""
         self._usage = {"enabled": True}
         self.upgrade(tag=self._tag)
 
     def end_over_limit(self) -> None:
-        """Have the driver end who has more GPU memory than the limit, from its installation on."""
+        """Let the driver end containers above their memory limit, from its installation on."""
         self._usage = {"enabled": True, "overLimit": "end"}
 
     def metrics(self) -> str:
@@ -153,18 +153,18 @@ class InstalledNode(GpuNode):
 
     @property
     def driver_settings(self) -> dict[str, str]:
-        """The driver's settings, by their variables, but those that this machine needs."""
+        """The driver's settings, by their variables, without those that this machine needs."""
         return dict(self._settings)
 
     def restart_driver(self, settings: Mapping[str, str]) -> None:
-        """Give the driver other settings, by an upgrade, and wait until it publishes by them."""
+        """Give the driver other settings, by an upgrade, and wait until it publishes with them."""
         self._settings = dict(settings)
         self.upgrade(tag=self._tag)
         wait_until(self._has_published, "the new driver to publish its GPUs", timeout=60)
         self.wait_published()
 
     def share(self, config: str) -> None:
-        """Give the node a share config, by the chart's value; that restarts nothing."""
+        """Give the node a share config, by the chart's value, which restarts nothing."""
         self._share_config = config
         if self._helm is not None:
             self._apply("upgrade")
@@ -175,7 +175,7 @@ class InstalledNode(GpuNode):
         return f"kubectl --namespace {NAMESPACE} logs --follow daemonset/{RELEASE}"
 
     def wait_ready(self, *, timeout: float = 120) -> None:
-        """Wait until one pod of each DaemonSet runs, as the chart has it now, and is ready.
+        """Wait until one pod of each DaemonSet, of the chart's present version, is ready.
 
         Raises TestbedError if they were not in time. The text says why, with the end of their logs.
         """
@@ -191,7 +191,7 @@ class InstalledNode(GpuNode):
             raise TestbedError(f"{error}\n{self.explain()}") from error
 
     def explain(self) -> str:
-        """Say how the pods of the driver are, and what they said last."""
+        """Describe the state of the driver's pods, with the end of their logs."""
         said = []
         for pod in self.driver_pods():
             said.append(explain(self.cluster.api, pod))
@@ -207,7 +207,7 @@ class InstalledNode(GpuNode):
     def values(self) -> Object:
         """The chart's values for this node."""
         env = self.pod_environment() | self._settings
-        # The chart sets this one itself, from a value of its own.
+        # The chart sets this one from a value of its own.
         settle = env.pop("HEALTH_SETTLE", None)
         gpus = {"env": _listed(env)}
         # The boot by which the cleanup knows the supervisor's daemons is the machine's for both.
@@ -229,7 +229,7 @@ class InstalledNode(GpuNode):
         }
 
     def pod_environment(self) -> dict[str, str]:
-        """What the driver's container has to be told of a simulated machine on hack/cluster."""
+        """The settings of the driver's container for a simulated machine on hack/cluster."""
         node = self.cluster.api.get("Node", self.cluster.node)
         addresses = {address["type"]: address["address"] for address in node["status"]["addresses"]}
         return {
@@ -263,7 +263,7 @@ def _listed(env: Mapping[str, str]) -> list[Object]:
 
 
 def is_current(daemons: Object) -> bool:
-    """Whether a DaemonSet has a node, and all its pods are ready and as it has them now."""
+    """Whether a DaemonSet has a node, and all its pods are ready and of its present version."""
     status = daemons.get("status", {})
     wanted = status.get("desiredNumberScheduled", 0)
     counts = ("updatedNumberScheduled", "numberReady", "numberAvailable")
@@ -272,5 +272,5 @@ def is_current(daemons: Object) -> bool:
 
 
 def _are_ready(pods: list[Object]) -> bool:
-    """Whether all run, and none is about to go."""
+    """Whether all run, and none is being deleted."""
     return all(is_ready(pod) and "deletionTimestamp" not in pod["metadata"] for pod in pods)

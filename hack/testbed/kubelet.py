@@ -1,4 +1,4 @@
-"""The kubelet's side of the plugin protocols: registers a driver and asks it as a kubelet does.
+"""The kubelet's side of the plugin protocols: registers a driver and calls it like a kubelet.
 
 For tests, demos and measurements that need no whole kubelet. A kubelet (written in Go) dials the
 registration socket by its raw path, so that the authority is the percent-encoded path, and the
@@ -73,10 +73,10 @@ class KubeletClient:
     def register(
         self, *, accept: bool = True, reason: str = "", driver: DriverProcess | None = None
     ) -> Any:
-        """Wait for the socket, ask for the driver's information within a second, tell the outcome.
+        """Wait for the socket, get the driver's information within a second, report the outcome.
 
         Returns:
-            What the driver says of itself; calls go to its `endpoint` from now on.
+            What the driver reports about itself; calls go to its `endpoint` from now on.
 
         Raises TestbedError if no socket came in time, or the driver that was to make it has ended.
         """
@@ -91,7 +91,7 @@ class KubeletClient:
         authority = urllib.parse.quote(str(socket), safe="")
         rpc: Any = registration_rpc
         stub = rpc.RegistrationStub(self._dial(socket, authority))
-        # The kubelet gives it one second, and tries again when that was too little.
+        # The kubelet allows one second, and tries again if that was too short.
         self.info = stub.GetInfo(
             registration.InfoRequest(), timeout=CALL_SECONDS, wait_for_ready=True
         )
@@ -111,7 +111,7 @@ class KubeletClient:
         return self._ask("NodeUnprepareResources", claims, version, call)
 
     def watch_health(self, version: str = "v1") -> Any:
-        """Have the driver tell how the devices of claims are doing; returns its messages."""
+        """Let the driver report the health of claims' devices; return its messages."""
         messages, stubs = HEALTH[version]
         stub = stubs.DRAResourceHealthStub(self._dial(Path(self.info.endpoint), "localhost"))
         return stub.NodeWatchResources(messages.NodeWatchResourcesRequest(), wait_for_ready=True)
@@ -153,10 +153,10 @@ class KubeletClient:
             f"unix:{path}",
             options=(
                 ("grpc.default_authority", authority),
-                # Who loses a socket on purpose needs a kubelet that comes back soon.
+                # Tests that remove a socket need a kubelet that reconnects soon.
                 ("grpc.initial_reconnect_backoff_ms", 50),
                 ("grpc.max_reconnect_backoff_ms", 200),
-                # No sharing of connections between clients of one process.
+                # Clients of one process do not share connections.
                 ("grpc.use_local_subchannel_pool", 1),
             ),
         )

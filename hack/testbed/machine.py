@@ -1,7 +1,7 @@
 """Simulated GPUs in a folder of the host, changed through the command `dra-driver simulate`.
 
-What they are set to is read here: tests ask before and after each of them, and a command's start
-takes longer than many a test.
+Their settings are read here, because tests ask before and after each test, and to start a command
+takes longer than many tests.
 """
 
 import subprocess
@@ -31,7 +31,7 @@ TIME_SLICES: Words = {0: "Default", 1: "Short", 2: "Medium", 3: "Long"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSettings:
-    """How a GPU is set, in nvidia-smi's words; a card that has none of a thing has `-`."""
+    """A GPU's settings, in nvidia-smi's words; `-` for one that the card lacks."""
 
     compute_mode: str
     time_slice: str
@@ -56,10 +56,10 @@ class SimulatedMachine:
         self._start_kernel()
 
     def mount(self) -> None:
-        """Mount the root, so that pods get it read-only and hardware can be changed nevertheless.
+        """Mount the root, so that pods get it read-only and hardware can still be changed.
 
-        A driver in a container mounts its root too, and in it the machine's /dev, /proc and /sys.
-        What is mounted in a read-only volume stays writable.
+        A driver in a container also mounts its root, and in it the machine's /dev, /proc and /sys.
+        Mounts in a read-only volume stay writable.
         """
         self._stop_kernel()
         run(("mount", "--bind", self.root, self.root))
@@ -77,7 +77,7 @@ class SimulatedMachine:
         self._do("down")
 
     def fault(self, kind: str, gpu: str) -> None:
-        """Do to a GPU what `dra-driver simulate fault` offers: lose, restore, remove, add."""
+        """Call `dra-driver simulate fault` for a GPU: lose, restore, remove, add."""
         run((DRIVER, "simulate", "fault", kind, "--gpu", gpu, "--root", self.root))
 
     def xid(self, gpu: str, number: int) -> None:
@@ -85,7 +85,7 @@ class SimulatedMachine:
         self._do("event", "--gpu", gpu, "--xid", str(number))
 
     def health(self, gpu: str, *words: str) -> None:
-        """Let a GPU report what `dra-driver simulate health` offers."""
+        """Call `dra-driver simulate health` for a GPU."""
         self._do("health", "--gpu", gpu, *words)
 
     def nvlink(self, gpu: str, link: int, state: str) -> None:
@@ -93,7 +93,7 @@ class SimulatedMachine:
         self._do("nvlink", "--gpu", gpu, "--link", str(link), "--state", state)
 
     def settings(self) -> dict[str, GpuSettings]:
-        """How each GPU is set, by UUID."""
+        """The settings of each GPU, by UUID."""
         with self._read() as machine:
             return {
                 gpu.gpu.uuid: GpuSettings(
@@ -105,7 +105,7 @@ class SimulatedMachine:
             }
 
     def mig_devices(self) -> tuple[str, ...]:
-        """The MIG devices that are there, a line for each: UUID, GPU, profile, place."""
+        """The existing MIG devices, a line for each: UUID, GPU, profile, place."""
         with self._read() as machine:
             return tuple(listed(machine))
 
@@ -116,13 +116,13 @@ class SimulatedMachine:
             return tuple(gpu.uuid for gpu in gpus for _ in machine.mig_devices(gpu.uuid))
 
     def mig(self, verb: str, *words: str) -> str:
-        """Do by hand what `dra-driver simulate mig` offers; return what it printed."""
+        """Call `dra-driver simulate mig`; return its output."""
         return run((DRIVER, "simulate", "mig", verb, "--root", self.root, *words)).strip()
 
     def take_memory(self, gpu: str, mib: int, *, pid: int) -> bool:
-        """Let a process of this host take so many MiB of a GPU; False if a limit forbids it.
+        """Let a process of this host take some MiB of a GPU; return False if a limit forbids it.
 
-        Raises TestbedError if there is no such process, or the GPU itself has not so much left.
+        Raises TestbedError if there is no such process, or the GPU itself has less left.
         """
         try:
             self._do("memory", "take", "--gpu", gpu, "--pid", str(pid), "--mib", str(mib))
@@ -133,9 +133,9 @@ class SimulatedMachine:
         return True
 
     def compute(self, gpu: str, mib: int, *, pid: int, by_mps: bool = False) -> None:
-        """Let a process of this host compute with so many MiB of a GPU, which nothing refuses it.
+        """Let a process of this host compute with some MiB of a GPU, regardless of limits.
 
-        Raises TestbedError if the GPU is lost, or has not so much left.
+        Raises TestbedError if the GPU is lost, or has less left.
         """
         kind = ProcessKind.BY_MPS if by_mps else ProcessKind.COMPUTES
         with self._read() as machine:
@@ -143,18 +143,18 @@ class SimulatedMachine:
             let_do(machine, pid, Activity(kind=kind, sm=1))
 
     def release_memory(self, gpu: str, *, pid: int) -> None:
-        """End a process on a GPU: all that it had is free."""
+        """End a process on a GPU, which frees its memory."""
         self._do("memory", "release", "--gpu", gpu, "--pid", str(pid))
 
     def reset(self, gpu: str) -> None:
-        """Reset a GPU, which puts a pending MIG mode in force.
+        """Reset a GPU, which applies a pending MIG mode.
 
         Raises TestbedError if a process is on it, or has NVML open.
         """
         self._do("reset", "--gpu", gpu)
 
     def _start_kernel(self) -> None:
-        """Start what acts on writes below /sys. It outlives this program, as all of a cluster."""
+        """Start what acts on writes below /sys. It outlives this program, like a cluster."""
         with self._read() as machine:
             if machine.bus is None:
                 return

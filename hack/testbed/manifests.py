@@ -1,4 +1,4 @@
-"""What an installation consists of: manifests/install.yaml, and its DeviceClasses alone."""
+"""The objects of an installation: manifests/install.yaml, and its DeviceClasses alone."""
 
 import yaml
 
@@ -7,7 +7,7 @@ from testbed.commands import REPOSITORY
 
 INSTALL = REPOSITORY / "manifests" / "install.yaml"
 CLASSES = REPOSITORY / "deviceclasses"
-"""A file for each DeviceClass that comes with the driver, or for a few, and a kustomization."""
+"""A folder with a file for each shipped DeviceClass, or for several, and a kustomization."""
 
 
 def installed(*kinds: str) -> list[Object]:

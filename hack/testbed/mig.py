@@ -1,7 +1,7 @@
-"""MIG mode as an admin changes it: by a reset (A100, A30), or at once (Hopper and newer).
+"""MIG mode as an admin changes it: by a reset (A100, A30), or immediately (Hopper and newer).
 
-The driver runs on while one waits for its reset, and lets go of its GPUs. For a switch at once it
-is stopped: a GPU that another program has open refuses it.
+For a reset the driver keeps running, and closes its GPUs. For an immediate switch it is stopped,
+because a GPU that another program has open refuses it.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from testbed.node import GpuNode
 
 
 def switch_by_reset(node: GpuNode, minors: Sequence[int], *, on: bool, timeout: float = 60) -> None:
-    """Change the MIG mode of GPUs, by minor number, and wait until what is offered has followed.
+    """Change the MIG mode of GPUs, by minor number, and wait until the offered devices change.
 
     Args:
         node: where the GPUs are; nothing may be on them.
         minors: the GPUs.
-        on: the mode to be.
+        on: the new mode.
         timeout: in seconds, for each step; the driver's rescan interval has to be well below it.
 
     Raises TestbedError if a GPU is in use, or the driver did not follow in time.
@@ -34,7 +34,7 @@ def switch_by_reset(node: GpuNode, minors: Sequence[int], *, on: bool, timeout: 
 
 
 def switch_at_once(node: GpuNode, minors: Sequence[int], *, on: bool, timeout: float = 60) -> None:
-    """The same on cards that take no reset, with a restart of the driver.
+    """The same on cards that need no reset, with a restart of the driver.
 
     Raises TestbedError if a GPU is in use, or the driver did not follow in time.
     """
@@ -48,7 +48,7 @@ def switch_at_once(node: GpuNode, minors: Sequence[int], *, on: bool, timeout: f
 
 
 def _wait_followed(node: GpuNode, minors: Sequence[int], *, on: bool, timeout: float) -> None:
-    """Wait until GPUs are offered as a whole no more, or again."""
+    """Wait until GPUs are no longer offered as a whole, or are again."""
 
     def followed() -> bool:
         names = node.devices()
@@ -60,7 +60,7 @@ def _wait_followed(node: GpuNode, minors: Sequence[int], *, on: bool, timeout: f
 
 
 def _is_reset(node: GpuNode, gpu: str) -> bool:
-    """Reset a GPU; False while the driver, which looks at it now and then, has it open."""
+    """Reset a GPU; return False while the driver, which reads it now and then, has it open."""
     try:
         node.machine.reset(gpu)
     except TestbedError as error:

@@ -1,7 +1,7 @@
-"""The MPS control daemons of a node, found and asked as a person on the node would.
+"""The MPS control daemons of a node, found and asked as by a person on the node.
 
-Nothing of the driver's own code is used to ask: NVIDIA's program speaks with the daemon through the
-claim's pipe directory.
+This uses nothing of the driver's own code: NVIDIA's program talks to the daemon through the claim's
+pipe directory.
 """
 
 import os
@@ -19,19 +19,19 @@ PROGRAM = "usr/bin/nvidia-cuda-mps-control"
 _BUSY = "Cannot send command"
 _BUSY_SECONDS = 30.0
 MARK = "DRA_DRIVER_MPS_DOMAIN"
-"""Variable of all processes of an MPS domain: its folder."""
+"""The variable of all processes of an MPS domain, with its folder."""
 
 
 def can_run_mps(driver_root: Path) -> bool:
-    """Whether a driver root holds NVIDIA's MPS programs, which have no stand-in."""
+    """Whether a driver root has NVIDIA's MPS programs, which have no stand-in."""
     return (driver_root / PROGRAM).is_file()
 
 
 def ask(place: Place, claim: str, command: str) -> str:
-    """Put a question that has an answer to the daemon of a claim (its UID); return the answer.
+    """Send a query to the daemon of a claim (by UID); return the answer.
 
-    Of a claim with MIG devices only, that is the daemon of the first. A daemon answers one caller
-    at a time and turns others away, some without a word: it is asked again.
+    For a claim with only MIG devices, that is the daemon of the first. A daemon answers one caller
+    at a time and rejects others, some without a message: they ask again.
     """
     folder = place.mps / "domains" / claim
     if not folder.exists():
@@ -79,7 +79,7 @@ def end_all(plugins: Path) -> None:
 
 @contextmanager
 def slow_start(driver_root: Path, seconds: float) -> Iterator[None]:
-    """Let daemons take that long to start meanwhile."""
+    """During a block, let daemons take this long to start."""
     program = driver_root / PROGRAM
     real = program.with_name("slowed-down") / program.name
     script = f'#!/bin/sh\n[ "$1" != -d ] || /bin/sleep {seconds}\nexec {real} "$@"\n'

@@ -1,9 +1,9 @@
-"""Network cards that are not there: published as dranet publishes them, and prepared for pods.
+"""Made-up network cards: published as by dranet, and prepared for pods.
 
 In: a node whose GPUs are published. Out: a ResourceSlice of the driver dra.net with cards for RDMA
-below PCIe roots of these GPUs, and a plugin on the kubelet's sockets that answers for claims which
-get one. Names and attributes are dranet's (its pkg/apis/attributes.go, pkg/inventory); a container
-gets nothing of a card.
+below PCIe roots of these GPUs, and a plugin on the kubelet's sockets that answers for their claims.
+Names and attributes are dranet's (its pkg/apis/attributes.go, pkg/inventory); containers do not
+really get a card.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ _WORKERS = 4
 
 
 class _Plugin(dra_rpc.DRAPluginServicer):
-    """Has every claim prepared at once, as there is nothing to be done."""
+    """Reports every claim as prepared, because there is nothing to do."""
 
     def NodePrepareResources(  # noqa: N802
         self, request: dra.NodePrepareResourcesRequest, context: grpc.ServicerContext
@@ -79,7 +79,7 @@ class _Registration(registration_rpc.RegistrationServicer):
 
 @contextmanager
 def made_up_nics(node: GpuNode, count: int) -> Iterator[list[str]]:
-    """Let a node have so many network cards, each below another PCIe root with GPUs.
+    """Give a node `count` network cards, each below another PCIe root with GPUs.
 
     Yields the roots, such as `pci0000:16`: neither the first nor the last, if there are more.
     """

@@ -22,11 +22,11 @@ _GRACE_S = 15.0
 
 
 class GpuNode:
-    """Everything that has to be up for a pod to get a GPU.
+    """Everything that a pod needs to get a GPU.
 
-    `folder` holds what is not the cluster's own; `down` removes it. `driver_env` is given to the
-    driver beside what it needs. With `mps` there is an MPS supervisor too, where it can work.
-    `machine_options` are more words for `dra-driver simulate up`.
+    `folder` has all files besides the cluster's; `down` removes it. `driver_env` are additional
+    settings of the driver. With `mps` there is an MPS supervisor, too, if it can work.
+    `machine_options` are more arguments for `dra-driver simulate up`.
     """
 
     def __init__(  # noqa: PLR0913 (all that a node is made of)
@@ -47,16 +47,16 @@ class GpuNode:
         self._driver_env = driver_env
         self._with_mps = mps
         self.share_configs = folder / "share-configs"
-        # By which a later program finds those again that this one leaves.
+        # By which a later program finds what this one leaves.
         self._driver_service = Service(name="driver", state=folder)
         self._supervisor_service = Service(name="mps-supervisor", state=folder)
         self._undo: list[Callable[[], None]] = []
 
     def up(self, tell: Callable[[str], None], *, detached: bool = False) -> None:
-        """Bring everything up, in order, and tell of each step. `down` undoes what was done so far.
+        """Bring everything up, in order, and report each step. `down` undoes what was done so far.
 
-        A detached driver outlives this program, as the rest does anyway. Raises TestbedError if
-        something could not be had.
+        A detached driver outlives this program, like everything else. Raises TestbedError if
+        something is not available.
         """
         self.up_to_driver(tell)
         if self._with_mps and self.can_run_mps:
@@ -66,13 +66,13 @@ class GpuNode:
         tell("driver up, as the ServiceAccount dra-driver with a token bound to the node")
 
     def up_to_driver(self, tell: Callable[[str], None]) -> None:
-        """Bring up everything but the driver, whose `credentials` are there afterwards."""
+        """Bring up everything except the driver, including its `credentials`."""
         self.up_bare(tell)
         self.install()
         tell("manifests applied: DeviceClass, ServiceAccount, RBAC, admission policy")
 
     def up_bare(self, tell: Callable[[str], None]) -> None:
-        """Bring up a node with GPUs, and nothing of the driver."""
+        """Bring up a node with GPUs, without the driver."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._undo.append(self.cluster.down)
         self.cluster.up(tell)
@@ -90,7 +90,7 @@ class GpuNode:
         )
 
     def install(self) -> None:
-        """Apply all of an installation but its pods: here the driver is a process of the host."""
+        """Apply an installation without its pods: here the driver is a process of the host."""
         wanted = [each for each in installed() if each["kind"] != "DaemonSet"]
         self.cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(wanted))
         self.credentials.create()
@@ -105,7 +105,7 @@ class GpuNode:
         self.wait_published()
 
     def without_driver(self, act: Callable[[], object], *, detached: bool = False) -> None:
-        """Do something while the driver is stopped, as one does who switches MIG mode by hand."""
+        """Stop the driver during a block, for example to switch MIG mode by hand."""
         self.driver.stop()
         act()
         self.driver.start(detached=detached)
@@ -119,21 +119,21 @@ class GpuNode:
 
     @property
     def first_settings(self) -> dict[str, str]:
-        """Those with which the driver was first started."""
+        """The settings with which the driver was first started."""
         return self.place.env() | dict(self._driver_env or {})
 
     def restart_driver(self, settings: Mapping[str, str]) -> None:
-        """Give the driver other settings, by a restart, and wait until it publishes by them."""
+        """Give the driver other settings, by a restart, and wait until it publishes with them."""
 
         def change() -> None:
             self.driver.env = dict(settings)
 
         self.without_driver(change, detached=True)
-        self.driver.wait_log("slices published")  # those of the former life are there already
+        self.driver.wait_log("slices published")  # slices of the former life exist already
         self.wait_published()
 
     def share(self, config: str) -> None:
-        """Put a share config where the driver may be told to look, into `share_configs`."""
+        """Put a share config into `share_configs`, where the driver can look for it."""
         put_share_config(self.share_configs, config)
 
     @property
@@ -143,18 +143,18 @@ class GpuNode:
 
     @property
     def can_run_mps(self) -> bool:
-        """Whether NVIDIA's MPS programs could be had for the machine."""
+        """Whether NVIDIA's MPS programs are available for the machine."""
         return mps_daemons.can_run_mps(self.machine.root)
 
     def start_supervisor(self, *, detached: bool = False) -> None:
-        """Start the MPS supervisor. Everything but the driver has to be up."""
+        """Start the MPS supervisor. Everything except the driver has to be up."""
         self.supervisor = SupervisorProcess(self.place, self.folder / "mps-supervisor.log")
         self._undo.append(self._stop_supervisor)
         self.supervisor.start(detached=detached)
         self._supervisor_service.note(self.supervisor.pid)
 
     def wait_published(self, *, timeout: float = 120) -> int:
-        """Wait until the driver's pool is complete and holds devices; return how many."""
+        """Wait until the driver's pool is complete and has devices; return how many."""
 
         def look() -> int:
             slices = self.slices()
@@ -188,7 +188,7 @@ class GpuNode:
             raise ExceptionGroup("not everything could be torn down", failures)
 
     def clear(self) -> None:
-        """Remove what an earlier program left of a node of this name, however it ended."""
+        """Remove what an earlier program, however it ended, left of a node of this name."""
         for service in (self._driver_service, self._supervisor_service):
             service.stop(signal.SIGTERM, _GRACE_S)
         with suppress(TestbedError):  # there may be no cluster
@@ -203,13 +203,13 @@ class GpuNode:
         self.driver.stop()
 
     def _stop_supervisor(self) -> None:
-        """Stop the supervisor, and what it left running as it is meant to."""
+        """Stop the supervisor, and the daemons that outlive it."""
         self.supervisor.stop()
         mps_daemons.end_all(self.place.plugins)
 
 
 def put_share_config(folder: Path, config: str) -> None:
-    """Put a share config into a folder, whole or not at all, as a ConfigMap's volume does."""
+    """Put a share config into a folder, completely or not at all, like a ConfigMap's volume."""
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / "..new"
     temporary.write_text(config)

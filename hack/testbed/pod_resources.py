@@ -1,8 +1,8 @@
-"""What a kubelet tells monitoring of its pods: the PodResources API, as far as claims are in it.
+"""What a kubelet tells monitoring about its pods: the PodResources API, as far as it has claims.
 
-In: the kubelet's socket. Out: the devices of a container's claims, as its list of all pods has them
-and as it tells them of one pod. dcgm-exporter and others ask for the same. Fields are read by their
-numbers (k8s.io/kubelet pkg/apis/podresources/v1); what else an answer has is skipped.
+In: the kubelet's socket. Out: the devices of a container's claims, from the list of all pods and
+from the answer for one pod. dcgm-exporter and others ask for the same. Fields are read by their
+numbers (k8s.io/kubelet pkg/apis/podresources/v1); other fields are skipped.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class ToldDevice:
 
 
 def listed_devices(socket: Path, namespace: str, pod: str, container: str) -> list[ToldDevice]:
-    """Return the devices of one container in a kubelet's list of all pods; none for no such pod.
+    """Return the devices of one container in a kubelet's list of all pods; none without the pod.
 
     Raises grpc.RpcError if the kubelet does not answer.
     """
@@ -38,7 +38,7 @@ def listed_devices(socket: Path, namespace: str, pod: str, container: str) -> li
 
 
 def devices_of_pod(socket: Path, namespace: str, pod: str, container: str) -> list[ToldDevice]:
-    """Return the devices of one container as a kubelet that is asked for its pod alone tells them.
+    """Return the devices of one container from a kubelet's answer for its pod.
 
     Raises grpc.RpcError if the kubelet does not answer, or has no such pod.
     """

@@ -1,4 +1,4 @@
-"""Containers that stay, and what they see: GPUs, variables, mounts; and whether their pods run."""
+"""Long-running containers, and what they see: GPUs, variables, mounts; whether their pods run."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ IMAGE = "registry.local/gpu-test:1"
 """The image that a local cluster has."""
 
 STAY = "trap 'exit 0' TERM; sleep 99999 & wait"
-"""A script for bash that does nothing until it is told to end."""
+"""A script for bash that does nothing until a signal ends it."""
 
 GPU_LINE = re.compile(r"^GPU (?P<index>\d+): (?P<name>.+) \(UUID: (?P<uuid>GPU-[0-9a-f-]+)\)$")
 
@@ -25,7 +25,7 @@ MIG_LINE = re.compile(
 
 
 def container(name: str, resources: Object, script: str = STAY) -> Object:
-    """Return a container of a pod that runs a script in bash, and has these resources."""
+    """Return a pod's container that runs a script in bash, with these resources."""
     return {
         "name": name,
         "image": IMAGE,
@@ -46,7 +46,7 @@ def exec_in(
 def migs_seen(cluster: Cluster, pod: str, container: str, namespace: str) -> dict[str, str]:
     """Return the profiles of the MIG devices that `nvidia-smi -L` lists in a container, by UUID.
 
-    Raises TestbedError if it failed there, or printed something else than GPUs and MIG devices.
+    Raises TestbedError if it failed there, or printed anything but GPUs and MIG devices.
     """
     return parse_mig_list(exec_in(cluster, pod, container, namespace, "nvidia-smi", "-L"))
 
@@ -61,7 +61,7 @@ def parse_mig_list(text: str) -> dict[str, str]:
 def gpus_seen(cluster: Cluster, pod: str, container: str, namespace: str) -> tuple[str, ...]:
     """Return the UUIDs that `nvidia-smi -L` lists in a running container, in its order.
 
-    Raises TestbedError if it failed there, or printed something else than GPUs.
+    Raises TestbedError if it failed there, or printed anything but GPUs.
     """
     return parse_gpu_list(exec_in(cluster, pod, container, namespace, "nvidia-smi", "-L"))
 
@@ -84,7 +84,7 @@ def environment(cluster: Cluster, pod: str, container: str, namespace: str) -> d
 
 
 def mount_points(cluster: Cluster, pod: str, container: str, namespace: str) -> dict[str, str]:
-    """Return where something is mounted in a running container, and of what kind it is."""
+    """Return the mount points in a running container, each with its type."""
     lines = exec_in(cluster, pod, container, namespace, "cat", "/proc/1/mountinfo").splitlines()
     return {line.split(" ")[4]: line.partition(" - ")[2].split(" ")[0] for line in lines}
 
@@ -123,7 +123,7 @@ def wait_running(
 ) -> list[Object]:
     """Wait until all containers of the named pods (or of all pods) are ready; return the pods.
 
-    Raises TestbedError if they were not in time. The text says why, as the pods' events do.
+    Raises TestbedError if they were not in time, with the reasons from the pods' events.
     """
 
     def ready() -> list[Object] | None:
@@ -150,7 +150,7 @@ def wait_gone(api: Api, namespace: str, names: Sequence[str] = (), *, timeout: f
 
 @contextmanager
 def explaining(api: Api, namespace: str, names: Sequence[str] = ()) -> Iterator[None]:
-    """Have a TestbedError say how the named pods (or all pods) of a namespace are."""
+    """Add the state of the named pods (or all pods) of a namespace to a TestbedError."""
     try:
         yield
     except TestbedError as error:

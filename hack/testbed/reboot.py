@@ -1,7 +1,7 @@
-"""A power failure of a node: all that it ends is ended, and what an init system starts is started.
+"""A power failure of a node: all processes end, and what an init system starts is started.
 
-In: a node that is up. Out: one with a new boot id, GPUs as they are after power-on, and no CDI
-specs, mounts and processes of before. Its disk is what it was.
+In: a node that is up. Out: one with a new boot id, GPUs as after power-on, and no earlier CDI
+specs, mounts and processes. Its disk is unchanged.
 """
 
 import os
@@ -32,7 +32,7 @@ def reboot(node: GpuNode) -> None:
     for component in ("kubelet", cluster.runtime):
         cluster.stop(component, signal="KILL")
     kill_all([*_shims(str(state)), *_in_pods(cluster.env["CLUSTER_CGROUP"])])
-    # Lies in /run elsewhere: without it CRI-O knows that its containers are gone.
+    # Elsewhere it is in /run: without it CRI-O knows that its containers are gone.
     (state / "crio" / "version").unlink(missing_ok=True)
     mps.end_all(node.place.plugins)
     for point in mounts_below(node.place.mps):
@@ -52,7 +52,7 @@ def wipe_cdi(node: GpuNode) -> None:
 
 
 def kill_all(pids: Iterable[int]) -> None:
-    """Send SIGKILL to processes; those that have ended meanwhile are fine."""
+    """Send SIGKILL to processes; ended ones are no error."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -62,13 +62,13 @@ def _in_pods(cgroup: str) -> set[int]:
     """The processes in the control groups of a cluster."""
     pids: set[int] = set()
     for folder in cgroups.folders(cgroup):
-        with suppress(OSError):  # its pod went away
+        with suppress(OSError):  # its pod was deleted
             pids.update(map(int, (folder / "cgroup.procs").read_text().split()))
     return pids
 
 
 def _shims(state: str) -> list[int]:
-    """The processes that stand between containerd and the containers of a cluster."""
+    """The processes between containerd and the containers of a cluster."""
     pids = []
     for name in Path("/proc").glob("[0-9]*/comm"):
         with suppress(OSError):

@@ -2,9 +2,9 @@
 
 In: the stored object, what a manager applies, and who owns what by `metadata.managedFields`. Out:
 the object with the fields merged and the owners noted, or a Refusal 409 that names the conflicts.
-Rules: Kubernetes API concepts, "Server-Side Apply", and the merge keys of resource.k8s.io/v1. Below
+Rules: Kubernetes API concepts, "Server-Side Apply", and the merge keys of resource.k8s.io/v1. In
 the subresource `status` the rest of an applied object has no effect. Not here: owners by updates,
-which the real one notes too; a field that was only ever updated belongs to nobody.
+which the real one notes, too; a field that was only updated belongs to nobody.
 """
 
 import copy
@@ -24,10 +24,10 @@ KEYS = {
     ("f:status", "f:devices", "k:", "f:conditions"): ("type",),
     ("f:status", "f:reservedFor"): ("uid",),
 }
-"""Lists that are merged entry by entry, and what their entries are known by."""
+"""Lists that are merged entry by entry, and the keys of their entries."""
 
 ATOMIC = {("f:status", "f:devices", "k:", "f:data"), ("f:status", "f:allocation")}
-"""Objects that have one owner as a whole. So have lists that are not merged."""
+"""Objects that have one owner as a whole, like lists that are not merged."""
 
 _LONGEST_MANAGER = 128
 
@@ -61,7 +61,7 @@ def applied(old: Object, body: Object, *, manager: str | None, force: bool) -> O
         others[other].discard(path)
     kept = {path for owned in others.values() for path in owned}
     status = {path: value for path, value in there.items() if path not in before or path in kept}
-    # An entry of a list goes with its last owner, and stays while somebody owns a part of it.
+    # An entry of a list is removed with its last owner, and stays while somebody owns a part.
     going = {path for path in before - fields.keys() if path[-1].startswith("k:")}
     going = {place for place in going if not any(path[: len(place)] == place for path in kept)}
     status = {
@@ -80,7 +80,7 @@ def _managed(item: Object) -> list[Object]:
 
 
 def _note(item: Object, owners: dict[str, set[Path]]) -> None:
-    """Write who owns what; who owns what was owned before keeps the time."""
+    """Write who owns what; owners whose fields are unchanged keep their time."""
     before = {entry["manager"]: entry for entry in _managed(item)}
     item["metadata"]["managedFields"] = [
         before[manager]

@@ -1,4 +1,4 @@
-"""The real API server's rules for what drivers say in the status of ResourceClaims.
+"""The real API server's rules for what drivers write into the status of ResourceClaims.
 
 In: a new ResourceClaim and the stored one. Out: nothing, or a Refusal 422 that names every broken
 field. Written from the API's documentation and independent of the driver's own code, so that the
@@ -46,11 +46,11 @@ def check_claim_status(new: Object, old: Object | None) -> None:
 
 
 def check_bytes(old: Object, *, is_applied: bool) -> None:
-    """Refuse a patch of a claim whose opaque configs the real API server would write otherwise.
+    """Refuse a patch of a claim whose opaque configs the real API server would write differently.
 
-    It keeps them as the bytes in which they were sent, and an allocation never changes. To apply,
-    it decodes them and writes their keys in order; to merge, it escapes the signs < > and &.
-    (It takes blanks out as well, which are not to be seen here.)
+    It keeps them as the bytes that were sent, and an allocation never changes. To apply, it decodes
+    them and writes their keys in order; to merge, it escapes the characters < > and &. (It also
+    removes blanks, which are not visible here.)
     """
     status = old.get("status") or {}
     configs = ((status.get("allocation") or {}).get("devices") or {}).get("config") or ()
@@ -85,7 +85,7 @@ def check_granted(new: Object, old: Object, verb: str, node: str, *, may: bool) 
 
 
 def without_device_status(new: Object, old: Object | None) -> None:
-    """Drop what drivers say, as with the feature gate DRAResourceClaimDeviceStatus off."""
+    """Drop the drivers' entries, as with the feature gate DRAResourceClaimDeviceStatus off."""
     if (
         new["kind"] == "ResourceClaim"
         and old is not None
@@ -102,7 +102,7 @@ def key_of(entry: Object) -> Key:
 
 
 def allocated(status: Object) -> set[Key]:
-    """Return what is allocated, as entries name it."""
+    """Return the allocated devices as entries name them."""
     results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
     return {key_of(result) for result in results}
 
@@ -145,7 +145,7 @@ def _problems_of_condition(condition: Object) -> Iterator[tuple[str, str]]:
 def _problems_of_data(data: object) -> Problems:
     if not isinstance(data, dict):
         yield ".data", "Invalid value: must be a valid JSON object"
-    # As Go writes it: < > and & escaped, other signs as they are.
+    # As Go writes it: < > and & are escaped, other characters are not.
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     size = len(text.encode()) + 5 * sum(map(text.count, "<>&"))
     if size > 10240:

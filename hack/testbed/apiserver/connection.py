@@ -51,7 +51,7 @@ class Fault:
     hang_up: bool = False
     times: float = 1
     released: threading.Event = field(default_factory=threading.Event)
-    """Ends the delay, in seconds, of what is delayed."""
+    """When set, ends the delay of delayed requests."""
 
     def covers(self, verb: str, plural: str, name: str | None) -> bool:
         asked = ((self.verb, verb), (self.plural, plural), (self.name, name))
@@ -59,11 +59,11 @@ class Fault:
 
 
 Page = Callable[[Object], Object]
-"""Answers a request to a path that is no kind's, by the body that was sent with it."""
+"""Answers a request to a path of no kind, given its body."""
 
 
 class Api(Protocol):
-    """What a connection needs of the server it belongs to."""
+    """What a connection needs of its server."""
 
     token: str | None
     tls: tuple[Path, Path] | None
@@ -118,7 +118,7 @@ class Connections(ThreadingHTTPServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a client that went away."""
+        """Ignore a client that disconnected."""
 
 
 class Connection(BaseHTTPRequestHandler):
@@ -128,7 +128,7 @@ class Connection(BaseHTTPRequestHandler):
     server: Connections
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """Say nothing on stderr; the log is in memory."""
+        """Print nothing on stderr; the log is in memory."""
 
     def do_GET(self) -> None:
         self._handle()
@@ -173,7 +173,7 @@ class Connection(BaseHTTPRequestHandler):
         elif target is None and not _is_known_group(self.path):
             self._answer(404, b"404 page not found\n", content_type="text/plain")
         elif target is None:
-            # Of a group it knows, the real API server says it in a Status that names no object.
+            # For a known group, the real API server answers with a Status without an object.
             raise Refusal(404, "NotFound", "the server could not find the requested resource")
         elif self.verb == "watch":
             self._watch(target)
@@ -190,7 +190,7 @@ class Connection(BaseHTTPRequestHandler):
             raise Refusal(403, "Forbidden", f'User "test" cannot {self.verb} resource "{resource}"')
 
     def _fault(self, target: Target | None) -> bool:
-        """Do to this request what a test asked for; say whether that was the answer."""
+        """Apply a test's faults to this request; return whether that was the answer."""
         plural, name = (target.kind.plural, target.name) if target else ("", None)
         fault = self.api.take_fault(self.verb, plural, name)
         if fault is None:
@@ -240,7 +240,7 @@ class Connection(BaseHTTPRequestHandler):
         return 200, store.update(target.kind, namespace, name, body, status_only=status_only)
 
     def _apply(self, target: Target, namespace: str, body: Object) -> Object:
-        """Apply to the status of a claim, which is all that is applied here."""
+        """Apply to the status of a claim; nothing else is applied here."""
         if (target.kind.kind, target.subresource) != ("ResourceClaim", "status"):
             raise Refusal(415, "UnsupportedMediaType", "only status of claims can be applied")
 
@@ -330,7 +330,7 @@ class Connection(BaseHTTPRequestHandler):
         next_bookmark = time.monotonic() + self.api.bookmark_seconds
         while time.monotonic() < end and epoch == self.api.watch_epoch:
             with store.changed:
-                # Both under the lock: what cuts it just now would wake nobody.
+                # Both under the lock, or a cut in between would wake nobody.
                 if store.version <= version and epoch == self.api.watch_epoch:
                     store.changed.wait(min(next_bookmark, end) - time.monotonic())
                 try:
@@ -350,7 +350,7 @@ class Connection(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def _change(self, event: Event) -> str:
-        """Return what an event is to this watch: an object that is selected no more is deleted."""
+        """Return an event as this watch sees it: an object that leaves the selection is deleted."""
         was_there = event.before is not None and bool(self._selected([event.before]))
         if event.type == "DELETED" or not self._selected([event.object]):
             return "DELETED" if was_there else ""

@@ -20,7 +20,7 @@ _MUTABLE = {"metadata", "series"}
 def check_event(kind: Kind, namespace: str, new: Object, old: Object | None) -> None:
     """Refuse an Event that the real API server would refuse; ignore every other kind.
 
-    Those that tests put there may be what kubelets make by the core API, which asks for less.
+    Objects that tests store may be events that kubelets make by the core API, which asks for less.
     """
     if kind.kind == "Event":
         problems = [*_of_words(new), *_of_facts(new, namespace)]
@@ -47,7 +47,7 @@ def _of_facts(event: Object, namespace: str) -> Problems:
     for name in _FORMER:
         if event.get(name):
             yield name, "needs to be unset"
-    # Those of objects without a namespace may be in these two.
+    # Events about objects without a namespace may be in these two.
     regarding = (event.get("regarding") or {}).get("namespace")
     allowed = {regarding} if regarding else {"default", "kube-system"}
     if namespace not in allowed:

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One kind; `with_status` means that status is written through its own subresource only."""
+    """One kind; `with_status` means that status is written only through its own subresource."""
 
     group: str
     version: str
@@ -72,13 +72,13 @@ SELECTED = {
     "secrets": {"type"},
     "resourceslices": {"spec.driver", "spec.nodeName"},
 }
-"""By which fields objects can be selected, beside `metadata.name` and `metadata.namespace`: what
-the kinds' conversions of field labels in Kubernetes' pkg/apis name."""
+"""Fields by which objects can be selected, besides `metadata.name` and `metadata.namespace`: those
+in the kinds' conversions of field labels in Kubernetes' pkg/apis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a path points at. No name: the collection."""
+    """What a path points at; without a name, the collection."""
 
     kind: Kind
     namespace: str | None = None

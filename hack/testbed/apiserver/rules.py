@@ -43,7 +43,7 @@ def check_slice(new: Object, old: Object | None) -> None:
 def refuse(
     item: Object, problems: Sequence[tuple[str, str]], group: str = "resource.k8s.io"
 ) -> None:
-    """Refuse an object for its fields' problems, if there are some."""
+    """Refuse an object for the problems of its fields, if there are any."""
     if problems:
         kind, name = item["kind"], item["metadata"]["name"]
         text = ", ".join(f"{field}: {what}" for field, what in problems)

@@ -1,8 +1,7 @@
 """An API server over HTTP for contract tests: list, watch, get, create, update, patch, delete.
 
-In: HTTP requests, and faults that a test asks for. Out: answers as the real API server gives them,
-and a log of all requests to count. Not here: admission, defaulting, and users: of RBAC there is one
-role, which all callers have.
+In: HTTP requests, and faults that a test asks for. Out: the real API server's answers, and a log of
+all requests. Not here: admission, defaulting, and users: RBAC has one role for all callers.
 """
 
 import threading
@@ -29,8 +28,8 @@ class ApiServer:
     `token`: when set, every other Authorization is answered with 401. `tls`: certificate and key.
     `pages`: what else it serves, by path. `granted`: when set, the pairs of verb and resource (with
     its group, such as `resourceclaims.resource.k8s.io`) that callers may use; the rest is 403.
-    `node`: the one that callers' tokens name, which matters for what they may apply.
-    `kubernetes`: the version that it says it has, at any time.
+    `node`: the one in callers' tokens, which matters for what they may apply.
+    `kubernetes`: the version that it reports; it may change at any time.
     """
 
     port: int = 0
@@ -71,7 +70,7 @@ class ApiServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Refuse connections and break the open ones, as a server that goes down does."""
+        """Refuse connections and break the open ones, like a server that goes down."""
         if self._server is None or self._thread is None:
             return
         self._server.shutdown()
@@ -109,13 +108,13 @@ class ApiServer:
             self.store.delete(kind, meta.get("namespace", ""), meta["name"])
 
     def fail(self, verb: str | None = None, plural: str | None = None, **what: Any) -> Fault:
-        """Inject a fault; see Fault for what it can be. Set its `times` to 0 to end it."""
+        """Inject a fault (see Fault). Set its `times` to 0 to end it."""
         fault = Fault(verb=verb, plural=plural, **what)
         self.faults.append(fault)
         return fault
 
     def cut_watches(self) -> None:
-        """End every open watch without a word."""
+        """End every open watch without a message."""
         with self.store.changed:
             self.watch_epoch += 1
             self.store.changed.notify_all()
@@ -130,7 +129,7 @@ class ApiServer:
             ]
 
     def wait_for(self, condition: Callable[[], bool], *, seconds: float = 20.0) -> bool:
-        """Wait until a condition over stored objects or the log holds; say whether it does."""
+        """Wait until a condition over stored objects or the log holds; return whether it does."""
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:

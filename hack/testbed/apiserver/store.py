@@ -26,7 +26,7 @@ Key = tuple[str, str, str]
 
 
 def copied(value: T) -> T:
-    """Return a copy of what JSON has room for, in a third of the time of copy.deepcopy.
+    """Return a copy of values of JSON, in a third of the time of copy.deepcopy.
 
     Nodes with partitions have hundreds of devices, and tests look at them twenty times a second.
     """
@@ -45,7 +45,7 @@ class Refusal(Exception):  # noqa: N818 - the domain's word: an answer, not a fa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One change, as a watch of everything tells it, and what was there `before`."""
+    """One change, as a watch of everything reports it, and the object `before`."""
 
     version: int
     type: str
@@ -78,12 +78,12 @@ class Store:
             return copied(self._find(kind, namespace, name))
 
     def keep_snapshot(self, version: int, items: list[Object]) -> None:
-        """Keep what a list that goes on showed, until the history is compacted."""
+        """Keep the objects of a list with more pages, until the history is compacted."""
         with self.changed:
             self._snapshots[version] = copied(items)
 
     def snapshot(self, version: int) -> tuple[list[Object], int]:
-        """Return a list that was begun, as it was then."""
+        """Return the objects of an earlier list, as they were then."""
         with self.changed:
             if version not in self._snapshots:
                 raise Refusal(
@@ -186,7 +186,7 @@ class Store:
         body: Object,
         change: Callable[[Object], Object],
     ) -> Object:
-        """Store what an applied body makes of an object, if it is the one that the body names."""
+        """Store an object with an applied body, if the body names this object."""
         with self.changed:
             old = self._find(kind, namespace, name)
             meta = body.get("metadata", {})
