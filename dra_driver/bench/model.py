@@ -239,7 +239,7 @@ def mean_of(values: Iterable[float | None]) -> float | None:
 def write_report(report: Report, path: Path) -> None:
     """Write a report as JSON, whole or not at all."""
     try:
-        new = temporary_of(path)
+        new = Path(temporary_of(path))
         new.write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
         new.replace(path)
     except OSError as error:

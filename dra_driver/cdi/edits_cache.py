@@ -165,7 +165,7 @@ def _signature(paths: tuple[str, ...]) -> _Signature:
 
 def _mark(path: str) -> tuple[int, ...] | None:
     try:
-        status = os.stat(path)  # noqa: PTH116 (twice for each claim: a Path costs as much as stat)
+        status = os.stat(path)
     except OSError:
         return None
     if stat.S_ISDIR(status.st_mode):

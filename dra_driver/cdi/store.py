@@ -21,7 +21,14 @@ from pathlib import Path
 from dra_driver.cdi.model import Edits, Spec
 from dra_driver.cdi.spec import CLASS, VENDOR, render, render_edits
 from dra_driver.errors import StateError
-from dra_driver.host.files import TEMPORARY_SUFFIX, Look, look_of, read_whole, write_whole
+from dra_driver.host.files import (
+    TEMPORARY_SUFFIX,
+    Look,
+    delete,
+    look_of,
+    read_whole,
+    write_whole,
+)
 
 _PREFIX = f"{VENDOR}-{CLASS}_"
 _SUFFIX = ".json"
@@ -59,8 +66,8 @@ class SpecStore:
             if stored is None or stored[0] != content:
                 self._replace(path, content)
             elif stat.S_IMODE(stored[1].st_mode) != _FILE_MODE:
-                path.chmod(_FILE_MODE)
-            path.with_suffix(_PEER_SUFFIX).unlink(missing_ok=True)
+                os.chmod(path, _FILE_MODE)
+            delete(self._path(uid, _PEER_SUFFIX))
         except OSError as error:
             raise StateError(
                 f"CDI spec {path} cannot be written: {error.strerror};"
@@ -69,26 +76,24 @@ class SpecStore:
 
     def exists(self, uid: str) -> bool:
         """Tell whether the claim has a spec file, of this driver or of NVIDIA's."""
-        path = self._path(uid)
-        return path.is_file() or path.with_suffix(_PEER_SUFFIX).is_file()
+        return any(os.path.isfile(self._path(uid, suffix)) for suffix in (_SUFFIX, _PEER_SUFFIX))
 
     def look(self, uid: str) -> Look | None:
         """Return what changes with a claim's spec file; None if it is not only ours."""
-        path = self._path(uid)
-        peers = look_of(path.with_suffix(_PEER_SUFFIX))
-        return look_of(path) if peers is None else None
+        peers = look_of(self._path(uid, _PEER_SUFFIX))
+        return look_of(self._path(uid)) if peers is None else None
 
     def is_peers(self, uid: str) -> bool:
         """Tell whether the claim's spec is a file of NVIDIA's driver."""
-        path = self._path(uid)
-        return path.with_suffix(_PEER_SUFFIX).is_file() and not path.is_file()
+        is_theirs = os.path.isfile(self._path(uid, _PEER_SUFFIX))
+        return is_theirs and not os.path.isfile(self._path(uid))
 
     def delete(self, uid: str) -> None:
         """Delete the spec file of a claim, if there is one. Raises StateError if that fails."""
         path = self._path(uid)
         try:
-            path.unlink(missing_ok=True)
-            path.with_suffix(_PEER_SUFFIX).unlink(missing_ok=True)
+            delete(path)
+            delete(self._path(uid, _PEER_SUFFIX))
         except OSError as error:
             raise StateError(f"CDI spec {path} cannot be deleted: {error.strerror}") from error
 
@@ -131,12 +136,12 @@ class SpecStore:
                 "folder, and that this process may list it (--cdi-root)"
             ) from error
 
-    def _path(self, uid: str) -> Path:
+    def _path(self, uid: str, suffix: str = _SUFFIX) -> str:
         if not _UID.fullmatch(uid):
             raise StateError(f"claim UID {uid!r} cannot be part of a file name")
-        return self._root / f"{_PREFIX}{uid}{_SUFFIX}"
+        return f"{self._root}/{_PREFIX}{uid}{suffix}"
 
-    def _replace(self, path: Path, content: bytes) -> None:
+    def _replace(self, path: str, content: bytes) -> None:
         for attempt in range(1, _WRITE_ATTEMPTS + 1):
             try:
                 write_whole(path, content, mode=_FILE_MODE, durable=False)
@@ -162,7 +167,7 @@ def _make_folder(path: Path) -> None:
     path.chmod(_FOLDER_MODE)
 
 
-def _read(path: Path) -> tuple[bytes, os.stat_result] | None:
+def _read(path: str) -> tuple[bytes, os.stat_result] | None:
     """Return the bytes of a spec file and what it looks like; None if it cannot be read."""
     with suppress(OSError):
         return read_whole(path)

@@ -4,12 +4,16 @@ NVML gives the first two as numbers. The kernel driver says its own in /proc/dri
 at any time and whatever libraries are installed; NVML says the same where it can be asked.
 """
 
+import os
 import re
+from functools import lru_cache
 from pathlib import Path
 
 # NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 ...
 # NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build ...
 _KERNEL_MODULE = re.compile(r"^NVRM version:.*?Kernel Module\b.*?\s(\d+(?:\.\d+)+)\b", re.MULTILINE)
+
+_LONGEST = 65536
 
 
 def dotted(version: tuple[int, int]) -> str:
@@ -20,11 +24,17 @@ def dotted(version: tuple[int, int]) -> str:
 
 def running_driver(proc: Path) -> str | None:
     """Return the version of the kernel driver that runs, None if /proc does not say it."""
-    try:
-        # Asked for each claim that is prepared; to read a text takes twice as long.
-        with (proc / "driver/nvidia/version").open("rb", buffering=0) as file:
-            text = file.read().decode(errors="replace")
+    try:  # asked for each claim that is prepared
+        file = os.open(f"{proc}/driver/nvidia/version", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return _version_in(os.read(file, _LONGEST))
+        finally:
+            os.close(file)
     except OSError:
         return None
-    match = _KERNEL_MODULE.search(text)
+
+
+@lru_cache(maxsize=1)
+def _version_in(said: bytes) -> str | None:
+    match = _KERNEL_MODULE.search(said.decode(errors="replace"))
     return match[1] if match else None

@@ -17,6 +17,9 @@ from dra_driver.host.turns import waiting
 TEMPORARY_SUFFIX = ".tmp"
 
 Look = tuple[int, int, int, int, int, int]
+Name = str | Path
+"""The path of a file. What is on the way of every pod has texts: a Path takes as long to make and
+to turn into a text as the system calls that it is for."""
 
 _MOVE_AWAY = "move away what is there; the driver makes the folder again"
 _OF_THE_DISK = frozenset({errno.EROFS, errno.ENOSPC, errno.EDQUOT})
@@ -69,25 +72,35 @@ def listing_advice(error: OSError) -> str:
             return "check the disk: see dmesg for why it cannot be read"
 
 
-def look_of(path: Path) -> Look | None:
+def look_of(path: Name) -> Look | None:
     """Return what shows that a file was replaced, or its mode changed; None if there is none.
 
     Two files that had the same path within one tick of the clock, some milliseconds, can look the
     same.
     """
     try:
-        seen = path.lstat()
+        seen = os.lstat(path)
     except OSError:
         return None
     return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_mode
 
 
-def temporary_of(path: Path) -> Path:
+def temporary_of(path: Name) -> str:
     """Return where a file is while it is being written; it stays there if the writer is killed."""
-    return path.with_name(f".{path.name}{TEMPORARY_SUFFIX}")
+    folder, slash, name = os.fspath(path).rpartition("/")
+    return f"{folder}{slash}.{name}{TEMPORARY_SUFFIX}"
 
 
-def read_whole(path: Path) -> tuple[bytes, os.stat_result] | None:
+def delete(path: Name) -> bool:
+    """Delete a file; return whether there was one. Raises OSError."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def read_whole(path: Name) -> tuple[bytes, os.stat_result] | None:
     """Return a file's bytes, and which file they are of; None if it is absent.
 
     Raises OSError, also for what no driver writes: a pipe, a device, a file that is far too large.
@@ -113,7 +126,7 @@ def read_whole(path: Path) -> tuple[bytes, os.stat_result] | None:
         os.close(file)
 
 
-def write_whole(path: Path, data: bytes, *, mode: int, durable: bool) -> None:
+def write_whole(path: Name, data: bytes, *, mode: int, durable: bool) -> None:
     """Write a file with these permission bits; a durable one survives a power cut after this call.
 
     After an OSError, the earlier file is still there.
@@ -133,16 +146,16 @@ def write_whole(path: Path, data: bytes, *, mode: int, durable: bool) -> None:
                     os.fsync(file)
         finally:
             os.close(file)
-        temporary.replace(path)
+        os.replace(temporary, path)
         if durable:
-            sync_folder(path.parent)
+            sync_folder(os.path.dirname(path) or ".")
     except OSError:
         with suppress(OSError):
-            temporary.unlink(missing_ok=True)  # half a file may fill a disk
+            delete(temporary)  # half a file may fill a disk
         raise
 
 
-def sync_folder(folder: Path) -> None:
+def sync_folder(folder: Name) -> None:
     """Make what was created or renamed in a folder survive a power cut. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -12,8 +12,6 @@ import heapq
 import itertools
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import structlog
@@ -45,31 +43,31 @@ class Turns:
         self._numbers = itertools.count()
         self._thread = threading.local()
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self) -> "_Turn":
         """Compute in turn; the call begins here."""
-        place = self._thread.place = _Place(next(self._numbers))
-        self._take(place)
-        try:
-            yield
-        finally:
-            self._thread.place = None
-            self._give(place)
+        return _Turn(self)
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
+    def waiting(self) -> "_Waiting":
         """Give up the turn meanwhile, if this thread answers a call."""
-        place: _Place | None = getattr(self._thread, "place", None)
-        if place is None:
-            yield
-            return
-        self._give(place)
-        try:
-            yield
-        finally:
-            self._take(place)
+        return _Waiting(self)
 
-    def _take(self, place: _Place) -> None:
+    @property
+    def place(self) -> _Place | None:
+        """The place of this thread's call; None if it answers none."""
+        return getattr(self._thread, "place", None)
+
+    def begin(self) -> None:
+        """Begin a call on this thread, and wait for its turn."""
+        place = self._thread.place = _Place(next(self._numbers))
+        self.take(place)
+
+    def end(self) -> None:
+        """End this thread's call."""
+        place, self._thread.place = self._thread.place, None
+        self.give(place)
+
+    def take(self, place: _Place) -> None:
+        """Wait for the turn of a call."""
         with self._mutex:
             if self._has is None:
                 self._has = place
@@ -86,7 +84,8 @@ class Turns:
             if is_taken:  # without the mutex: a log that nobody reads would block every call
                 log.debug("turn at computing taken from a call", line=_line_of(former.thread))
 
-    def _give(self, place: _Place) -> None:
+    def give(self, place: _Place) -> None:
+        """Pass the turn of a call on, if it still has it."""
         with self._mutex:
             if self._has is place:
                 self._pass_on()
@@ -95,6 +94,39 @@ class Turns:
         self._has = heapq.heappop(self._line) if self._line else None
         if self._has is not None:
             self._has.come.release()
+
+
+class _Turn:
+    """Computing in turn. A class, as `_Waiting`: generators cost a prepare a tenth."""
+
+    __slots__ = ("_turns",)
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def __enter__(self) -> None:
+        self._turns.begin()
+
+    def __exit__(self, *_: object) -> None:
+        self._turns.end()
+
+
+class _Waiting:
+    """Waiting while others compute."""
+
+    __slots__ = ("_place", "_turns")
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._place = turns.place
+
+    def __enter__(self) -> None:
+        if self._place is not None:
+            self._turns.give(self._place)
+
+    def __exit__(self, *_: object) -> None:
+        if self._place is not None:
+            self._turns.take(self._place)
 
 
 def _line_of(thread: int) -> str:

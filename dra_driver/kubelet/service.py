@@ -12,6 +12,7 @@ that frees it. (k8s.io/kubernetes pkg/kubelet/cm/dra/manager.go.)
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
+from contextvars import copy_context
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -159,7 +160,11 @@ class ClaimCalls:
         self, ref: ClaimRef, deadline: float, operation: Operation, work: Work
     ) -> Answer:
         # Whatever the work binds, such as the claim's pods, is on this claim's lines alone.
-        structlog.contextvars.clear_contextvars()
+        return copy_context().run(self._answer_alone, ref, deadline, operation, work)
+
+    def _answer_alone(
+        self, ref: ClaimRef, deadline: float, operation: Operation, work: Work
+    ) -> Answer:
         structlog.contextvars.bind_contextvars(claim=str(ref), claim_uid=ref.uid)
         with self._lock:
             self._running.append(str(ref))
@@ -170,7 +175,6 @@ class ClaimCalls:
             with self._lock:
                 self._running.remove(str(ref))
             self._calm_at = self._clock() + CALM_SECONDS
-            structlog.contextvars.clear_contextvars()
 
     def _attempt(self, ref: ClaimRef, deadline: float, operation: Operation, work: Work) -> Answer:
         start = self._clock()

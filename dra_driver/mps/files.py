@@ -16,7 +16,7 @@ any time.
 import os
 from pathlib import Path
 
-from dra_driver.host.files import file_error, read_whole, temporary_of, write_whole
+from dra_driver.host.files import delete, file_error, read_whole, temporary_of, write_whole
 from dra_driver.mps.domain import DomainId, check_id, is_id
 
 _SUFFIX = ".json"
@@ -114,8 +114,8 @@ def write_file(path: Path, data: bytes, *, durable: bool, mode: int = 0o644) -> 
 def delete_file(path: Path) -> None:
     """Delete a file, if there is one, and what a crash may have left beside it."""
     try:
-        temporary_of(path).unlink(missing_ok=True)
-        path.unlink(missing_ok=True)
+        delete(temporary_of(path))
+        delete(path)
     except OSError as error:
         raise file_error("delete", path, error) from error
 

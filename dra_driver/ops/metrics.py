@@ -200,13 +200,13 @@ class Metrics(_Registered):
     @contextmanager
     def request(self, operation: Operation) -> Iterator[None]:
         """Count one claim in progress."""
-        with self._inflight.labels(self._driver, operation).track_inprogress():
+        with self._now[operation].track_inprogress():
             yield
 
     def request_succeeded(self, operation: Operation, seconds: float) -> None:
         """Count one claim that succeeded."""
-        self._requests.labels(self._driver, operation).inc()
-        self._seconds.labels(self._driver, operation).observe(seconds)
+        self._succeeded[operation].inc()
+        self._durations[operation].observe(seconds)
 
     def request_failed(self, operation: Operation) -> None:
         """Count one claim that failed."""

@@ -52,7 +52,7 @@ def test_a_pipe_in_the_way_of_a_file_being_written_is_an_error_once(tmp_path: Pa
 
 
 def test_what_is_being_written_has_a_name_that_nobody_reads(tmp_path: Path) -> None:
-    temporary = temporary_of(tmp_path / "a.json")
+    temporary = Path(temporary_of(tmp_path / "a.json"))
     assert temporary.parent == tmp_path
     assert temporary.name == ".a.json.tmp"
 
@@ -69,7 +69,7 @@ def test_a_durable_file_is_synced_before_its_rename_and_its_folder_after(
 
     monkeypatch.setattr(os, "fsync", fsync)
     write_whole(path, b"one", mode=0o600, durable=durable)
-    expected = [(str(temporary_of(path)), False), (str(tmp_path), True)]
+    expected = [(temporary_of(path), False), (str(tmp_path), True)]
     assert synced == (expected if durable else [])
 
 
@@ -91,7 +91,7 @@ def test_a_write_that_fails_leaves_the_former_file_and_no_half_of_a_new_one(
 
 def test_what_a_killed_writer_left_is_in_nobodys_way(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    temporary_of(path).write_bytes(b"half of something longer")
+    Path(temporary_of(path)).write_bytes(b"half of something longer")
     write_whole(path, b"one", mode=0o600, durable=False)
     assert path.read_bytes() == b"one"
     assert list(tmp_path.iterdir()) == [path]
@@ -100,7 +100,7 @@ def test_what_a_killed_writer_left_is_in_nobodys_way(tmp_path: Path) -> None:
 def test_a_link_in_the_place_of_the_new_file_is_not_followed(tmp_path: Path) -> None:
     path, target = tmp_path / "a.json", tmp_path / "target"
     target.write_text("keep")
-    temporary_of(path).symlink_to(target)
+    Path(temporary_of(path)).symlink_to(target)
     with pytest.raises(OSError):  # noqa: PT011 (its number differs between systems)
         write_whole(path, b"one", mode=0o600, durable=False)
     assert target.read_text() == "keep"

@@ -22,7 +22,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from dra_driver.devices.model import Gpu, GpuUuid, Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.nvlink import Joined
 from dra_driver.errors import ConfigError
-from dra_driver.host.files import Look, look_of, read_whole, write_whole
+from dra_driver.host.files import Look, delete, look_of, read_whole, write_whole
 from dra_driver.slices.attributes import Attributes, describe
 
 log = structlog.get_logger()
@@ -171,9 +171,12 @@ class MetadataFiles:
         self._written: dict[ClaimUid, set[str]] = {}
         self.is_on = is_on
 
-    def path(self, uid: ClaimUid, request: str) -> Path:
+    def path(self, uid: ClaimUid, request: str) -> str:
         """Return where the file of a request is. The request's name is a DNS label."""
-        return self._root / check_uid(uid) / f"{request}.json"
+        return f"{self._folder(uid)}/{request}.json"
+
+    def _folder(self, uid: ClaimUid) -> str:
+        return f"{self._root}/{check_uid(uid)}"
 
     def write(self, uid: ClaimUid, documents: Mapping[str, Document]) -> bool:
         """Write a claim's files, and a folder for them even if there is none.
@@ -182,28 +185,31 @@ class MetadataFiles:
         that had them. Raises StateError if a file that is not there cannot be written, and returns
         False if one that is there cannot: it says what it said before.
         """
-        folder = self._root / check_uid(uid)
+        folder = self._folder(uid)
         try:
-            for part in (self._root, folder):
-                _make_folder(part)
+            try:
+                _make_folder(folder)
+            except (FileNotFoundError, NotADirectoryError):
+                os.makedirs(self._root.parent, mode=0o700, exist_ok=True)
+                _make_folder(str(self._root))
+                _make_folder(folder)
         except OSError as error:
             raise disk_refused(f"write device metadata {folder}", error) from error
-        files = {self.path(uid, request): document for request, document in documents.items()}
-        are_new = [self._write(path, document) for path, document in files.items()]
-        self._written[uid] = {path.name for path in files}
+        files = {f"{request}.json": document for request, document in documents.items()}
+        are_new = [self._write(f"{folder}/{name}", document) for name, document in files.items()]
+        self._written[uid] = set(files)
         return all(are_new)
 
     def looks(self, uid: ClaimUid) -> tuple[Look | None, ...]:
         """Return what tells of a change of a claim's files, as they were written here."""
-        folder = self._root / check_uid(uid)
-        return tuple(look_of(folder / name) for name in self._written.get(uid, ()))
+        folder = self._folder(uid)
+        return tuple(look_of(f"{folder}/{name}") for name in self._written.get(uid, ()))
 
     def delete(self, uid: ClaimUid) -> None:
         """Delete a claim's files; none is fine. Raises StateError if they cannot be deleted."""
-        folder = self._root / check_uid(uid)
-        self._written.pop(uid, None)
+        folder = self._folder(uid)
         try:
-            _remove(folder)
+            _remove(folder, self._written.pop(uid, ()))
         except OSError as error:
             raise disk_refused(f"delete device metadata {folder}", error) from error
 
@@ -227,19 +233,19 @@ class MetadataFiles:
 
     def _is_complete(self, uid: ClaimUid) -> bool:
         try:
-            names = {path.name for path in (self._root / uid).iterdir()}
+            names = set(os.listdir(self._folder(uid)))
         except OSError:  # a file in its place, for one: the next writer says what is wrong
             return False
         return self._written.get(uid, set()) <= names
 
-    def _write(self, path: Path, document: Document) -> bool:
+    def _write(self, path: str, document: Document) -> bool:
         stored, mode = _read(path)
         generation = _generation_of(stored)
         data = document.render(generation)
         try:
             if stored == data:
                 if mode != _FILE_MODE:
-                    path.chmod(_FILE_MODE)
+                    os.chmod(path, _FILE_MODE)
                 return True
             if stored is not None:
                 data = document.render(generation + 1)
@@ -258,7 +264,7 @@ class MetadataFiles:
         return True
 
 
-def _read(path: Path) -> tuple[bytes | None, int]:
+def _read(path: str) -> tuple[bytes | None, int]:
     """Return what a file has, and its permission bits; None for what is no such file."""
     with suppress(OSError):
         contents = read_whole(path)
@@ -272,34 +278,34 @@ def _generation_of(data: bytes | None) -> int:
     return int(said[1]) if said else 1
 
 
-def _make_folder(path: Path) -> None:
-    """Make a folder, in the place of what is none; one that is there stays as it is."""
+def _make_folder(path: str) -> None:
+    """Make a folder, in the place of what is none; one that is there stays as it is.
+
+    Raises OSError, FileNotFoundError or NotADirectoryError where there is no folder for it.
+    """
     try:
-        path.mkdir()
+        os.mkdir(path)
     except FileExistsError:
-        if stat.S_ISDIR(path.lstat().st_mode):
+        if stat.S_ISDIR(os.lstat(path).st_mode):
             return
-        path.unlink()
-        path.mkdir()
+        os.unlink(path)
+        os.mkdir(path)
+    os.chmod(path, _FOLDER_MODE)
+
+
+def _remove(path: str, names: Iterable[str] = ()) -> None:
+    """Remove a file, a link or a folder with all that is in it; nothing is fine.
+
+    A folder that has nothing but files of these names is not listed for it.
+    """
+    try:
+        for name in names:
+            delete(f"{path}/{name}")
+        os.rmdir(path)
     except FileNotFoundError:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.mkdir(exist_ok=True)
-    path.chmod(_FOLDER_MODE)
-
-
-def _remove(path: Path) -> None:
-    """Remove a file, a link or a folder with all that is in it; nothing is fine."""
-    try:
-        seen = path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
         return
-    if not stat.S_ISDIR(seen.st_mode):
-        path.unlink()
-        return
-    try:
-        # Files alone, as we leave it: rmtree, which looks at each, takes thrice as long.
-        for file in path.iterdir():
-            file.unlink()
-        path.rmdir()
     except OSError:
-        shutil.rmtree(path)
+        if os.path.islink(path) or not os.path.isdir(path):
+            delete(path)
+        else:
+            shutil.rmtree(path)

@@ -126,6 +126,8 @@ def _remade(mig: MigDevices, entry: DeviceRecord, record: ClaimRecord) -> Base:
 
 
 def _with_base(entry: DeviceRecord, base: Base) -> DeviceRecord:
+    if base is entry.device.base:
+        return entry
     return replace(entry, device=replace(entry.device, base=base))
 
 

@@ -106,7 +106,7 @@ class ClaimSpecs:
         for request, path in paths.items():
             first = next(device for device in record.devices if request in device.request_names)
             name = _device_name(record.ref.uid, first)
-            source = str(self._metadata.path(record.ref.uid, request))
+            source = self._metadata.path(record.ref.uid, request)
             mount = Mount(host_path=source, container_path=path, options=_MOUNT_OPTIONS)
             mounts[name] = (*mounts.get(name, ()), mount)
         return mounts

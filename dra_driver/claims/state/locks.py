@@ -11,8 +11,9 @@ process is polled, because Linux has no such lock call with a time limit.
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -46,37 +47,40 @@ class NodeLocks:
         if self._file is not None:
             os.close(self._file)
 
-    @contextmanager
-    def claim(self, uid: str, deadline: float) -> Iterator[None]:
+    def claim(self, uid: str, deadline: float) -> "_Held":
         """Hold the claim: one call at a time works on it."""
-        with self._hold(f"claim/{uid}", f"another call for claim UID {uid}", deadline):
-            yield
+        return _Held(self, {f"claim/{uid}": f"another call for claim UID {uid}"}, deadline)
 
-    @contextmanager
-    def gpus(self, uuids: Iterable[str], deadline: float) -> Iterator[None]:
+    def gpus(self, uuids: Iterable[str], deadline: float) -> "_Held":
         """Hold physical GPUs, in sorted order, so that two callers never wait for each other."""
-        with ExitStack() as stack:
-            for uuid in sorted(set(uuids)):
-                holder = f"another claim's call for {uuid}"
-                stack.enter_context(self._hold(f"gpu/{uuid}", holder, deadline))
-            yield
+        names = {f"gpu/{uuid}": f"another claim's call for {uuid}" for uuid in sorted(set(uuids))}
+        return _Held(self, names, deadline)
 
-    @contextmanager
-    def _hold(self, name: str, holder: str, deadline: float) -> Iterator[None]:
+    def take(self, name: str, holder: str, deadline: float) -> None:
+        """Take a lock; `holder` is who may have it, for people."""
         lock = self._enter(name)
         try:
-            if not acquired(lock, max(0.0, deadline - self._clock())):
-                raise _busy(holder)
+            self._acquire(lock, holder, deadline)
             try:
                 self._lock_range(name, holder, deadline)
-                try:
-                    yield
-                finally:
-                    self._set(ofd_lock.unlock, name)
-            finally:
+            except BaseException:
                 lock.release()
-        finally:
+                raise
+        except BaseException:
             self._leave(name)
+            raise
+
+    def release(self, name: str) -> None:
+        """Let go of a lock that this thread has taken."""
+        try:
+            self._set(ofd_lock.unlock, name)
+        finally:
+            self._threads[name][0].release()
+            self._leave(name)
+
+    def _acquire(self, lock: threading.Lock, holder: str, deadline: float) -> None:
+        if not acquired(lock, max(0.0, deadline - self._clock())):
+            raise _busy(holder)
 
     def _enter(self, name: str) -> threading.Lock:
         with self._guard:
@@ -104,6 +108,8 @@ class NodeLocks:
 
     def _opened(self) -> int:
         """Return the file, opened as soon as the disk can be written."""
+        if self._file is not None:
+            return self._file
         with self._guard:
             if self._file is None:
                 try:
@@ -114,16 +120,53 @@ class NodeLocks:
 
     def _set(self, call: Callable[[int, int, int], bool | None], name: str) -> bool | None:
         """Lock or unlock the byte of `name`; False when another process has it."""
-        # 62 bits of a hash: two names of one node do not meet.
-        offset = int.from_bytes(sha256(name.encode()).digest()[:8]) >> 2
         file = self._opened()
         try:
-            return call(file, offset, 1)
+            return call(file, _offset(name), 1)
         except OSError as error:
             raise StateError(
                 f"cannot lock on the driver's directory: {error.strerror}; it must be on a local "
                 "file system"
             ) from error
+
+
+class _Held:
+    """Locks, held for a block of code. A class, because each claim holds three at least."""
+
+    __slots__ = ("_deadline", "_locks", "_names", "_taken")
+
+    def __init__(self, locks: NodeLocks, names: Mapping[str, str], deadline: float) -> None:
+        self._locks = locks
+        self._names = names
+        self._deadline = deadline
+        self._taken: list[str] = []
+
+    def __enter__(self) -> None:
+        try:
+            for name, holder in self._names.items():
+                self._locks.take(name, holder, self._deadline)
+                self._taken.append(name)
+        except BaseException:
+            self._release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        while self._taken:
+            name = self._taken.pop()
+            try:
+                self._locks.release(name)
+            except BaseException:
+                self._release()  # the others, whatever became of this one
+                raise
+
+
+@lru_cache(maxsize=256)
+def _offset(name: str) -> int:
+    """Return the byte of a name: 62 bits of a hash, so that two names of one node do not meet."""
+    return int.from_bytes(sha256(name.encode()).digest()[:8]) >> 2
 
 
 def _busy(holder: str) -> ConflictError:

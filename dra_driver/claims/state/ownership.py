@@ -25,7 +25,7 @@ from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.state.records import check_uid, disk_refused
 from dra_driver.devices.model import GpuUuid, MigSlot, Refusal
 from dra_driver.errors import StateError
-from dra_driver.host.files import write_whole
+from dra_driver.host.files import Name, delete, write_whole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,95}")
 _SLOT = re.compile(r"(?P<profile>[0-9]+)-(?P<start>[0-9]+)")
@@ -45,16 +45,19 @@ class Ownership:
 
     def holders(self, gpu: GpuUuid) -> tuple[ClaimUid, ...]:
         """Return the claims with a mark on the GPU, sorted."""
-        return tuple(map(ClaimUid, _names(self._marks / _checked(gpu))))
+        return tuple(map(ClaimUid, _names(f"{self._marks}/{_checked(gpu)}")))
 
     def mark(self, gpu: GpuUuid, uid: ClaimUid) -> None:
         """Mark the GPU for the claim. There already is fine."""
         mark = self._mark(gpu, uid)
-        if mark.exists():
+        if os.path.exists(mark):
             return  # also on a disk that cannot be written
         try:
-            mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            mark.touch(mode=0o600)
+            try:
+                _touch(mark)
+            except FileNotFoundError:
+                os.makedirs(os.path.dirname(mark), mode=0o700, exist_ok=True)
+                _touch(mark)
         except OSError as error:
             raise _failed(mark, error) from error
 
@@ -62,7 +65,7 @@ class Ownership:
         """Remove the claim's mark on the GPU. None is fine."""
         mark = self._mark(gpu, uid)
         try:
-            mark.unlink(missing_ok=True)
+            delete(mark)
         except OSError as error:
             raise _failed(mark, error) from error
 
@@ -162,8 +165,8 @@ class Ownership:
     def _noted_gpus(self) -> list[GpuUuid]:
         return [GpuUuid(name) for name in _names(self._notes) if _NAME.fullmatch(name)]
 
-    def _mark(self, gpu: GpuUuid, uid: ClaimUid) -> Path:
-        return self._marks / _checked(gpu) / check_uid(uid)
+    def _mark(self, gpu: GpuUuid, uid: ClaimUid) -> str:
+        return f"{self._marks}/{_checked(gpu)}/{check_uid(uid)}"
 
     def _note(self, slot: MigSlot) -> Path:
         return self._notes / _checked(slot.gpu) / _slot_name(slot)
@@ -192,9 +195,9 @@ def _checked(name: str) -> str:
     return name
 
 
-def _names(folder: Path) -> list[str]:
+def _names(folder: Name) -> list[str]:
     try:
-        return sorted(os.listdir(folder))  # noqa: PTH208 (names are what is wanted)
+        return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -214,7 +217,7 @@ def _write(note: Path, text: str) -> None:
 def _remove(note: Path) -> None:
     try:
         note.unlink(missing_ok=True)
-        if not os.listdir(note.parent):  # noqa: PTH208 (names are what is wanted)
+        if not os.listdir(note.parent):
             note.parent.rmdir()
     except FileNotFoundError:
         return
@@ -222,5 +225,9 @@ def _remove(note: Path) -> None:
         raise _failed(note, error) from error
 
 
-def _failed(path: Path, error: OSError) -> StateError:
+def _touch(path: str) -> None:
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+
+
+def _failed(path: Name, error: OSError) -> StateError:
     return disk_refused(f"keep track of who has which GPU: {path}", error)

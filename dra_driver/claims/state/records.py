@@ -31,6 +31,7 @@ from dra_driver.errors import ConfigError, StateError, VersionError
 from dra_driver.host.files import (
     TEMPORARY_SUFFIX,
     Look,
+    delete,
     listing_advice,
     look_of,
     read_whole,
@@ -102,7 +103,7 @@ class RecordStore:
             log.warning("record without content deleted", claim_uid=uid)
             self.delete(uid)
         else:
-            self._move_aside(self._path(uid), record.reason)
+            self._move_aside(Path(self._path(uid)), record.reason)
         return None
 
     def peek(self, uid: ClaimUid) -> ClaimRecord | None:
@@ -121,7 +122,7 @@ class RecordStore:
         record = self._current(uid)
         if isinstance(record, _Damaged):
             return not record.is_empty
-        return record is None and (self._quarantine / self._path(uid).name).exists()
+        return record is None and os.path.exists(f"{self._quarantine}/{check_uid(uid)}{_SUFFIX}")
 
     def _current(self, uid: ClaimUid) -> "ClaimRecord | _Damaged | None":
         """Return what is stored, the very object of the call before if that was left alone."""
@@ -180,7 +181,7 @@ class RecordStore:
         """
         path = self._path(uid)
         try:
-            path.chmod(_RELEASED_MODE)
+            os.chmod(path, _RELEASED_MODE)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -206,8 +207,8 @@ class RecordStore:
         """
         path = self._path(uid)
         try:
-            temporary_of(path).unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
+            delete(temporary_of(path))
+            delete(path)
         except OSError as error:
             raise disk_refused(f"delete {path}", error) from error
         self._peeked.pop(uid, None)
@@ -227,8 +228,8 @@ class RecordStore:
         for folder in (self._claims.parent, self._claims, self._quarantine):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def _path(self, uid: ClaimUid) -> Path:
-        return self._claims / f"{check_uid(uid)}{_SUFFIX}"
+    def _path(self, uid: ClaimUid) -> str:
+        return f"{self._claims}/{check_uid(uid)}{_SUFFIX}"
 
     def _look(self, uid: ClaimUid) -> "ClaimRecord | _Damaged | None":
         path = self._path(uid)
@@ -338,7 +339,7 @@ def stored_records(directory: Path) -> StoredRecords:
 def _names(folder: Path) -> list[str]:
     """Return the names in a folder; StateError where it cannot be listed."""
     try:
-        return os.listdir(folder)  # noqa: PTH208 (names are what is wanted)
+        return os.listdir(folder)
     except FileNotFoundError:
         return []
     except OSError as error:
