@@ -32,7 +32,8 @@ class KubeletPluginCommand(Settings):
 
 def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> int:
     """Run the driver until it is told to stop; return the exit status. Raises DriverError."""
-    configure_logs(level=settings.least_severe, form=settings.line_format, stream=stream)
+    level, form = settings.least_severe, settings.line_format
+    configure_logs(level=level, form=form, stream=stream, for_good=True)
     shutdown = Shutdown()
     shutdown.watch_signals()
     shutdown.watch_threads()

@@ -19,11 +19,15 @@ from structlog.types import Processor
 from dra_driver.printing import unescaped
 from resource_nvidia_com.printable import printable
 
+_ENCODER = json.JSONEncoder(default=str, ensure_ascii=False)
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
-def configure_logs(*, level: str, form: str, stream: TextIO) -> None:
-    """Send structlog's and the standard library's lines to `stream`, as the settings say."""
+def configure_logs(*, level: str, form: str, stream: TextIO, for_good: bool = False) -> None:
+    """Send structlog's and the standard library's lines to `stream`, as the settings say.
+
+    If it is `for_good`, no other call in this process takes effect: loggers are made once.
+    """
     # Loggers only write, flush, and call isatty.
     stream = cast("TextIO", _Forgiving(unescaped(stream)))
     if form == "auto":
@@ -38,8 +42,7 @@ def configure_logs(*, level: str, form: str, stream: TextIO) -> None:
         processors=[*shared, *render],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=structlog.WriteLoggerFactory(file=stream),
-        # Loggers are made at import time, before the command line is known.
-        cache_logger_on_first_use=False,
+        cache_logger_on_first_use=for_good,
     )
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
@@ -93,7 +96,7 @@ def _json() -> list[Processor]:
 def _dump(event: object, **_: object) -> str:
     # Paths, exceptions and enums are written as text.
     # A file's name may not be text, and JSON does not escape marks of direction.
-    return printable(json.dumps(event, default=str, ensure_ascii=False))
+    return printable(_ENCODER.encode(event))
 
 
 def _printable(

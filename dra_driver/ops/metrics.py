@@ -8,7 +8,7 @@ event. The registry belongs to the object, not to the process.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -100,17 +100,17 @@ class Metrics(_Registered):
         self._declare_build(version)
 
     def _declare_requests(self) -> None:
-        self._requests = self._counter(
+        requests = self._counter(
             "nvidia_dra_requests", "Claims prepared or unprepared with success.", "operation"
         )
-        self._seconds = Histogram(
+        seconds = Histogram(
             "nvidia_dra_request_duration_seconds",
             "Time to prepare or unprepare one claim with success.",
             ("driver", "operation"),
             buckets=_SECONDS,
             registry=self._registry,
         )
-        self._inflight = self._gauge(
+        inflight = self._gauge(
             "nvidia_dra_requests_inflight", "Claims being prepared or unprepared now.", "operation"
         )
         self._errors: dict[Operation, Counter] = {}
@@ -123,9 +123,10 @@ class Metrics(_Registered):
             for stage in _ERROR_STAGES:
                 error_type = f"{operation}_devices" if stage == "devices" else stage
                 self._errors[operation].labels(self._driver, error_type)
-            self._requests.labels(self._driver, operation)
-            self._seconds.labels(self._driver, operation)
-            self._inflight.labels(self._driver, operation)
+        # Looked up once, as each call counts in all three.
+        self._succeeded = {each: requests.labels(self._driver, each) for each in Operation}
+        self._durations = {each: seconds.labels(self._driver, each) for each in Operation}
+        self._now = {each: inflight.labels(self._driver, each) for each in Operation}
 
     def _declare_node(self) -> None:
         self._registered = self._gauge(
@@ -197,11 +198,9 @@ class Metrics(_Registered):
             "nvidia_dra_xids", "XIDs that GPUs reported, including those of programs."
         )
 
-    @contextmanager
-    def request(self, operation: Operation) -> Iterator[None]:
+    def request(self, operation: Operation) -> AbstractContextManager[None]:
         """Count one claim in progress."""
-        with self._now[operation].track_inprogress():
-            yield
+        return self._now[operation].track_inprogress()
 
     def request_succeeded(self, operation: Operation, seconds: float) -> None:
         """Count one claim that succeeded."""
