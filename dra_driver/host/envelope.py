@@ -22,6 +22,8 @@ MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError
 
 T = TypeVar("T")
 
+_COMPACT = json.JSONEncoder(separators=(",", ":"))  # json.dumps would make one for each record
+
 _READING = threading.Lock()
 """msgspec (0.22) analyses a type when it first reads one. A thread that reads the same type
 meanwhile finds half of that, and the process ends by SIGSEGV."""
@@ -37,7 +39,7 @@ _ENVELOPE = re.compile(
 
 def seal(payload: Mapping[str, object], version: int = 1) -> bytes:
     """Return the bytes of a file with this payload; the same payload gives the same bytes."""
-    body = json.dumps(payload, separators=(",", ":")).encode()
+    body = _COMPACT.encode(payload).encode()
     digest = sha256(body).hexdigest().encode()
     return b'{"version":%d,"sha256":"%s","payload":%s}\n' % (version, digest, body)
 

@@ -64,6 +64,6 @@ def test_no_name_leads_out_of_a_folder(name: str, said: object, requests: list[s
             ("resourceclaims", name),
             ("resourceclaimtemplates", claim.pod_claim_name),
         }
-        assert files.path(record.ref.uid, request).parent == Path("/data/device-metadata/uid")
+        assert Path(files.path(record.ref.uid, request)).parent == Path("/data/device-metadata/uid")
         assert (kind == "resourceclaimtemplates") is bool(claim.pod_claim_name)
         reader.check(reader.read(found[request].render(1).decode()))

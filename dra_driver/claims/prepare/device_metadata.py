@@ -17,7 +17,6 @@ keeps the file that it was started with, as it is mounted by itself: what is wri
 higher generation and is for containers that start later.
 """
 
-import json
 import os
 import re
 import shutil
@@ -27,6 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 from msgspec import Struct
 
@@ -38,7 +38,7 @@ from dra_driver.devices.model import Gpu, GpuUuid, Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.nvlink import Joined
 from dra_driver.errors import ConfigError
-from dra_driver.host.files import Look, delete, look_of, read_whole, write_whole
+from dra_driver.host.files import Look, Name, delete, look_of, read_whole, write_whole
 from dra_driver.slices.attributes import Attributes, describe
 
 log = structlog.get_logger()
@@ -56,7 +56,7 @@ FOLDER = "device-metadata"
 """Below the driver's directory."""
 
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755  # containers read it as whatever user
-_GENERATION = re.compile(rb'"generation": ([1-9][0-9]{0,8})\b')
+_GENERATION = re.compile(rb'"generation": ?([1-9][0-9]{0,8})\b')
 _HEAD = 4096
 
 Object = dict[str, Any]
@@ -71,8 +71,8 @@ class Document(Struct, frozen=True, kw_only=True):
     def render(self, generation: int) -> bytes:
         """Return the bytes of a file, an object a line; the same document gives the same bytes."""
         metadata = {**self.metadata, "generation": generation}
-        # What all versions say is encoded once, and without an indent, which json has in C alone.
-        said = json.dumps({"metadata": metadata, **self.content})[1:]
+        # What all versions say is encoded once.
+        said = msgspec.json.encode({"metadata": metadata, **self.content}).decode()[1:]
         group = '{"kind": "DeviceMetadata", "apiVersion": "metadata.resource.k8s.io'
         return "".join(f'{group}/{version}", {said}\n' for version in VERSIONS).encode()
 
@@ -187,12 +187,10 @@ class MetadataFiles:
         """
         folder = self._folder(uid)
         try:
-            try:
-                _make_folder(folder)
-            except (FileNotFoundError, NotADirectoryError):
+            if not _is_folder(self._root):
                 os.makedirs(self._root.parent, mode=0o700, exist_ok=True)
                 _make_folder(str(self._root))
-                _make_folder(folder)
+            _make_folder(folder)
         except OSError as error:
             raise disk_refused(f"write device metadata {folder}", error) from error
         files = {f"{request}.json": document for request, document in documents.items()}
@@ -278,15 +276,20 @@ def _generation_of(data: bytes | None) -> int:
     return int(said[1]) if said else 1
 
 
-def _make_folder(path: str) -> None:
-    """Make a folder, in the place of what is none; one that is there stays as it is.
+def _is_folder(path: Name) -> bool:
+    """Tell whether a folder is there, and no link to one."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
-    Raises OSError, FileNotFoundError or NotADirectoryError where there is no folder for it.
-    """
+
+def _make_folder(path: str) -> None:
+    """Make a folder, replacing anything else that is there; an existing one stays as it is."""
     try:
         os.mkdir(path)
     except FileExistsError:
-        if stat.S_ISDIR(os.lstat(path).st_mode):
+        if _is_folder(path):
             return
         os.unlink(path)
         os.mkdir(path)
@@ -296,16 +299,15 @@ def _make_folder(path: str) -> None:
 def _remove(path: str, names: Iterable[str] = ()) -> None:
     """Remove a file, a link or a folder with all that is in it; nothing is fine.
 
-    A folder that has nothing but files of these names is not listed for it.
+    A folder that has only files of these names is not listed first.
     """
+    if not _is_folder(path):
+        with suppress(NotADirectoryError):
+            delete(path)
+        return
     try:
         for name in names:
             delete(f"{path}/{name}")
         os.rmdir(path)
-    except FileNotFoundError:
-        return
     except OSError:
-        if os.path.islink(path) or not os.path.isdir(path):
-            delete(path)
-        else:
-            shutil.rmtree(path)
+        shutil.rmtree(path)

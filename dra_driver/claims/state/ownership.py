@@ -115,7 +115,7 @@ class Ownership:
 
     def turned_on(self, gpu: GpuUuid) -> bool:
         """Tell whether we turned MIG mode on, and have not turned it off since."""
-        return self._mode(gpu).exists()
+        return os.path.exists(f"{self._notes}/{_checked(gpu)}/{_MODE}")
 
     def forget_mode(self, gpu: GpuUuid) -> None:
         """Forget that we turned MIG mode on."""

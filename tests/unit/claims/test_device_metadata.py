@@ -180,7 +180,7 @@ def test_a_file_is_for_every_user_and_is_left_alone_when_it_says_the_same(
     files: MetadataFiles,
 ) -> None:
     files.write(UID, {"gpu": DOCUMENT})
-    path = files.path(UID, "gpu")
+    path = Path(files.path(UID, "gpu"))
     before = path.stat()
     assert before.st_mode & 0o777 == 0o644
     assert path.parent.stat().st_mode & 0o777 == 0o755
@@ -191,7 +191,7 @@ def test_a_file_is_for_every_user_and_is_left_alone_when_it_says_the_same(
 
 def test_what_has_changed_is_another_file_with_a_higher_generation(files: MetadataFiles) -> None:
     files.write(UID, {"gpu": DOCUMENT})
-    path = files.path(UID, "gpu")
+    path = Path(files.path(UID, "gpu"))
     with path.open() as kept:  # as a container has it, mounted by itself
         files.write(UID, {"gpu": NEWER})
         files.write(UID, {"gpu": NEWER})
@@ -207,7 +207,7 @@ def test_a_file_that_somebody_has_damaged_is_written_anew(
     files: MetadataFiles, data: bytes
 ) -> None:
     files.write(UID, {"gpu": DOCUMENT})
-    path = files.path(UID, "gpu")
+    path = Path(files.path(UID, "gpu"))
     path.write_bytes(data)
     files.write(UID, {"gpu": DOCUMENT})
     assert generation(path) == 2
@@ -217,7 +217,7 @@ def test_a_file_that_somebody_has_damaged_is_written_anew(
 @pytest.mark.parametrize("depth", range(3))
 @pytest.mark.parametrize("kind", ["file", "link", "folder", "nothing"])
 def test_what_stands_in_the_way_is_replaced(files: MetadataFiles, kind: str, depth: int) -> None:
-    path = files.path(UID, "gpu")
+    path = Path(files.path(UID, "gpu"))
     place = [path, path.parent, path.parent.parent][depth]
     elsewhere = path.parents[3] / "elsewhere"
     elsewhere.mkdir(parents=True)
@@ -238,7 +238,7 @@ def test_what_stands_in_the_way_is_replaced(files: MetadataFiles, kind: str, dep
 
 @pytest.mark.parametrize("kind", ["file", "link", "nothing"])
 def test_whatever_is_there_of_a_claim_can_be_deleted(files: MetadataFiles, kind: str) -> None:
-    folder = files.path(UID, "gpu").parent
+    folder = Path(files.path(UID, "gpu")).parent
     elsewhere = folder.parents[2] / "elsewhere"
     elsewhere.mkdir(parents=True)
     (elsewhere / "kept").touch()
