@@ -1,8 +1,8 @@
-/* A CUDA client for `make hardware`: says in lines `name value` what it has of a GPU, runs a kernel
-   and takes memory. It needs libcuda.so.1 alone, of the loader's choice: no toolkit, no Python, so
-   that it runs in any container with glibc.
+/* A CUDA client for `make hardware`: prints in lines `name value` what it has of a GPU, runs a
+   kernel and takes memory. It only needs the libcuda.so.1 that the loader finds: no toolkit, no
+   Python, so that it runs in any container with glibc.
 
-   client MIB: takes so many MiB, and stays until the end of stdin. */
+   client MIB: takes so many MiB, and waits until the end of stdin. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 enum { MULTIPROCESSORS = 16, THREADS = 64, NOT_THERE = -1 };
 
-/* out[i] = 2 * i + 1, for every card since Maxwell: the driver makes its code of it. */
+/* out[i] = 2 * i + 1, for every card since Maxwell: the driver compiles it. */
 static const char kernel[] =
     ".version 6.0\n.target sm_50\n.address_size 64\n"
     ".visible .entry mark(.param .u64 out)\n{\n"

@@ -1,7 +1,7 @@
 /*
- * The part of NVML's binary interface that the simulator speaks: return codes, handles and the
- * structures callers pass by pointer. Only numbers, sizes and the order of fields matter here;
- * they are those of NVML 12 and 13, and tests compare the sizes with the Python binding's.
+ * The part of NVML's binary interface that the simulator has: return codes, handles and the
+ * structures that callers pass by pointer. Only numbers, sizes and the order of fields matter; they
+ * are those of NVML 12 and 13, and tests compare the sizes with the Python binding's.
  *
  * A structure that carries a version number holds (its size | number << 24) in its first word.
  */
@@ -144,7 +144,7 @@ typedef struct {
     nvmlProcessUtilizationInfo_v1_t *procUtilArray;
 } nvmlProcessesUtilizationInfo_v1_t;
 
-/* GPM. Versions are plain numbers here; a sample is whatever the library makes of it. */
+/* GPM. Versions are plain numbers here; a sample's content is up to the library. */
 #define NVML_GPM_METRIC_MAX 477
 typedef struct nvmlGpmSample_st *nvmlGpmSample_t;
 typedef struct { unsigned int version, isSupportedDevice; } nvmlGpmSupport_t;

@@ -1,7 +1,7 @@
 /*
- * Event sets. Events lie in a ring in the shared state, each with a running number; a set
- * remembers for each GPU from which number on it was asked to look, and waiting sleeps on a futex
- * in the shared state until a number it has not seen appears.
+ * Event sets. Events are in a ring in the shared state, each with a running number; a set
+ * remembers for each GPU the number at its registration, and waiting sleeps on a futex in the
+ * shared state until a new number appears.
  *
  * As with the real library, events from before the registration are not seen, waiting ends with
  * TIMEOUT when nothing came, and a registered GPU that is lost ends it with GPU_IS_LOST.
@@ -17,7 +17,7 @@
 #include "facts.h"
 
 #define MAX_EVENT_SETS 64
-#define WAIT_SLICE_MS 1000 /* look again this often, in case a wake-up got lost */
+#define WAIT_SLICE_MS 1000 /* look again this often, in case a wake-up was lost */
 
 struct registration {
     uint64_t types;
@@ -134,7 +134,7 @@ static bool wanted(const struct sim_event_set *set, const struct sim_event *even
 static bool take_event(struct sim_event_set *set, nvmlEventData_t *data)
 {
     uint64_t end = next_event();
-    if (end > set->next + SIM_MAX_EVENTS) /* the ring went round: the oldest are gone */
+    if (end > set->next + SIM_MAX_EVENTS) /* the ring was overwritten: the oldest are gone */
         set->next = end - SIM_MAX_EVENTS;
     while (set->next < end) {
         struct sim_event event = sim_state()->events[set->next % SIM_MAX_EVENTS];
@@ -151,7 +151,7 @@ static bool take_event(struct sim_event_set *set, nvmlEventData_t *data)
     return false;
 }
 
-/* Whether a registered GPU went away since this set last said so. */
+/* Whether a registered GPU was lost since this set last reported it. */
 static bool take_loss(struct sim_event_set *set)
 {
     for (unsigned int slot = 0; slot < SIM_MAX_GPUS; slot++) {

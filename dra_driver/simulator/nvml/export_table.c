@@ -1,11 +1,11 @@
 /*
  * The private table through which nvidia-smi reaches what NVML does not export.
  *
- * Its first word is the table's size in bytes; every other word is a function. Which entry does
- * what is not documented and differs between releases, so each entry knows its own number: those
- * that were seen to set and to list the time slice do so, the others answer NOT_SUPPORTED. With
- * NVML_SIMULATOR_TRACE set, every call is written to stderr, which is how the entries of another
- * release are found.
+ * Its first word is the table's size in bytes; every other word is a function. What the entries do
+ * is not documented and differs between releases, so each entry knows its own number: those that
+ * were seen to set and to list the time slice do so, the others answer NOT_SUPPORTED. With
+ * NVML_SIMULATOR_TRACE set, every call is written to stderr, by which the entries of another
+ * release can be found.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ struct policies {
 
 typedef nvmlReturn_t (*table_entry)(void *, void *, void *, void *);
 
-/* Faults can be injected under names of our own, for the entries have none. */
+/* Faults can be injected under names of our own, because the entries have none. */
 static nvmlReturn_t set_policy(nvmlDevice_t device, const struct policy *policy)
 {
     struct sim_gpu *gpu = NULL;

@@ -43,7 +43,7 @@ static inline nvmlReturn_t sim_read_fact(const char *function, nvmlDevice_t devi
         return sim_copy_text(gpu->texts[(which)], text, length);                              \
     }
 
-/* Whether GPU instances are on a GPU: some facts are then no longer told of the whole. */
+/* Whether a GPU has GPU instances: it then does not report some facts of the whole. */
 static inline bool sim_has_instances(const struct sim_gpu *gpu)
 {
     for (unsigned int i = 0; i < SIM_MAX_GPU_INSTANCES; i++)

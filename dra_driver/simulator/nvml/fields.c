@@ -1,6 +1,6 @@
 /*
- * Numbered fields: facts that have an id instead of a function. Each has its own answer; the call
- * succeeds when it could be asked. Units are NVML's: milliwatts, degrees, megabits per second.
+ * Numbered fields: facts that have an id instead of a function. Each has its own return code; the
+ * call itself succeeds. Units are NVML's: milliwatts, degrees, megabits per second.
  */
 #define _GNU_SOURCE
 #include <time.h>

@@ -21,7 +21,7 @@
 static _Thread_local unsigned int guards;
 static _Thread_local bool dying;
 
-/* A slow call takes its time, unless the fault is cleared meanwhile: then it goes on at once. */
+/* A slow call waits, unless the fault is cleared meanwhile: then it continues at once. */
 static void take_time(const struct sim_fault *fault)
 {
     const struct timespec step = {.tv_nsec = 1000000L};
@@ -36,7 +36,7 @@ static void take_time(const struct sim_fault *fault)
              (now.tv_sec - end.tv_sec) * 1000000000L + now.tv_nsec - end.tv_nsec < 0);
 }
 
-/* Whether this call still goes free. Where the state is read-only none does. */
+/* Whether this call is still before the fault. With a read-only state none is. */
 static bool skip(struct sim_fault *fault)
 {
     int64_t left = __atomic_load_n(&fault->skip, __ATOMIC_ACQUIRE);
@@ -47,7 +47,7 @@ static bool skip(struct sim_fault *fault)
     return false;
 }
 
-/* Takes one use of a fault. Where the state is read-only the count cannot go down: it applies. */
+/* Takes one use of a fault. With a read-only state the count cannot go down: it applies. */
 static bool take(struct sim_fault *fault)
 {
     int64_t left = __atomic_load_n(&fault->remaining, __ATOMIC_ACQUIRE);
@@ -65,7 +65,7 @@ static bool concerns(const struct sim_fault *fault, const char *function, int sl
             strncmp(fault->function, function, sizeof fault->function) == 0);
 }
 
-/* Ends this process as kill -9 does. It is not seen again. */
+/* Ends this process like kill -9. */
 static void die(void)
 {
     kill(getpid(), SIGKILL);
@@ -129,7 +129,7 @@ nvmlReturn_t sim_enter(const char *function)
     return sim_fault(function, -1);
 }
 
-/* A card that was pulled out answers like one that fell off. */
+/* A pulled card answers like one that fell off the bus. */
 nvmlReturn_t sim_check_bus(const struct sim_gpu *gpu)
 {
     if (!__atomic_load_n(&gpu->present, __ATOMIC_ACQUIRE) ||
@@ -159,7 +159,7 @@ nvmlReturn_t sim_enter_any(const char *function, nvmlDevice_t device, struct sim
     return NVML_SUCCESS;
 }
 
-/* The gate of calls on a whole GPU, which a MIG device does not answer. */
+/* The gate of calls that only a whole GPU answers, not a MIG device. */
 nvmlReturn_t sim_enter_device(const char *function, nvmlDevice_t device, struct sim_gpu **gpu)
 {
     struct sim_target target;

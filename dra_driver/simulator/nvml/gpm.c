@@ -1,12 +1,12 @@
 /*
- * GPM: counters of a GPU, or of one GPU instance, read twice, and what lies between the two. From
- * Hopper on; a card before answers NOT_SUPPORTED.
+ * GPM: counters of a GPU, or of one GPU instance, read twice, and the difference. From Hopper on;
+ * earlier cards answer NOT_SUPPORTED.
  *
- * The figures are those of the simulated processes, as the mean of both ends: nothing is counted
- * in between. Like the real one, it needs more than 100 ms between the samples; what that answers
- * otherwise is not documented, and here no metric has a value then. What processes of this machine
- * do not say, such as their occupancy, has none either. A GPU in MIG mode is sampled by its
- * instances alone, and from a container only those that it has, or all with mig/monitor.
+ * The figures are those of the simulated processes, as the mean of both ends: nothing is counted in
+ * between. Like the real one, it needs more than 100 ms between the samples; the answer for less is
+ * not documented, and here no metric has a value then. What simulated processes do not have, such
+ * as an occupancy, has none either. A GPU in MIG mode is only sampled by its instances: in a
+ * container by its own, or by all with mig/monitor.
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -36,7 +36,7 @@ static unsigned int at_most_all(uint64_t percent)
     return percent > 100 ? 100 : (unsigned int)percent;
 }
 
-/* Adds up what processes that go on do on a GPU, or on one of its instances. */
+/* Adds up the load of running processes on a GPU, or on one of its instances. */
 static void take(nvmlGpmSample_t sample, const struct sim_gpu *gpu, unsigned int slot,
                  unsigned int instance)
 {

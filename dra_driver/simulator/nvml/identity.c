@@ -101,7 +101,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceSetPersistenceMode(nvmlDevice_t device, unsig
     return sim_write_fact(gpu, FACT_PERSISTENCE_MODE, mode);
 }
 
-/* 0 default, 2 prohibited, 3 exclusive process. 1, exclusive thread, has gone since CUDA 8. */
+/* 0 default, 2 prohibited, 3 exclusive process. 1, exclusive thread, ended with CUDA 8. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, unsigned int mode)
 {
     SIM_ENTER(device);

@@ -163,7 +163,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device
     return NVML_SUCCESS;
 }
 
-/* Whether a card has a link that is up to a switch, or with a bus id to what has that. */
+/* Whether a card has an active link to a switch, or, with a bus id, to the device there. */
 static bool leads(const struct sim_gpu *gpu, const char *bus_id)
 {
     for (unsigned int number = 0; number < SIM_MAX_LINKS; number++) {

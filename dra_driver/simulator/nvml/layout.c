@@ -1,6 +1,6 @@
 /*
- * Not of NVML: the layout of the state file as this library was compiled with it, as a text that
- * a test compares with the layout the Python side has.
+ * Not in NVML: the layout of the state file in this library, as a text that a test compares with
+ * the layout in Python.
  */
 #include <stddef.h>
 #include <stdio.h>

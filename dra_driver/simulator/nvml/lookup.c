@@ -28,7 +28,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetCount(unsigned int *count)
     return count_devices(count);
 }
 
-/* Hands out a handle that was found; faults injected for the lookup of this GPU apply first. */
+/* Returns a handle that was found; faults injected for the lookup of this GPU apply first. */
 static nvmlReturn_t hand_out(const char *function, nvmlDevice_t found, nvmlDevice_t *device)
 {
     struct sim_gpu *gpu;

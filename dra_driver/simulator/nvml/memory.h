@@ -1,6 +1,6 @@
 /*
- * Memory limits of control groups: how a group is found and who is above it, what the kernel's
- * files say of it (backend dmem), and the rules that both backends share.
+ * Memory limits of control groups: how a group and those above it are found, the kernel's files
+ * (backend dmem), and the rules that both backends share.
  */
 #ifndef SIMULATOR_MEMORY_H
 #define SIMULATOR_MEMORY_H

@@ -1,8 +1,8 @@
 /*
  * The kernel's files of a control group with the controller dmem: a line for each GPU, with its
- * name and a number of bytes or the word max. In a folder that stands for a control group they
- * are plain files, which are rewritten; the kernel's own take one line. The kernel knows no
- * simulated GPU, so its own files refuse it.
+ * name and a number of bytes or the word max. In a folder in place of a control group they
+ * are plain files, which are rewritten; the kernel's own accept one line. The kernel does not know
+ * simulated GPUs, so its own files refuse them.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

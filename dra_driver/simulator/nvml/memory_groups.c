@@ -2,12 +2,12 @@
  * Control groups, as the driver finds them: a directory, by its path in the caller's mount
  * namespace, and the directories above it.
  *
- * The root is the machine's `cgroup_root`, which may be any folder. Where that is empty, or not
- * there as in a container, it is where the file system cgroup2 begins. A container sees its own
- * group there and nothing above; only the root of all has no file cgroup.events.
+ * The root is the machine's `cgroup_root`, which may be any folder. If that is empty, or missing as
+ * in a container, the root is the mount of the file system cgroup2. A container sees its own group
+ * there and nothing above; only the real root has no file cgroup.events.
  *
- * NVIDIA's documentation wants cgroup v2 at /sys/fs/cgroup, and does not say what another mount of
- * it comes to. So a path has to be below that, or below the machine's own root.
+ * NVIDIA's documentation requires cgroup v2 at /sys/fs/cgroup, and says nothing about other mounts
+ * of it. So a path has to be below that, or below the machine's own root.
  *
  * A process is in the group that NVML_SIMULATOR_CGROUP names, or else /proc/self/cgroup.
  */
@@ -123,7 +123,7 @@ static bool is_below(const char *path, const char *root)
 
 /*
  * Opens a control group and all above it. The root itself has depth 0. NOT_FOUND without the path,
- * NOT_SUPPORTED for cgroup v1, INVALID_ARGUMENT for what is no control group.
+ * NOT_SUPPORTED for cgroup v1, INVALID_ARGUMENT for anything but a control group.
  */
 nvmlReturn_t sim_open_lineage(const struct sim_state *state, const char *path,
                               struct sim_lineage *lineage)

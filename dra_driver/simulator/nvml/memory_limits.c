@@ -1,12 +1,12 @@
 /*
- * NVML's calls for the memory limits of a control group on a GPU, as of driver R615; a machine
+ * NVML's calls for the memory limits of a control group on a GPU, from driver R615 on; a machine
  * with an older driver has a library without them. memory_rules.c says what a limit does.
  *
- * Both backends have silent traps, which are kept. dmem: a hard limit below what is in use is
+ * Both backends have silent traps, which are simulated, too. dmem: a hard limit below the use is
  * ignored, and the call succeeds; a soft limit is added to those of all groups above, where it
- * stays when the group is removed with it. misc: a limit below what is in use is refused, the old
- * one stays; a group without a limit looks like a GPU without support. Both: a GPU in MIG mode
- * takes limits, and does not heed them.
+ * stays if the group is removed with it. misc: a limit below the use is refused, and the old one
+ * stays; a group without a limit looks like a GPU without support. Both: a GPU in MIG mode accepts
+ * limits, and ignores them.
  */
 #include <unistd.h>
 
@@ -37,7 +37,7 @@ static nvmlReturn_t get_misc(struct sim_state *state, unsigned int slot,
     return NVML_SUCCESS;
 }
 
-/* A group for which the controller is not enabled is answered for by the nearest that has it. */
+/* For a group without the controller, the nearest group above that has it answers. */
 static nvmlReturn_t get_dmem(const struct sim_state *state, unsigned int slot,
                              const struct sim_lineage *lineage, struct limits *limits)
 {

@@ -1,14 +1,14 @@
 /*
- * Who pays for a process's memory of a GPU, and who may have more of it.
+ * Which control group is charged for a process's memory of a GPU, and who may have more of it.
  *
- * dmem: the kernel counts for the process's group and for each group above, and every one of
- * their limits binds. misc: the driver has a flat map of limits; the nearest group with an entry
- * pays alone, one that was cleared included, and what was allocated before there was an entry is
- * counted nowhere. A GPU in MIG mode is not charged.
+ * dmem: the kernel charges the process's group and each group above, and all of their limits apply.
+ * misc: the driver has a flat map of limits; only the nearest group with an entry is charged, even
+ * with a cleared one, and what was allocated before there was an entry is not counted. A GPU in MIG
+ * mode is not charged.
  *
- * An entry of the map is that of a directory's identity, and stays when the directory goes. The
- * map of a GPU goes with the GPU's initialisation: at its reset, with the kernel driver, and when
- * the last process lets go of a GPU without persistence mode.
+ * An entry of the map belongs to a directory's identity, and stays when the directory is removed.
+ * The map of a GPU is lost with the GPU's initialisation: at its reset, with the kernel driver, and
+ * when the last process closes a GPU without persistence mode.
  */
 #include <string.h>
 #include <sys/mman.h>
@@ -34,7 +34,7 @@ struct sim_memory_limit *sim_nearest_limit(struct sim_state *state, unsigned int
     return NULL;
 }
 
-/* What an entry of the map pays for. */
+/* What is charged to an entry of the map. */
 uint64_t sim_charged(const struct sim_state *state, const struct sim_memory_limit *limit)
 {
     uint64_t bytes = 0;
@@ -46,7 +46,7 @@ uint64_t sim_charged(const struct sim_state *state, const struct sim_memory_limi
     return bytes;
 }
 
-/* What the processes of a group and of those below it have of a GPU. */
+/* The memory of a GPU of the processes in a group and those below it. */
 uint64_t sim_used(const struct sim_state *state, unsigned int slot, const struct sim_group *group)
 {
     uint64_t bytes = 0;
@@ -67,13 +67,13 @@ uint64_t sim_dmem_max(const struct sim_state *state, unsigned int slot, int fold
                          NVML_DEVICE_MEMORY_LIMIT_MAX);
 }
 
-/* Whether a limit that is used so far leaves room. */
+/* Whether a limit leaves room above its use. */
 static bool fits(uint64_t used, uint64_t more, uint64_t limit)
 {
     return used <= limit && more <= limit - used;
 }
 
-/* Whether the limits allow an allocation, and who pays. MEMORY: they do not. */
+/* Whether the limits allow an allocation, and what is charged. MEMORY: they do not. */
 static nvmlReturn_t charge(struct sim_state *state, unsigned int slot,
                            const struct sim_lineage *lineage, uint64_t bytes, uint32_t *charged)
 {
@@ -144,8 +144,8 @@ static nvmlReturn_t allocate(struct sim_state *state, unsigned int slot, uint32_
 }
 
 /*
- * Not of NVML: a process in a control group (NULL: in none that is known) takes bytes of a GPU.
- * MEMORY: a limit forbids it. INSUFFICIENT_RESOURCES: the GPU has not so much left.
+ * Not in NVML: a process in a control group (NULL: in none that is known) takes bytes of a GPU.
+ * MEMORY: a limit forbids it. INSUFFICIENT_RESOURCES: the GPU has less left.
  */
 NVML_EXPORT nvmlReturn_t nvmlSimulatorAllocate(const char *state_path, unsigned int slot,
                                                unsigned int pid, const char *group,
@@ -169,7 +169,7 @@ NVML_EXPORT nvmlReturn_t nvmlSimulatorAllocate(const char *state_path, unsigned 
     return result;
 }
 
-/* A process in a group with a limit of its own is told no more than that. */
+/* A process in a group with a limit of its own sees at most that. */
 void sim_cut_to_limit(unsigned int slot, nvmlMemory_v2_t *memory)
 {
     struct sim_state *state = sim_state();
@@ -183,7 +183,7 @@ void sim_cut_to_limit(unsigned int slot, nvmlMemory_v2_t *memory)
         const struct sim_memory_limit *limit = sim_nearest_limit(state, slot, &lineage);
         hard = limit != NULL ? limit->hard : hard;
         used = limit != NULL ? sim_charged(state, limit) : 0;
-    } else if (lineage.depth > 0) { /* a limit on a group above binds and is not seen */
+    } else if (lineage.depth > 0) { /* a limit of a group above applies and is not visible */
         hard = sim_dmem_max(state, slot, lineage.folders[0]);
         used = sim_used(state, slot, &lineage.groups[0]);
     }
@@ -197,7 +197,7 @@ void sim_cut_to_limit(unsigned int slot, nvmlMemory_v2_t *memory)
     memory->used = hard - memory->free;
 }
 
-/* A GPU that nobody had open is initialised: the driver's map of its limits is a new one. */
+/* A GPU that nobody had open is initialised: the driver's map of its limits is empty. */
 void sim_forget_limits(struct sim_state *state, unsigned int slot)
 {
     if (state->gpus[slot].facts[FACT_PERSISTENCE_MODE] == 1)

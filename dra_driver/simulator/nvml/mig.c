@@ -1,6 +1,6 @@
 /*
- * MIG mode and GPU instances, as NVML has them. A card without MIG answers NOT_SUPPORTED, and so
- * does one whose mode is off, except for what its profiles and placements are.
+ * MIG mode and GPU instances in NVML. A card without MIG answers NOT_SUPPORTED, and so does one
+ * whose mode is off, except about its profiles and placements.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /*
- * Compute instances, as NVML has them: how a GPU instance can be divided, and what it is divided
- * into. Copy and media engines belong to the GPU instance and are shared.
+ * Compute instances in NVML: how a GPU instance can be divided, and how it is divided. Copy and
+ * media engines belong to the GPU instance and are shared.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /*
- * MIG devices: the handles by which programs know compute instances. They have a UUID, a name, an
- * index below their GPU, memory and engines; what else a GPU answers is NOT_SUPPORTED for them.
+ * MIG devices: the handles of compute instances for programs. They have a UUID, a name, an index
+ * below their GPU, memory and engines; other questions about GPUs are NOT_SUPPORTED for them.
  */
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +19,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, uns
     return NVML_SUCCESS;
 }
 
-/* How many MIG devices that this process sees are before one; a container sees no holes. */
+/* How many MIG devices that this process sees precede one; a container sees no holes. */
 static unsigned int rank(const struct sim_gpu *gpu, unsigned int slot, unsigned int mig_index)
 {
     unsigned int before = 0;
@@ -161,8 +161,8 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *i
     return NVML_SUCCESS;
 }
 
-/* The memory of a GPU, or of the GPU instance that a MIG device is in. That of all instances
- * together is told to whoever may monitor them. */
+/* The memory of a GPU, or of a MIG device's GPU instance. Only processes that may monitor all
+ * instances see their total. */
 static nvmlReturn_t read_memory(const char *function, nvmlDevice_t device,
                                 nvmlMemory_v2_t *memory)
 {
@@ -191,7 +191,7 @@ static nvmlReturn_t read_memory(const char *function, nvmlDevice_t device,
     return NVML_SUCCESS;
 }
 
-/* Memory v1 has no word for what the driver reserves and counts it as used. */
+/* Memory v1 has no field for what the driver reserves, and counts it as used. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
     nvmlMemory_v2_t all;

@@ -1,11 +1,11 @@
 /*
  * The files the kernel modules show for MIG instances: below /proc/driver/nvidia/capabilities one
- * `access` file each, and below /dev/nvidia-caps the node it names. They are made to agree with the
- * state whenever an instance comes or goes, late if the machine is set so, and at nvmlInit, which
- * makes up for a process that ended while files were still to come.
+ * `access` file each, and below /dev/nvidia-caps the node it names. They are updated to match
+ * the state whenever an instance is made or destroyed, later if the machine is set so, and at
+ * nvmlInit, in case a process ended before its files were made.
  *
- * Only a folder with the simulator's marker is written to. Where a node cannot be made the /proc
- * file is there without it, as on a node where nvidia-modprobe has not run.
+ * Only a folder with the simulator's marker is written to. If a node cannot be made, the /proc file
+ * exists without it, as on a node where nvidia-modprobe has not run.
  */
 #define _GNU_SOURCE
 #include <limits.h>
@@ -23,7 +23,7 @@
 
 #define MARKER ".simulated-machine.json"
 #define PATH_SIZE (PATH_MAX + 160)
-#define ACCESS_MODE 0444 /* as the driver: whoever has the node may use the instance */
+#define ACCESS_MODE 0444 /* like the driver: processes with the node may use the instance */
 
 /* What the files of one GPU depend on. */
 struct place {
@@ -39,7 +39,7 @@ uint64_t sim_now_ms(void)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* Finds the driver root in which a state file lies; false when it lies in none. */
+/* Finds the driver root of a state file; false if it has none. */
 static bool find_root(const struct sim_machine *machine, char root[PATH_MAX])
 {
     char marker[PATH_SIZE];
@@ -138,7 +138,7 @@ static void settle_at(const struct place *place, const struct sim_gpu *gpu, unsi
         settle_capability(place, name, false, minor_number);
 }
 
-/* Makes the files of one GPU instance and what is in it agree with the state, if they are due. */
+/* Updates the files of one GPU instance and what is in it, if they are due. */
 void sim_settle_instance(const struct sim_machine *machine, unsigned int slot, unsigned int id)
 {
     const struct sim_gpu *gpu = &machine->state->gpus[slot];
@@ -185,7 +185,7 @@ static void *settle_after_a_while(void *path)
     return NULL;
 }
 
-/* Lets late files come, while the caller goes on. */
+/* Makes late files, while the caller continues. */
 void sim_settle_later(const struct sim_machine *machine)
 {
     pthread_t thread;

@@ -1,11 +1,11 @@
 /*
  * Handles of GPU instances, compute instances and MIG devices, and the gate for them. A handle
- * means a number, not an incarnation: when an instance goes and another gets its number, old
- * handles lead to the new one, as NVML warns. A handle that leads nowhere is an invalid argument.
+ * means a number: if an instance is destroyed and another gets its number, old handles are for the
+ * new one, as NVML warns. A handle without an instance is an invalid argument.
  *
- * On the host all instances are seen. In a container a MIG device is seen when the nodes of both
- * its capabilities are there, and instances can be listed and changed with the node of mig/config.
- * What all instances have together is told to whoever has mig/monitor, which is all of the host.
+ * On the host all instances are visible. In a container a MIG device is visible if the nodes of
+ * both its capabilities exist, and instances can be listed and changed with the node of mig/config.
+ * The total of all instances is visible with mig/monitor, and always on the host.
  */
 #include <string.h>
 #include <strings.h>
@@ -32,7 +32,7 @@ __attribute__((constructor)) static void number_handles(void)
         }
 }
 
-/* Whether a pointer is that of an element of an array, which says that it is one of our handles. */
+/* Whether a pointer is the address of an element of an array, and so one of our handles. */
 #define IS_ELEMENT(pointer, first, array)                                           \
     ((uintptr_t)(pointer) >= (uintptr_t)(first) &&                                  \
      (uintptr_t)(pointer) < (uintptr_t)(first) + sizeof(array) &&                   \
@@ -76,7 +76,7 @@ nvmlReturn_t sim_may_configure(void)
     return may ? NVML_SUCCESS : NVML_ERROR_NO_PERMISSION;
 }
 
-/* Whether this process may see what instances of others do: all of the host, or mig/monitor. */
+/* Whether this process may see the load of others' instances: on the host, or by mig/monitor. */
 nvmlReturn_t sim_may_monitor(void)
 {
     bool may = sim_on_host() || sim_capability_node(MONITOR_MINOR);

@@ -1,9 +1,9 @@
 /*
  * Making and destroying instances, and switching the mode: every change under the state file's
- * lock, with the files that go with it and an event for those who registered for one.
+ * lock, with its files and an event for those who registered for one.
  *
- * Making and destroying takes time. Meanwhile whoever changes the machine, too, waits; whoever reads
- * sees it as it was.
+ * Making and destroying takes time. Meanwhile other changes wait, and readers see the machine as it
+ * was.
  *
  * A GPU instance can be destroyed when it has no compute instance left, a compute instance when no
  * process holds it. Cards up to Ampere keep a new mode pending until they are reset; newer ones
@@ -95,8 +95,8 @@ nvmlReturn_t sim_create_gpu_instance(const struct sim_machine *machine, unsigned
 }
 
 /*
- * The MIG devices of a GPU are counted in the order of their instances' ids, anew whenever one is
- * made; one that goes leaves a hole.
+ * The MIG devices of a GPU are numbered in the order of their instances' ids, again whenever one is
+ * made; a destroyed one leaves a hole.
  */
 static void count_mig_devices(struct sim_gpu *gpu, const struct sim_compute_instance *made)
 {
@@ -217,7 +217,7 @@ static bool has_instances(const struct sim_gpu *gpu)
     return false;
 }
 
-/* Why a new mode is not in force yet, or SUCCESS when it can be. */
+/* Why a new mode cannot be applied yet, or SUCCESS. */
 static nvmlReturn_t obstacle(const struct sim_machine *machine, unsigned int slot)
 {
     const struct sim_gpu *gpu = &machine->state->gpus[slot];

@@ -1,10 +1,10 @@
 /*
- * What fits where: the rules by which a card is cut, computed from the state and changing nothing.
+ * What fits where: the rules for dividing a card, computed from the state without changes.
  *
  * A GPU instance takes a run of memory slices that no other has, and its share of every engine;
- * a card has as many engines as its largest profile. Whether a profile fits is thus more than a
- * question of places: the one media engine of an A100 can be had once. A compute instance takes a
- * run of compute slices inside its GPU instance.
+ * a card has as many engines as its largest profile. So a profile may not fit although there is a
+ * place: an A100 has only one media engine. A compute instance takes a run of compute slices inside
+ * its GPU instance.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 #include "mig.h"
 
-/* Compute instance profiles by the enumeration they are asked by, which also is their id. */
+/* Compute instance profiles by their enumeration, which also is their id. */
 static const unsigned int compute_slices[CI_PROFILE_COUNT] = {1, 2, 3, 4, 7, 8, 6, 1, 0};
 enum { COMPUTE_REV1 = 7 };
 
@@ -53,7 +53,7 @@ static bool place_is_free(const struct sim_gpu *gpu, unsigned int start, unsigne
     return true;
 }
 
-/* How many of one engine no instance has. */
+/* How many of one engine are free. */
 static unsigned int free_engines(const struct sim_gpu *gpu, enum sim_engine engine)
 {
     unsigned int total = 0, used = 0;
@@ -120,7 +120,7 @@ static unsigned int id_at(const struct sim_gpu *gpu, unsigned int start, unsigne
     return count - 1 + (start / size + (upper_first ? count / 2 : 0)) % count;
 }
 
-/* Cards of one kind differ in that; what a gathered node has tells how its card counts. */
+/* Cards of one kind differ in this; a gathered node shows how its card counts. */
 static bool counts_upper_first(const struct sim_gpu *gpu)
 {
     for (unsigned int id = 0; id < SIM_MAX_GPU_INSTANCES; id++) {
@@ -141,7 +141,7 @@ unsigned int sim_instance_id(const struct sim_gpu *gpu, unsigned int start, unsi
     return id_at(gpu, start, size, counts_upper_first(gpu));
 }
 
-/* False when a GPU instance of that profile cannot be divided so. */
+/* False if a GPU instance of this profile cannot be divided like this. */
 bool sim_compute_profile(const struct sim_gpu *gpu, const struct sim_mig_profile *parent,
                          unsigned int index, struct sim_compute_profile *profile)
 {

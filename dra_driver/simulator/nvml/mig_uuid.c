@@ -1,7 +1,7 @@
 /*
- * UUIDs of MIG devices: version 5 (RFC 9562), that is SHA-1 over the GPU's UUID and which instance
- * it is. An instance that is made again in the same place is the same device again, as on real
- * cards, whose driver computes these UUIDs likewise (nvGenerateSmcUuid of its kernel modules).
+ * UUIDs of MIG devices: version 5 (RFC 9562), which is SHA-1 over the GPU's UUID and the instance.
+ * An instance that is made again in the same place is the same device, as on real cards, whose
+ * driver computes these UUIDs in the same way (nvGenerateSmcUuid of its kernel modules).
  */
 #include <stdio.h>
 #include <string.h>

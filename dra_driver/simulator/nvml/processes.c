@@ -1,13 +1,13 @@
 /*
  * The processes on a GPU or a MIG device: who they are, what memory they have, how busy they are.
  *
- * As the kernel driver does it: PIDs are those of the asker's PID namespace, and a process that is
- * not there is left out without a word; samples of who is busy keep the host's PID. A real driver
- * would tell a container of its own processes, which is not played. A whole GPU in MIG mode is told
- * for all its instances, to root alone, and is not sampled. A process that is idle has no sample,
- * and neither has a client of MPS: its server is sampled in its place. It is in the list of those that
- * compute as well as in its own (an H100 with R580).
- * Samples are not taken out when they are read: those that are too old come back with the others.
+ * As in the kernel driver: PIDs are those of the caller's PID namespace, and processes outside it
+ * are left out silently; samples of busy processes have the host's PID. A real driver shows a
+ * container its own processes, which is not simulated. A whole GPU in MIG mode lists the processes
+ * of all its instances, only to root, and is not sampled. An idle process has no sample, and
+ * neither has a client of MPS: its server is sampled instead. A client is in the list of computing
+ * processes as well as in its own (an H100 with R580). Samples stay when they are read: old ones
+ * are returned again with the others.
  */
 #define _GNU_SOURCE
 #include <sys/stat.h>
@@ -101,7 +101,7 @@ static uint64_t sampled(const struct sim_process *process)
 
 /*
  * Puts samples into at most `room` places; NOT_FOUND if none is newer than `since`. Without places
- * it tells how many there are, which may be fewer a moment later, or more.
+ * it returns how many there are, which may change at any time.
  */
 static nvmlReturn_t list_samples(const char *function, nvmlDevice_t device, uint64_t since,
                                  bool has_room, unsigned int *count,

@@ -132,7 +132,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceSetEccMode(nvmlDevice_t device, unsigned int 
     return sim_write_fact(gpu, FACT_ECC_PENDING, mode); /* takes effect at the next boot */
 }
 
-/* What no simulated card has; the gate still speaks first. */
+/* What no simulated card has; the gate still answers first. */
 #define UNSUPPORTED(symbol)                                                                \
     NVML_EXPORT nvmlReturn_t symbol(nvmlDevice_t device, void *a, void *b, void *c)        \
     {                                                                                      \

@@ -2,21 +2,21 @@
  * A process's session with the simulated machine: finds the state file, maps it, and decides at
  * nvmlInit which GPUs this process sees.
  *
- * The state file is NVML_SIMULATOR_STATE or lies beside this library as
- * libnvidia-simulator.so.<driver version>: a name that container tools take for a driver library,
- * so that it travels into containers with the rest. It is mapped read-only where it cannot be
- * written; setters then answer NO_PERMISSION.
+ * The state file is NVML_SIMULATOR_STATE or is beside this library as
+ * libnvidia-simulator.so.<driver version>: container tools take this name for a driver library, so
+ * that it gets into containers with the rest. It is mapped read-only if it cannot be written;
+ * setters then answer NO_PERMISSION.
  *
- * A GPU is seen when its device node is there, as with the real driver, which opens it. The
- * folder of the nodes is NVML_SIMULATOR_DEV; or <driver root>/dev when this library lies in its
- * place below a driver root that has nodes; or /dev, as in a container.
+ * A GPU is visible if its device node exists, as with the real driver, which opens it. The folder
+ * of the nodes is NVML_SIMULATOR_DEV; or <driver root>/dev if this library is in its place below a
+ * driver root with nodes; or /dev, as in a container.
  *
- * A session holds each GPU that it sees, and a card that somebody else holds changes no MIG mode
- * and takes no reset. So it has a shared lock on a byte of the state file for each GPU. The kernel
- * drops it when the process ends, however that happens, and tells a holder from others by the open
- * file (fcntl(2), open file description locks), in whichever container it is. A session also has
- * the nodes themselves open, by path alone since no driver answers behind them: in /proc/<pid>/fd a
- * holder looks as it does on a node with GPUs, for fuser and for whoever else looks there.
+ * A session holds each GPU that it sees, and a card that somebody else holds cannot change its MIG
+ * mode or be reset. So it has a shared lock on a byte of the state file for each GPU. The kernel
+ * drops it when the process ends, in any way, and distinguishes holders by the open file (fcntl(2),
+ * open file description locks), in any container. A session also has the nodes themselves open,
+ * only by path because they have no driver: in /proc/<pid>/fd a holder looks as on a node with
+ * GPUs, for fuser and others.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -156,7 +156,7 @@ static nvmlReturn_t map_state(void)
     return check_state(mapped, facts.st_size);
 }
 
-/* A node counts when it is the right device, or a plain file standing in for it. */
+/* A node counts if it is the right device, or a plain file in its place. */
 static bool node_exists(const char *folder, const char *name, unsigned int major_number,
                         unsigned int minor_number)
 {
@@ -171,8 +171,8 @@ static bool node_exists(const char *folder, const char *name, unsigned int major
 }
 
 /*
- * Whether this process may open a node that is there: by its mode, and by the control group of its
- * container, which access(2) asks too. Opened it is not: another driver may be behind it.
+ * Whether this process may open an existing node: by its mode, and by the control group of its
+ * container, which access(2) checks, too. It is not opened: another driver may be behind it.
  */
 static bool node_permitted(const char *folder, const char *name)
 {
@@ -247,7 +247,7 @@ static nvmlReturn_t enumerate(void)
     return NVML_SUCCESS;
 }
 
-/* Makes up for a process that ended while files of its instances were still to come. */
+/* Makes files that a process should have made and did not, because it ended. */
 static void settle_files(void)
 {
     const struct sim_machine machine = {.state = mapped, .path = state_path};

@@ -12,7 +12,7 @@
 #include "abi.h"
 #include "state.h"
 
-/* A handle: its address is what callers hold, its slot says which GPU of the state it means. */
+/* A handle: callers have its address, and its slot is that of a GPU of the state. */
 struct sim_device {
     unsigned int slot;
     bool mig; /* a MIG device: the two numbers below say which */
@@ -77,7 +77,7 @@ void sim_forget_limits(struct sim_state *state, unsigned int slot);
             return result_;                     \
     } while (0)
 
-/* Ends the process when the function returns, if a fault says that it dies after its effect. */
+/* Ends the process when the function returns, if a fault kills it after the effect. */
 #define SIM_GUARD \
     __attribute__((cleanup(sim_leave), unused)) const int guard_ = sim_arrive()
 

@@ -1,5 +1,5 @@
 /*
- * The simulated machine as it lies in the shared state file.
+ * The simulated machine in the shared state file.
  *
  * The file begins with one page (SIM_STATE_OFFSET bytes) that makes it a loadable, empty ELF
  * object, so that tools which read the sonames of driver libraries accept it. The structure below
@@ -86,13 +86,13 @@ struct sim_link {
     char remote_bus_id[28];
 };
 
-/* What a MIG instance gets a share of; a card has as many as its largest profile. */
+/* Engines that MIG instances share; a card has as many as its largest profile. */
 #define SIM_ENGINES(X) \
     X(MULTIPROCESSORS) X(COPY_ENGINES) X(DECODERS) X(ENCODERS) X(JPEG_ENGINES) X(OFA_ENGINES)
 #define SIM_ENUM_ENGINE(name) ENGINE_##name,
 enum sim_engine { SIM_ENGINES(SIM_ENUM_ENGINE) ENGINE_COUNT };
 
-/* A GPU instance profile. `index` is the enumeration it is asked by, bit n of `starts` a place. */
+/* A GPU instance profile. `index` is its enumeration in queries, bit n of `starts` a place. */
 struct sim_mig_profile {
     uint32_t id;
     uint32_t index;
@@ -106,7 +106,7 @@ struct sim_mig_profile {
     char name[SIM_MIG_NAME_SIZE];
 };
 
-/* `present` is written last when an instance is made, and first when it goes. */
+/* `present` is written last when an instance is made, and first when it is destroyed. */
 struct sim_compute_instance {
     uint32_t present;
     uint32_t profile_id;
@@ -132,9 +132,9 @@ enum sim_process_kind { PROCESS_COMPUTES, PROCESS_DRAWS, PROCESS_BY_MPS };
 
 /*
  * A process on a GPU, or on one of its instances; both instances are 0xffffffff on a whole GPU.
- * `pid` is the host's. `memory_hidden`: NVML does not know how much memory it has. The four words
- * behind it are how busy it is, in percent; all 0: idle. `sampled_us`: when its latest sample was
- * taken, by the time of day; 0: it goes on, and there is one each second.
+ * `pid` is the host's. `memory_hidden`: NVML does not know how much memory it has. The next
+ * four words are its load, in percent; all 0: idle. `sampled_us`: when its latest sample was taken,
+ * by the time of day; 0: it still runs, with a sample each second.
  */
 struct sim_process {
     uint32_t active;
@@ -159,7 +159,7 @@ struct sim_group {
     uint64_t inode;
 };
 
-/* What the driver itself keeps of the limit of a control group on a GPU (backend misc). */
+/* The driver's own record of a control group's limit on a GPU (backend misc). */
 struct sim_memory_limit {
     uint32_t active;
     uint32_t slot;
@@ -184,8 +184,8 @@ struct sim_allocation {
 };
 
 /*
- * Whether NVML has a card: not where the slot is empty or another driver has it. While the driver
- * lets go of one, sessions that have it keep it, and no new one gets it.
+ * Whether NVML has a card: not if the slot is empty or another driver has the card. While the
+ * driver lets go of it, sessions that have it keep it, and no new one gets it.
  */
 enum sim_presence { PRESENCE_NONE, PRESENCE_FULL, PRESENCE_LEAVING };
 
@@ -205,7 +205,7 @@ struct sim_gpu {
 /*
  * A fault: calls of `function` ("*": of any) on GPU `slot` (-1: on any, and calls without a GPU)
  * first sleep delay_ms, then kill the calling process if `kill` says so, and then, unless code is
- * 0, return it. The first `skip` calls go free. `remaining` counts down; below zero the fault
+ * 0, return it. The first `skip` calls succeed. `remaining` counts down; below zero the fault
  * stays. `active` is written last.
  */
 enum sim_kill { KILL_NEVER, KILL_BEFORE, KILL_AFTER };
@@ -233,7 +233,7 @@ struct sim_event {
     uint32_t reserved;
 };
 
-/* Who keeps the memory limits of control groups: the driver in a map of its own, or the kernel. */
+/* What enforces memory limits of control groups: the driver in its own map, or the kernel. */
 enum sim_memory_backend { MEMORY_BACKEND_OFF, MEMORY_BACKEND_MISC, MEMORY_BACKEND_DMEM };
 
 struct sim_state {
@@ -246,16 +246,16 @@ struct sim_state {
     uint32_t change;              /* a futex: counts events and losses, wakes event waiters */
     uint32_t caps_major;          /* of the device nodes of MIG capabilities */
     uint32_t device_nodes;        /* 1: nodes are real ones, 0: plain files */
-    uint32_t late_files_ms;       /* so long after an instance its /proc file and node come */
+    uint32_t late_files_ms;       /* how much later than an instance its /proc file and node come */
     uint32_t memory_backend;      /* enum sim_memory_backend */
     uint32_t mig_change_ms;       /* how long a card makes or destroys an instance */
     uint32_t reserved;
     uint64_t next_event;
-    uint64_t pid_namespace; /* the host's, by its number; 0: whoever asks sees all processes */
+    uint64_t pid_namespace; /* the host's, by its number; 0: all callers see all processes */
     char driver_version[80];
     char nvml_version[80];
     char library_folder[SIM_PATH_SIZE]; /* folder of the library, relative to the driver root */
-    char cgroup_root[SIM_PATH_SIZE];    /* root of the control groups; empty: where cgroup2 begins */
+    char cgroup_root[SIM_PATH_SIZE];    /* root of control groups; empty: the mount of cgroup2 */
     struct sim_fault faults[SIM_MAX_FAULTS];
     struct sim_event events[SIM_MAX_EVENTS];
     struct sim_process processes[SIM_MAX_PROCESSES];

@@ -1,7 +1,7 @@
 /*
- * Where the state file is, and by which locks on it a process holds GPUs. It lies beside the library
- * that asks, among the driver's. The longest name is the versioned file itself; ldconfig may have
- * put a link .so.1 beside it, and in a container that may be all there is.
+ * Where the state file is, and the locks on it by which a process holds GPUs. It is beside the
+ * library, among the driver's. The longest name is the versioned file itself; ldconfig may have put
+ * a link .so.1 beside it, and a container may have only that.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -30,7 +30,7 @@ bool sim_find_state(char *path)
     return name[0] != '\0';
 }
 
-/* The lock on a byte, far behind the state's own, that who has a GPU open has shared. */
+/* The shared lock of processes that have a GPU open, on a byte far behind the state's own. */
 struct flock sim_holding(unsigned int slot, short kind)
 {
     return (struct flock){.l_type = kind, .l_whence = SEEK_SET,

@@ -34,7 +34,7 @@ static nvmlReturn_t constant(const char *function, nvmlDevice_t device, unsigned
     return NVML_SUCCESS;
 }
 
-/* On where the card has power limits at all. */
+/* On if the card has power limits at all. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementMode(nvmlDevice_t device, unsigned int *mode)
 {
     SIM_TRY(sim_read_fact(__func__, device, FACT_POWER_DEFAULT, mode));
@@ -209,7 +209,7 @@ static unsigned int busier(unsigned int percent, uint32_t more)
     return more > 100 || percent + more > 100 ? 100 : percent + more;
 }
 
-/* In MIG mode there is no such thing as the load of the whole. */
+/* In MIG mode the whole GPU has no load. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device,
                                                        nvmlUtilization_t *utilization)
 {

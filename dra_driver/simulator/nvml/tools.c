@@ -1,5 +1,5 @@
 /*
- * Not of NVML: what the simulator's own tools do to a machine from outside. They work on a state
+ * Not in NVML: what the simulator's own tools do to a machine from outside. They work on a state
  * file given by its path, without a session, so that no injected fault hits them.
  */
 #define _GNU_SOURCE

@@ -1,16 +1,16 @@
 /*
- * A stand-in for libcuda.so.1, as far as a program goes that makes a context and gives it back. It
- * computes nothing. NVIDIA's own would find none of the simulated GPUs.
+ * A stand-in for libcuda.so.1, enough for a program that makes a context and frees it. It computes
+ * nothing. NVIDIA's own would find none of the simulated GPUs.
  *
- * A client of MPS is what finds the socket `control` of a daemon in CUDA_MPS_PIPE_DIRECTORY, and
- * any other program runs without MPS: also one whose path is too long for a socket's address. The
- * devices are those that CUDA_VISIBLE_DEVICES names by UUID, up to the first that is not there, or
+ * A program that finds the socket `control` of a daemon in CUDA_MPS_PIPE_DIRECTORY is a client of
+ * MPS; any other program runs without MPS, also one whose path is too long for a socket's address.
+ * The devices are those that CUDA_VISIBLE_DEVICES names by UUID, up to the first missing one, or
  * all of the machine.
  *
  * Faults are injected as for NVML, by a function's name and a GPU (state.h): a slow cuInit is a
  * server that hangs, cuCtxCreate_v2 that fails with 2 is a GPU without free memory. The state is
- * mapped when the library is loaded, as a program may give up its rights after that. A context holds
- * its GPU as a session of NVML does.
+ * mapped when the library is loaded, because a program may give up its rights later. A context
+ * holds its GPU as a session of NVML does.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -85,7 +85,7 @@ __attribute__((constructor)) static void map_machine(void)
         machine = NULL;
 }
 
-/* A slow call takes its time, unless the fault is cleared meanwhile. */
+/* A slow call waits, unless the fault is cleared meanwhile. */
 static void take_time(const struct sim_fault *fault)
 {
     const struct timespec step = {.tv_nsec = 1000000L};
@@ -99,7 +99,7 @@ static void take_time(const struct sim_fault *fault)
                  (long)fault->delay_ms);
 }
 
-/* Takes one use of a fault, if it has any left; where the state is read-only it strikes again. */
+/* Takes one use of a fault, if it has any left; with a read-only state it strikes again. */
 static bool strikes(struct sim_fault *fault, const char *function, int slot)
 {
     if (__atomic_load_n(&fault->active, __ATOMIC_ACQUIRE) == 0 ||
@@ -172,7 +172,7 @@ static void find_devices(void)
     }
 }
 
-/* Goes to the daemon as a client does, and leaves it at once: others are to be served too. */
+/* Connects to the daemon like a client, and disconnects, so that others are served, too. */
 static bool reaches_daemon(void)
 {
     const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY");

@@ -1,8 +1,8 @@
 /*
- * A stand-in for nvidia-smi where NVIDIA's cannot be had. It does four things: list the GPUs
+ * A stand-in for nvidia-smi if NVIDIA's is not available. It does four things: list the GPUs
  * and MIG devices (-L), set the compute mode (-i GPU -c MODE), set the time-slice (compute-policy
- * -i GPU --set-timeslice=N) and show it (compute-policy -i GPU -l), and says on stderr that it is
- * not NVIDIA's.
+ * -i GPU --set-timeslice=N) and show it (compute-policy -i GPU -l), and prints on stderr that it
+ * is not NVIDIA's.
  */
 #include <dlfcn.h>
 #include <stdio.h>
