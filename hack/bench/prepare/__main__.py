@@ -3,7 +3,7 @@
 The driver runs as a process of its own with simulated GPUs and is called through its socket, as the
 kubelet calls it. It asks a real API server (hack/cluster), or with `--apiserver fake` the contract
 tests' one. Every run also measures what this machine needs for an empty call, an API GET and an
-fsync, since only ratios within a run carry over to other machines.
+fsync, because only ratios within a run apply to other machines.
 """
 
 import sys
