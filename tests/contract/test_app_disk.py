@@ -91,22 +91,6 @@ def reached(node: ProcessNode) -> KubeletClient | None:
     return kubelet
 
 
-def test_what_is_asked_on_a_read_only_disk_is_told_why_not(
-    node: ProcessNode, disk: SmallDisk
-) -> None:
-    node.driver.start()
-    node.wait_devices(8)
-    kept, other = node.allocate("kept", "gpu-0"), node.allocate("other", "gpu-1")
-    with KubeletClient(node.place.registry) as kubelet:
-        kubelet.register()
-        assert kubelet.prepare(kept)["uid-kept"].error == ""
-        with disk.read_only():
-            error = kubelet.prepare(other)["uid-other"].error
-            assert READ_ONLY in error
-            assert "check the free space and the permissions of the driver's directory" in error
-        assert kubelet.prepare(other)["uid-other"].error == ""
-
-
 def test_a_driver_ends_on_a_disk_that_has_become_read_only(
     node: ProcessNode, disk: SmallDisk
 ) -> None:

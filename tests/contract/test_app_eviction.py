@@ -51,16 +51,6 @@ def test_it_ends_when_the_labels_are_back_and_its_claims_stay(node: ProcessNode)
     assert len(node.place.records()) == 1
 
 
-def test_a_second_signal_ends_it(node: ProcessNode) -> None:
-    with KubeletClient(node.place.registry) as kubelet:
-        prepare(node, kubelet)
-    label(node, PAUSED)
-    node.driver.send(signal.SIGTERM)
-    node.driver.wait_log("claims of evicted pods waited for")
-    assert node.driver.running()
-    assert node.driver.stop(timeout=20) == 0
-
-
 def test_the_gpus_are_let_go_of_before_the_kubelet_has_noticed(node: ProcessNode) -> None:
     node.driver.stop()
     node.driver.env["SHUTDOWN_DELAY"] = "8"

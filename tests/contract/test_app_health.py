@@ -10,7 +10,7 @@ from testbed.apiserver.server import ApiServer
 from testbed.commands import wait_until
 from testbed.kubelet import KubeletClient
 
-from dra_driver.devices.health.record import DAMAGED, FILE
+from dra_driver.devices.health.record import FILE
 from dra_driver.simulator.health_cli import Health, raise_xid_on_device, report
 from worlds.process import SLICES, ProcessNode, eventually, process_node
 from worlds.sick import KNOWS_NO_RECOVERY, looked, machine_of, uuid_of, wait_until_heard
@@ -110,33 +110,6 @@ def test_a_killed_driver_forgets_nothing_and_its_successor_lifts(node: ProcessNo
     assert len(node.driver.events("gpu healed")) == 2
 
 
-def test_a_reboot_lifts(node: ProcessNode) -> None:
-    machine = machine_of(node, "t4x4", KNOWS_NO_RECOVERY)
-    start(node, 4)
-    machine.emit_xid(uuid_of(machine, 3), 62)
-    tainted(node, {"gpu-3": XID})
-    node.driver.kill()
-    machine.reboot()
-    node.driver.start()
-    untainted(node)
-    assert node.driver.events("gpus healed by the reboot")
-
-
-def test_a_damaged_record_is_put_aside_and_what_nvml_still_says_is_found_anew(
-    node: ProcessNode,
-) -> None:
-    machine = machine_of(node, "t4x4")
-    start(node, 4)
-    report(machine, uuid_of(machine, 1), Health(gpu="1", recovery_action="gpu-reset"))
-    tainted(node, {"gpu-1": ["gpu.nvidia.com/recovery-action"]})
-    node.driver.kill()
-    (node.place.data / FILE).write_bytes(b"half a fi")
-    node.driver.start()
-    node.driver.wait_log("health record damaged")
-    tainted(node, {"gpu-1": ["gpu.nvidia.com/recovery-action"]})
-    assert (node.place.data / DAMAGED).read_bytes() == b"half a fi"
-
-
 def test_what_a_mig_device_has_taints_it_alone_until_it_is_gone(node: ProcessNode) -> None:
     machine = machine_of(node, "h100x8", KNOWS_NO_RECOVERY)
     gpu = uuid_of(machine, 0)
@@ -175,21 +148,6 @@ def test_without_taints_a_sick_gpu_is_left_out_until_it_is_well(
         assert contents(node) == before
     finally:
         node.driver.kill()
-
-
-def test_who_has_a_sick_gpu_is_told_and_nobody_else(node: ProcessNode) -> None:
-    machine = machine_of(node, "t4x4")
-    start(node, 4)
-    with KubeletClient(node.place.registry) as kubelet:
-        kubelet.register()
-        for name, device in (("ill", "gpu-2"), ("well", "gpu-1")):
-            assert kubelet.prepare(node.allocate(name, device))[f"uid-{name}"].error == ""
-    machine.emit_xid(uuid_of(machine, 2), 62)
-    eventually(lambda: node.api.objects("events"), "an event")
-    (event,) = node.api.objects("events")
-    assert (event["regarding"]["name"], event["reason"]) == ("ill", "GPUNotWell")
-    assert event["note"].startswith("gpu-2: XID 62: ")
-    assert "a reset of the GPU" in event["note"]
 
 
 def test_effects_are_as_they_are_set(node: ProcessNode) -> None:

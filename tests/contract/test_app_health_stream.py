@@ -11,7 +11,7 @@ import grpc
 import pytest
 from testbed.kubelet import ClaimName, KubeletClient
 
-from dra_driver.simulator.health_cli import Health, raise_xid_on_device, report
+from dra_driver.simulator.health_cli import Health, report
 from dra_driver.simulator.machine import Machine
 from sampling import EVERYTHING
 from worlds import sick
@@ -98,24 +98,6 @@ def test_a_successor_tells_what_was_wrong_before_it_and_a_restarted_kubelet_hear
         Told(kubelet, "v1alpha1").wait({"gpu-1": HEALTHY, "gpu-2": UNHEALTHY})
 
 
-def test_a_mig_device_alone_and_its_neighbour_stays_well(node: ProcessNode) -> None:
-    machine = machine_of(node, "h100x8", KNOWS_NO_RECOVERY)
-    gpu = uuid_of(machine, 0)
-    machine.set_mig_mode(gpu, enabled=True)
-    mine = machine.create_mig(gpu, "2g.20gb", 0)
-    machine.create_mig(gpu, "1g.10gb", 4)
-    with KubeletClient(node.place.registry) as kubelet:
-        told = start(node, kubelet, gpus=8)
-        names = {"mine": "gpu-0-mig-2g20gb-14-0", "other": "gpu-0-mig-1g10gb-19-4"}
-        prepared(node, kubelet, **names)
-        raise_xid_on_device(machine, mine, 62)
-        told.wait({names["mine"]: UNHEALTHY, names["other"]: HEALTHY})
-        machine.emit_xid(gpu, 48)
-        told.wait(dict.fromkeys(names.values(), UNHEALTHY))
-        assert told.messages[names["mine"]].count("XID") == 2
-        assert told.messages[names["other"]].count("XID") == 1
-
-
 def test_a_mig_device_that_is_gone_and_a_gpu_that_is(node: ProcessNode) -> None:
     machine = machine_of(node, "h100x8", KNOWS_NO_RECOVERY)
     gpu = uuid_of(machine, 0)
@@ -157,16 +139,6 @@ def test_shares_of_one_gpu_and_no_other(node: ProcessNode) -> None:
         assert "wants the GPU to be reset" in told.messages[names[0]]
         report(machine, uuid_of(machine, 2), Health(gpu="2", recovery_action="none"))
         told.wait({**dict.fromkeys(names, HEALTHY), "gpu-1-share-0-of-2": HEALTHY})
-
-
-def test_a_warning_leaves_it_healthy_with_words(node: ProcessNode) -> None:
-    machine = machine_of(node, "t4x4")
-    with KubeletClient(node.place.registry) as kubelet:
-        told = start(node, kubelet)
-        prepared(node, kubelet, one="gpu-1")
-        report(machine, uuid_of(machine, 1), Health(gpu="1", uncorrected=3))
-        eventually(lambda: told.messages.get("gpu-1"), "a message")
-        assert told.health == {"gpu-1": HEALTHY}
 
 
 PLACE = "gpu-0-mig-1g10gb-19-4"

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from testbed.apiserver.rules import without_device_fields
 from testbed.apiserver.server import ApiServer
 
@@ -19,22 +18,6 @@ def start(node: ProcessNode, *words: str) -> None:
 def counter_sets(api: ApiServer) -> list[object]:
     slices = api.objects(SLICES)
     return [one for each in slices for one in each["spec"].get("sharedCounters", ())]
-
-
-@pytest.mark.parametrize(("words", "sets"), [((), 0), (("--memory-counters",), 4)])
-def test_gpus_that_nobody_divides_have_counters_when_asked_for(
-    tmp_path: Path, api: ApiServer, words: tuple[str, ...], sets: int
-) -> None:
-    node = ProcessNode(tmp_path, api)
-    try:
-        start(node, *words)
-        assert len(counter_sets(api)) == sets
-        specs = [one["spec"] for one in api.objects(SLICES)]
-        devices = [one for spec in specs for one in spec.get("devices", ())]
-        for device in devices:
-            assert ("consumesCounters" in device) == bool(sets)
-    finally:
-        node.driver.kill()
 
 
 def test_where_the_api_server_stores_no_counters_gpus_are_published_without(

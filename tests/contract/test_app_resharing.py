@@ -78,20 +78,6 @@ def test_a_claim_that_is_prepared_keeps_a_division_and_its_end_is_heard_of(
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_claim_that_is_not_prepared_keeps_none_and_is_refused_where_its_share_is_gone(
-    node: SharedNode,
-) -> None:
-    node.driver.start()
-    node.shares(4)
-    early = node.allocate("early", "gpu-0-share-1-of-4")
-    node.divide(2)
-    node.shares(2)
-    said = node.prepare(early)
-    assert "the device is divided into 2 shares: the share config changed after" in said
-    assert "delete the pod and its claim" in said
-
-
-@pytest.mark.usefixtures("machine")
 def test_a_driver_that_starts_after_a_change_keeps_what_claims_are_prepared_with(
     node: SharedNode,
 ) -> None:
@@ -107,20 +93,3 @@ def test_a_driver_that_starts_after_a_change_keeps_what_claims_are_prepared_with
     node.unprepare(early)
     node.shares(0)
     node.wait_device("gpu-0")
-
-
-@pytest.mark.usefixtures("machine")
-def test_a_gpu_that_a_claim_gets_whole_is_offered_in_no_shares_once_it_is_prepared(
-    node: SharedNode,
-) -> None:
-    node.driver.env["WHOLE_GPUS_BESIDE_SHARES"] = "never"
-    node.divide(0)
-    node.driver.start()
-    node.wait_device("gpu-0")
-    whole = node.allocate("whole", "gpu-0")
-    node.divide(2)
-    node.shares(2)
-    assert node.prepare(whole) == ""
-    node.shares(0)
-    node.unprepare(whole)
-    node.shares(2)

@@ -20,7 +20,7 @@ from e2e.kubernetes import cluster_of
 from e2e.needs import cannot_run
 from readiness import lacks
 
-pytestmark = [pytest.mark.e2e, pytest.mark.stream("two")]
+pytestmark = [pytest.mark.e2e, pytest.mark.stream("own")]
 
 CHART = REPOSITORY / "manifests" / "chart"
 PLATFORMS = sorted((CHART / "platforms").glob("*.yaml"))

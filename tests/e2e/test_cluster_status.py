@@ -4,7 +4,6 @@ import json
 import os
 
 import pytest
-from testbed.claims import mig_profile
 from testbed.commands import run
 from testbed.machine import DRIVER
 
@@ -68,26 +67,3 @@ def test_kubectl_finds_the_commands_as_its_plugin(scene: Scene) -> None:
     (node,) = json.loads(kubectl("gpu", "status", "-o", "json"))["nodes"]
     assert node["name"] == cluster.node
     assert "explain\t" in kubectl("__complete", "gpu", "ex")
-
-
-@pytest.mark.long(
-    "tests/contract/test_status_cluster.py::test_nodes_and_resource_names_of_the_whole_cluster"
-)
-@pytest.mark.driver(MIG="on-demand")
-def test_partitions_of_pods_leave_less_room_for_others_and_whole_gpus(scene: Scene) -> None:
-    before = numbers(scene)
-    template = scene.template(
-        deviceClassName="mig.nvidia.com", selectors=mig_profile("1g.10gb"), count=2
-    )
-    pod = scene.pod(templates=[template])
-    scene.running(pod)
-    now = numbers(scene)
-    assert now[SMALL] == (before[SMALL][0], 2, before[SMALL][0] - 2)
-    assert now[GPU] == (GPUS, 0, GPUS - 1)
-    assert now[HALF] == (HALVES_OF_A_GPU * GPUS, 0, HALVES_OF_A_GPU * GPUS - 1)
-
-    # It is what a scheduler says: that many more pods run, and the next one waits.
-    rest = scene.pod("rest", limits={GPU: now[GPU][2]})
-    scene.running(rest)
-    assert numbers(scene)[GPU] == (GPUS, GPUS - 1, 0)
-    scene.unschedulable(scene.pod("too-many", limits={GPU: 1}))

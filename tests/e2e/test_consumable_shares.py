@@ -19,7 +19,7 @@ from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import h100x1, node_of
 from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene
-from e2e.sharing import PIPE, status
+from e2e.sharing import PIPE
 
 pytestmark = [
     pytest.mark.e2e,
@@ -36,13 +36,6 @@ def node(lasting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder, mode = tmp_path_factory.mktemp("one"), {"CONSUMABLE_SHARES": "unlimited"}
     with node_of(h100x1(folder), folder / "node", lasting, **mode) as node:
         yield node
-
-
-def all_memory(scene: Scene) -> str:
-    """The memory that claims can have of the GPU together."""
-    devices = (one for each in scene.node.slices() for one in each.get("devices", []))
-    (found,) = (one for one in devices if one["name"] == "gpu-0")
-    return str(found["capacity"]["memory"]["value"])
 
 
 def tenant(
@@ -106,46 +99,6 @@ def test_a_claim_for_which_no_memory_is_left_waits_until_there_is(scene: Scene) 
     scene.running(tenant(scene, "third", {"memory": "10Gi"}))
     scene.delete(first)
     scene.running(second)
-
-
-@pytest.mark.long(
-    "tests/unit/test_extended_resources.py"
-    "::test_who_asks_by_resource_name_alone_consumes_the_defaults"
-)
-@pytest.mark.driver(CONSUMABLE_SHARES="memory")
-def test_in_mode_memory_a_claim_that_names_none_has_all_of_it(scene: Scene) -> None:
-    pod = tenant(scene, "whole")
-    scene.running(pod)
-    (result,) = results(scene, pod)
-    assert result["consumedCapacity"]["memory"] == all_memory(scene)
-    assert result["consumedCapacity"]["cores"] == "0"
-    scene.unschedulable(tenant(scene, "other", {"memory": "1Mi"}))
-
-
-@pytest.mark.long(
-    "tests/contract/sharing/test_consumable_shares.py"
-    "::test_without_a_config_claims_are_time_sliced_and_nothing_is_set"
-)
-def test_in_mode_unlimited_any_number_of_claims_have_a_gpu(scene: Scene) -> None:
-    pods = [tenant(scene, f"tenant{number}") for number in range(6)]
-    scene.running(*pods)
-    assert len({scene.gpus(pod) for pod in pods}) == 1
-    assert "nothing limits memory" in status(scene)
-
-
-@pytest.mark.long(
-    "tests/contract/sharing/test_consumable_shares.py"
-    "::test_two_shares_of_a_request_are_one_larger_share_and_so_are_two_requests"
-)
-@pytest.mark.driver(CONSUMABLE_SHARES="4")
-def test_of_so_many_shares_each_claim_has_one_unless_it_asks_for_more(scene: Scene) -> None:
-    one, three = tenant(scene, "one"), tenant(scene, "three", {"shares": "3"})
-    scene.running(one, three)
-    assert results(scene, one)[0]["consumedCapacity"]["shares"] == "1"
-    assert results(scene, three)[0]["consumedCapacity"]["shares"] == "3"
-    assert "4 of 4" in status(scene)
-    scene.unschedulable(tenant(scene, "fifth"))
-    scene.delete(three)
 
 
 @pytest.mark.usefixtures("mps_node")

@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import rmtree
 
 import pytest
 from testbed.api import Object
@@ -269,29 +268,6 @@ def test_a_gpu_by_its_resource_name_is_told_below_names_that_the_scheduler_made(
     (device,) = agrees(scene, read(scene, pod, path), claim)
     assert scene.gpus(pod) == (uuid(device),)
     assert mapped(scene, pod) == {Mapped(device=device["name"], gpu=uuid(device))}
-
-
-@pytest.mark.long(
-    "tests/contract/claims/test_device_metadata.py"
-    "::test_files_that_somebody_deleted_are_written_again_by_the_running_thread"
-)
-def test_containers_restart_with_the_file_that_somebody_deleted(scene: Scene) -> None:
-    name = scene.claim()
-    pod = scene.pod(claims=[name])
-    scene.running(pod)
-    before = scene.container_ids(pod)
-    place = scene.node.place
-    (folder,) = (place.data / "device-metadata").iterdir()
-    (file,) = folder.iterdir()
-    file.unlink()
-    wait_until(file.exists, "the file to be back", timeout=120)
-    folder.rename(place.data / "lost")  # at once: the driver writes there again by itself
-    rmtree(place.data / "lost")
-    wait_until(file.exists, "the file to be back with its folder", timeout=120)
-    scene.end_container(pod)
-    wait_until(lambda: scene.container_ids(pod) != before, "the container to restart", timeout=60)
-    scene.running(pod)
-    agrees(scene, read(scene, pod, reader.by_claim(name, "gpu")), claim_of(scene))
 
 
 def test_with_a_read_only_volume_in_the_way_the_pods_event_says_so(scene: Scene) -> None:

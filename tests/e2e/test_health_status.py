@@ -2,12 +2,11 @@
 
 import re
 import shlex
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from testbed.commands import REPOSITORY, TestbedError, wait_until
+from testbed.commands import REPOSITORY, TestbedError
 
 from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene, cel
@@ -24,7 +23,11 @@ from e2e.sickness import (
     wanting_it,
 )
 
-pytestmark = [pytest.mark.e2e, needs("DRADeviceTaints", "ResourceHealthStatus")]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.stream("own"),
+    needs("DRADeviceTaints", "ResourceHealthStatus"),
+]
 
 XID_79 = "XID 79: the GPU has fallen off the bus"
 
@@ -69,49 +72,6 @@ def test_a_pod_and_its_claim_say_that_the_gpu_is_sick_and_that_it_is_well_again(
     mend(scene)
     wait_told(scene, there, "Healthy")
     assert scene.container_ids(there, other) == containers
-
-
-@pytest.mark.long(
-    "tests/contract/kubelet/test_health_stream.py"
-    "::test_what_is_steady_is_told_again_well_within_the_kubelets_patience"
-)
-def test_a_steady_device_is_never_unknown(scene: Scene) -> None:
-    there = scene.pod("there", templates=[wanting_it(scene)])
-    scene.running(there)
-    scene.node.machine.xid(GPU, 79)
-    wait_told(scene, there, "Unhealthy", XID_79)
-    before_that = said(scene, there)
-    time.sleep(45)  # the kubelet takes what it has not heard of for 30 s as unknown
-    touched = scene.pod("touched", templates=[scene.template("any")])
-    scene.running(touched)  # while the kubelet is at work
-    assert [one.health for one in in_pod(scene, there)] == ["Unhealthy"]
-    assert said(scene, there) == before_that
-
-
-@pytest.mark.long(
-    "tests/contract/test_app_health_stream.py"
-    "::test_a_successor_tells_what_was_wrong_before_it_and_a_restarted_kubelet_hears_it"
-)
-def test_a_killed_drivers_successor_tells_the_same_and_lifts_it(scene: Scene) -> None:
-    there = scene.pod("there", templates=[wanting_it(scene)])
-    scene.running(there)
-    scene.node.machine.xid(GPU, 79)
-    tainted_soon(scene)
-    wait_told(scene, there, "Unhealthy", XID_79)
-    before, claimed = device(scene)["taints"], in_claim(scene, there)
-    scene.node.driver.kill()
-    wait_until(
-        lambda: [one.health for one in in_pod(scene, there)] == ["Unknown"],
-        "the kubelet to know no more",
-        timeout=90,
-    )
-    assert in_claim(scene, there) == claimed
-    scene.node.driver.start()
-    scene.node.driver.wait_registered()
-    wait_told(scene, there, "Unhealthy", XID_79)
-    assert device(scene)["taints"] == before
-    mend(scene)
-    wait_told(scene, there, "Healthy")
 
 
 @pytest.mark.long(

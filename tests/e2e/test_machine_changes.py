@@ -7,7 +7,7 @@ from testbed.commands import wait_until
 
 from e2e.scene import Scene, cel
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.stream("own")]
 
 GPU = "minor:7"
 DEVICE = "gpu-7"

@@ -7,7 +7,7 @@ from testbed.commands import wait_until
 from testbed.holder import holding
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
-from e2e.kubernetes import KUBERNETES, counters_are_cheap, makes_mig_by_default, needs
+from e2e.kubernetes import makes_mig_by_default, needs
 from e2e.scene import Scene
 from e2e.test_mig import MEDIUM, MIG_CLASS, SMALL, migs, parent, seen, set_mig_mode, template, there
 
@@ -70,23 +70,6 @@ def test_existing_gives_out_what_others_made_and_makes_nothing(scene: Scene, by_
     assert there(scene) == 1
 
 
-@pytest.mark.long(
-    "tests/contract/claims/test_static_mig.py::test_a_mig_device_that_others_made_is_used_and_left"
-)
-def test_on_demand_goes_on_where_others_made_some(scene: Scene, by_hand: str) -> None:
-    assert restart(scene, MIG="on-demand") == ["on-demand", "--mig is on-demand"]
-    wait_until(lambda: HAND_MADE in scene.node.devices(), "the MIG device of others", timeout=120)
-    pod = scene.pod(templates=[template(scene, migs(mig=SMALL))])
-    scene.running(pod)
-    # The GPU that is in MIG mode already needs no switch, and comes first.
-    assert parent(scene, pod) in scene.node.machine.mig_parents()
-    assert len(set(scene.node.machine.mig_parents())) == 1
-    assert list(seen(scene, pod).values()) == [SMALL]
-    assert by_hand not in seen(scene, pod)
-    scene.delete(pod)
-    assert there(scene) == 1
-
-
 @makes_mig_by_default()
 @pytest.mark.usefixtures("in_mig_mode")
 def test_auto_divides_the_gpu_that_its_admin_put_in_mig_mode_and_no_other(scene: Scene) -> None:
@@ -108,28 +91,6 @@ def test_auto_divides_the_gpu_that_its_admin_put_in_mig_mode_and_no_other(scene:
     scene.delete(late)
     assert there(scene) == 0
     assert mig_modes(scene) == modes
-
-
-@pytest.mark.long(
-    "tests/unit/slices/test_mig_offer.py"
-    "::test_before_1_37_auto_is_existing_and_says_what_else_there_is"
-)
-def test_auto_says_whether_it_makes_mig_devices_and_why(scene: Scene, by_hand: str) -> None:
-    offered = scene.node.driver.wait_log("mig devices offered")
-    if counters_are_cheap():
-        why = "the node has no label nvidia.com/mig.config"
-        assert (offered["source"], offered["why"]) == ("auto", why)
-        # The parts that have no room beside it are gone; one that could be made has its name.
-        wait_until(lambda: 1 < len(parts(scene)) < PARTS_OF_A_GPU, "its room to go", timeout=120)
-        assert HAND_MADE in scene.node.devices()
-    else:
-        assert offered["source"] == "existing"
-        assert f"Kubernetes {KUBERNETES}" in offered["why"]
-        wait_devices(scene, WHOLE | {HAND_MADE})
-    pod = scene.pod(templates=[template(scene, migs(mig=MEDIUM))])
-    scene.running(pod)
-    assert seen(scene, pod) == {by_hand: MEDIUM}
-    scene.delete(pod)
 
 
 @pytest.mark.long(

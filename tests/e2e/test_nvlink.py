@@ -60,24 +60,6 @@ def test_two_claims_for_four_joined_gpus_get_an_island_each(scene: Scene) -> Non
 
 
 @pytest.mark.long(
-    "tests/e2e/test_nvlink.py::test_two_claims_for_four_joined_gpus_get_an_island_each"
-)
-def test_four_joined_gpus_are_found_beside_an_island_that_is_in_use(scene: Scene) -> None:
-    where = islands(scene)
-    single = scene.pod("single", templates=[scene.template("single")])
-    scene.running(single)
-    (taken,) = scene.gpus(single)
-    # Without the constraint four GPUs are those that come first, of both boards.
-    any_four = scene.pod("any-four", templates=[scene.template("any-four", count=4)])
-    scene.running(any_four)
-    assert len({where[uuid] for uuid in scene.gpus(any_four)}) == 2
-    scene.delete(any_four)
-    pod = scene.pod("four", templates=[joined(scene)])
-    scene.running(pod)
-    assert {where[uuid] for uuid in scene.gpus(pod)} == set(where.values()) - {where[taken]}
-
-
-@pytest.mark.long(
     "tests/contract/devices/test_nvlink.py::test_a_link_that_goes_down_is_noticed_within_some_looks"
 )
 def test_links_that_fail_change_what_is_published_and_nothing_that_claims_have(

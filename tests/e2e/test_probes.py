@@ -79,7 +79,7 @@ class Seen:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "seconds", [30, pytest.param(180, marks=pytest.mark.long("tests/e2e/test_probes.py"))]
+    "seconds", [20, pytest.param(180, marks=pytest.mark.long("tests/e2e/test_probes.py"))]
 )
 def test_no_flood_from_a_pod_has_driver_or_supervisor_restarted(
     node: InstalledNode, scene: Scene, seconds: int

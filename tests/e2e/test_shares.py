@@ -35,7 +35,7 @@ from e2e.shares import (
     shares_of,
     unshared_scene,
 )
-from e2e.sharing import MEMORY, PERCENTAGE, PIPE
+from e2e.sharing import PIPE
 
 pytestmark = [
     pytest.mark.e2e,
@@ -163,25 +163,6 @@ def test_eight_and_two_of_ten_shares_are_limited_to_eighty_and_twenty_percent(
     scene.running(whole)
     assert scene.gpus(whole) == (gpu,)
     assert PIPE not in environment(scene, whole)
-
-
-@pytest.mark.long(
-    "tests/contract/sharing/test_shares.py"
-    "::test_claims_with_a_share_each_are_clients_of_one_daemon_that_limits_them"
-)
-def test_ten_pods_have_a_tenth_each_which_the_daemon_enforces(
-    mps_shares: Shares, scene: Scene
-) -> None:
-    mps_shares.set(config("mps", 10), 10)
-    pods = [scene.pod(f"tenant{number}", limits={GPU: 1}) for number in range(10)]
-    scene.running(*pods, timeout=120)
-    (gpu,) = {uuid for pod in pods for uuid in scene.gpus(pod)}
-    domain = f"shared_{gpu}"
-    assert mps.ask(scene.node.place, domain, PERCENTAGE) == "10.0"
-    assert mps.ask(scene.node.place, domain, f"{MEMORY} 0") == "7G"
-    assert all(THREADS not in environment(scene, pod) for pod in pods)
-    scene.delete(*pods)
-    assert mps.processes(scene.node.place.plugins) == {}
 
 
 def test_a_request_for_two_is_refused_with_the_reason_where_the_file_says_so(

@@ -33,7 +33,6 @@ from e2e.shares import (
     shares_of,
     unshared_scene,
 )
-from e2e.sharing import PIPE
 
 pytestmark = [
     pytest.mark.e2e,
@@ -81,20 +80,6 @@ def test_shares_are_spread_over_all_gpus(shares: Shares, scene: Scene) -> None:
     assert by_gpu(scene, pods) == [1] * GPUS
 
 
-@pytest.mark.long(
-    "tests/unit/slices/test_project_shares.py"
-    "::test_shares_are_spread_over_gpus_or_packed_as_the_setting_says"
-)
-@pytest.mark.driver(WHOLE_GPUS_BESIDE_SHARES="always", SHARE_PLACEMENT="pack")
-def test_packed_shares_leave_other_gpus_whole(shares: Shares, scene: Scene) -> None:
-    shares.set(config("timeSlicing", 4), 4 * GPUS)
-    pods = tenants(scene, 6, {GPU: 1})
-    assert by_gpu(scene, pods) == [2, 4]
-    whole = scene.pod("whole", claims=[scene.claim("whole", count=GPUS - 2)])
-    scene.running(whole)
-    assert len(scene.gpus(whole)) == GPUS - 2
-
-
 def test_a_container_with_shares_of_two_gpus_has_limits_on_each_and_one_daemon(
     mps_shares: Shares, scene: Scene
 ) -> None:
@@ -117,28 +102,6 @@ def test_a_container_with_shares_of_two_gpus_has_limits_on_each_and_one_daemon(
     whole = scene.pod("whole", claims=[scene.claim("whole", count=GPUS - 2)])
     scene.running(whole)
     assert not {first, second} & set(scene.gpus(whole))
-
-
-@pytest.mark.long(
-    "tests/contract/sharing/test_shares.py::test_a_claim_keeps_its_share_when_the_driver_comes_back"
-)
-def test_a_tenant_has_the_same_after_its_container_or_its_pod_was_started_again(
-    mps_shares: Shares, scene: Scene
-) -> None:
-    mps_shares.set(config("mps", 10), 10 * GPUS)
-    pod, other = tenants(scene, 2, {GPU: 1})
-    before, daemons = environment(scene, pod), mps.processes(scene.node.place.plugins)
-    # A moment later, so that the command is not ended along with the container.
-    scene.end_container(pod)
-    wait_until(partial(restarted, scene, pod), "the container to be restarted", timeout=60)
-    assert environment(scene, pod)[PIPE] == before[PIPE]
-    assert mps.processes(scene.node.place.plugins) == daemons
-    kept = scene.container_ids(other)
-    scene.delete(pod)
-    again = scene.pod("again", limits={GPU: 1})
-    scene.running(again)
-    assert environment(scene, again)[PIPE] == before[PIPE]
-    assert scene.container_ids(other) == kept
 
 
 @pytest.mark.long(

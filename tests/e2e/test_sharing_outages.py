@@ -19,7 +19,6 @@ from e2e.sharing import (
     Shared,
     mps_limits,
     status,
-    time_slicing,
 )
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("mps_node")]
@@ -42,11 +41,6 @@ def process(request: pytest.FixtureRequest, scene: Scene) -> DriverProcess:
     """Each of the two in turn."""
     found: DriverProcess = getattr(scene.node, request.param)
     return found
-
-
-def kill_and_start(process: DriverProcess) -> None:
-    process.kill()
-    process.start()
 
 
 def test_a_daemon_and_its_pods_outlive_a_kill_of_driver_and_supervisor(
@@ -96,27 +90,6 @@ def test_a_daemon_that_dies_is_replaced_and_the_claims_users_are_told(scene: Sce
     assert shared.settings(gpu) == USUAL
 
 
-@pytest.mark.long(
-    "tests/contract/sharing/test_crash.py"
-    "::test_a_claim_is_prepared_although_the_supervisor_is_killed_on_the_way"
-)
-def test_a_kill_while_a_daemon_starts_is_made_good(scene: Scene, process: DriverProcess) -> None:
-    place = scene.node.place
-    shared = Shared.make(scene, gpu=mps_limits())
-    with mps.slow_start(place.driver_root, SLOW):
-        pod = shared.pod()
-        wait_until(place.mps_files, "the domain to be wanted", timeout=120, interval=0.05)
-        kill_and_start(process)
-        # A driver that is away makes the kubelet wait for its next try, which may be 90 s later.
-        scene.running(pod, timeout=180)
-    assert shared.ask(PERCENTAGE) == "50.0"
-    assert list(mps.processes(place.plugins).values()) == [shared.uid]
-    gpu = shared.gpu(pod)
-    assert shared.settings(gpu) == UNDER_MPS
-    scene.delete(pod)
-    assert shared.settings(gpu) == USUAL
-
-
 def test_a_pod_deleted_while_its_daemon_starts_leaves_nothing(scene: Scene) -> None:
     place = scene.node.place
     shared = Shared.make(scene, gpu=mps_limits())
@@ -125,37 +98,6 @@ def test_a_pod_deleted_while_its_daemon_starts_leaves_nothing(scene: Scene) -> N
         wait_until(place.mps_files, "the domain to be wanted", timeout=120, interval=0.05)
         scene.delete(pod)
     wait_until(lambda: not place.left_over(), "everything to be taken back", timeout=120)
-
-
-@pytest.mark.long(
-    "tests/contract/sharing/test_crash.py"
-    "::test_a_driver_killed_in_unprepare_leaves_nothing_in_the_end"
-)
-def test_a_kill_while_claims_are_unprepared_is_made_good(
-    scene: Scene, process: DriverProcess
-) -> None:
-    place = scene.node.place
-    configs = {"mps": mps_limits(), "turns": time_slicing("Long")}
-    claims = [Shared.make(scene, name, gpu=config) for name, config in configs.items()]
-    pods = [shared.pod(shared.claim) for shared in claims]
-    scene.running(*pods)
-    uids = {shared.uid for shared in claims}
-    for pod in pods:
-        scene.api.delete("Pod", pod, NAMESPACE)
-    # The first of the two is being taken back.
-    wait_until(
-        lambda: (
-            len(uids.intersection(name[:36] for name in place.records())) < 2
-            or not (place.mps / "desired" / f"{claims[0].uid}.json").exists()
-        ),
-        "a claim to be unprepared",
-        timeout=60,
-        interval=0.01,
-    )
-    kill_and_start(process)
-    scene.delete(*pods)
-    wait_until(lambda: not place.left_over(), "everything to be taken back", timeout=120)
-    wait_until(lambda: set(settings(scene)) == {USUAL}, "the GPUs to be as usual", timeout=120)
 
 
 def test_a_pod_that_starts_without_a_supervisor_runs_once_it_is_up(scene: Scene) -> None:

@@ -87,15 +87,6 @@ def test_daemons_and_their_clients_outlive_the_supervisors_pod(
     remove_groups()
 
 
-def without_host_pids(pod: Object) -> None:
-    del pod["hostPID"]
-
-
-def without_propagation(pod: Object) -> None:
-    (mount,) = (one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "plugins")
-    del mount["mountPropagation"]
-
-
 def without(volume: str) -> Change:
     """Take a folder of the host away."""
 
@@ -107,55 +98,6 @@ def without(volume: str) -> Change:
             of[field] = left
 
     return change
-
-
-@pytest.mark.long(
-    "tests/contract/mps/test_supervisor_rights.py"
-    "::test_without_bidirectional_mounts_the_supervisor_does_not_begin"
-)
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        pytest.param(without_host_pids, "set hostPID: true in its pod", id="hostPID"),
-        pytest.param(
-            without_propagation, "with mountPropagation: Bidirectional", id="Bidirectional"
-        ),
-        pytest.param(
-            without("driver-root"),
-            "--container-driver-root /driver-root is not a folder; mount the host's ",
-            id="driver-root",
-        ),
-    ],
-)
-def test_without_a_right_the_supervisor_ends_and_the_pods_state_says_why(
-    scene: Scene, change: Change, reason: str
-) -> None:
-    with in_a_pod(scene, change):
-        assert reason in wait_until(lambda: last_words(scene), "the pod's end", timeout=60)
-
-
-def test_without_the_plugins_folder_the_supervisor_waits_and_says_for_what(scene: Scene) -> None:
-    with in_a_pod(scene, without("plugins")):
-        pod = supervisor_pod(scene)
-        log = wait_until(
-            lambda: _log_of(scene, pod, "mps supervisor waits"), "its word", timeout=30
-        )
-    assert f"cannot make {scene.node.place.plugins}" in log
-    assert "Read-only file system" in log
-
-
-@pytest.mark.long(
-    "tests/contract/mps/test_supervisor_rights.py"
-    "::test_without_the_hosts_control_groups_the_daemon_would_end_with_the_container"
-)
-def test_without_the_hosts_control_groups_a_claims_pod_is_told_so(scene: Scene) -> None:
-    with in_a_pod(scene, without("cgroup")):
-        supervisor_pod(scene)
-        pod = Shared.make(scene, gpu=mps_limits()).pod()
-        said = scene.warning(pod, "FailedPrepareDynamicResources", timeout=90)
-        scene.clear()
-    assert "no control groups below /host/sys/fs/cgroup" in said
-    assert "mount the host's /sys/fs/cgroup there, as the manifests do" in said
 
 
 @pytest.mark.parametrize("change", [lambda _pod: None, without("dev")], ids=["with", "without"])
@@ -174,16 +116,6 @@ def test_only_with_the_hosts_dev_nodes_are_seen_that_are_made_later(
             late.unlink()
     assert "null" in seen
     assert (late.name in seen) == (request.node.callspec.id == "with")
-
-
-def last_words(scene: Scene) -> str:
-    """What the supervisor's pod said when it last ended; empty before that."""
-    for pod in scene.api.all("Pod", NAMESPACE, labelSelector=COMPONENT):
-        for one in pod.get("status", {}).get("containerStatuses", []):
-            for state in (one.get("state", {}), one.get("lastState", {})):
-                if "terminated" in state:
-                    return str(state["terminated"].get("message", ""))
-    return ""
 
 
 def _log_of(scene: Scene, pod: str, event: str) -> str:
