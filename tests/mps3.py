@@ -2,8 +2,7 @@
 
 It chooses namespaces by control groups that are plain folders, and tells the libcuda of the tests
 (libcuda.c) how many SMs a client has: in `routes` in its pipe folder, the first line that fits.
-With TEST_MPS3_IS_HARD partitions hold, and nobody may change anything. It starts often, so what it
-imports is little.
+It starts often, so what it imports is little.
 """
 
 import os
@@ -13,7 +12,6 @@ import time
 CHUNK = 8
 PIPE = os.environ["CUDA_MPS_PIPE_DIRECTORY"]
 STATE, ROUTES = f"{PIPE}/state.json", f"{PIPE}/routes"
-IS_HARD = "TEST_MPS3_IS_HARD" in os.environ
 
 
 def routes(server: "dict[str, object]") -> "list[str]":
@@ -23,7 +21,7 @@ def routes(server: "dict[str, object]") -> "list[str]":
         for device in server.get("devices", ())
         for number, one in enumerate(device["sm_partitions"])
     }
-    lines = [] if IS_HARD else [f"{name} {sms}" for name, sms in partitions.values()]
+    lines = [f"{name} {sms}" for name, sms in partitions.values()]
     for space in server.get("namespaces", {}).values():
         sms = 132 * int(space.get("active_thread_percentage", 100)) // 100
         for device in space.get("devices", ()):
@@ -57,7 +55,7 @@ def ask(module: str, verb: str, *words: str) -> str:
         return "narrow,0,8\nwide,1,16"
     if "--help" in words:
         return "usage: namespace create NAME --server=NAME --cgroup=PATH"
-    if os.geteuid() != 0 or IS_HARD or module == "server":
+    if os.geteuid() != 0 or module == "server":
         sys.exit(f"Insufficient privileges for UID {os.geteuid()}.")
     import json  # noqa: PLC0415
 

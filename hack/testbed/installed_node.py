@@ -128,11 +128,6 @@ class InstalledNode(GpuNode):
         self.upgrade(tag=self._tag)
         self.wait_published()
 
-    def show_usage(self) -> None:
-        """Let the driver serve metrics of who uses the GPUs, by the chart's value."""
-        self._usage = {"enabled": True}
-        self.upgrade(tag=self._tag)
-
     def end_over_limit(self) -> None:
         """Let the driver end containers above their memory limit, from its installation on."""
         self._usage = {"enabled": True, "overLimit": "end"}
@@ -144,12 +139,6 @@ class InstalledNode(GpuNode):
         with urllib.request.urlopen(address, timeout=20) as answer:
             text: str = answer.read().decode()
         return text
-
-    def in_driver_pod(self, *words: str) -> str:
-        """Run a command of the driver in its pod; return what it printed."""
-        (pod,) = self.driver_pods(labelSelector=_DRIVER)
-        where = ("exec", "--namespace", NAMESPACE, pod["metadata"]["name"], "--")
-        return self.cluster.kubectl(*where, "dra-driver", *words)
 
     @property
     def driver_settings(self) -> dict[str, str]:

@@ -1,7 +1,4 @@
-"""`make hardware` killed at each of its points: its next run, or restore, puts everything back.
-
-Steps in containers need runc, and are killed by tests/e2e/test_hardware_run.py.
-"""
+"""`make hardware` killed in the midst of a step: its next run, or restore, puts everything back."""
 
 from pathlib import Path
 
@@ -11,37 +8,10 @@ from dra_driver.errors import DriverError
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
-from hardware.every_step import STEPS
 from hardware.journal import Journal
 from hardware.run import Run, Wishes, restore_leftovers
 from worlds.groups import limited
 from worlds.hardware_run import Tried, put_mps3
-
-INSIDE = {
-    "claim-gpu": ["prepared in claim-gpu"],
-    "claim-share": ["prepared in claim-share"],
-    "set-time-slice": ["set to 1 in set-time-slice", "set to 0 in set-time-slice"],
-    "claim-time-slicing": ["prepared in claim-time-slicing"],
-    "set-compute-mode": ["set in set-compute-mode"],
-    "claim-mps": ["prepared in claim-mps"],
-    "claim-share-mps": ["prepared in claim-share-mps"],
-    "mps-percentages": ["an MPS daemon runs in mps-percentages"],
-    "mps-exclusive": [
-        "EXCLUSIVE_PROCESS set in mps-exclusive",
-        "an MPS daemon runs in mps-exclusive",
-    ],
-    "memory-limit": ["limited in memory-limit"],
-    "cgroup-path": ["limited in cgroup-path"],
-    "mps-groups": ["an MPS daemon runs in mps-groups"],
-    "mig-mode-while-open": ["switched in mig-mode-while-open"],
-    "mig-device-names": [
-        "made, first time, in mig-device-names",
-        "destroyed, first time, in mig-device-names",
-        "about to be made, second time, in mig-device-names",
-    ],
-    "claim-mig": ["prepared in claim-mig"],
-}
-"""Where something is not as before during a step."""
 
 QUICK = [
     ("claim-mps", "prepared in claim-mps"),
@@ -49,15 +19,6 @@ QUICK = [
     ("cgroup-path", "limited in cgroup-path"),
 ]
 """Those that leave most behind: processes, mounts, MIG devices, control groups."""
-
-OUTSIDE = [step for step in STEPS if not step.name.startswith("container")]
-AROUND = [
-    (step.name, f"{when} {step.name}")
-    for step in OUTSIDE
-    for when in (("before", "did", "undid") if step.changes else ("did",))
-]
-WITHIN = [(name, at) for name, points in INSIDE.items() for at in points]
-OTHERS = [("inventory", "begun"), *AROUND, *(one for one in WITHIN if one not in QUICK)]
 
 
 @pytest.fixture
@@ -90,17 +51,6 @@ class Killed:
 
 @pytest.mark.parametrize(("step", "at"), QUICK, ids=[step for step, _ in QUICK])
 def test_a_run_that_was_killed_in_the_midst_of_a_step_is_taken_back(
-    killed: Killed, step: str, at: str
-) -> None:
-    killed.at(step, at).check_taken_back()
-
-
-@pytest.mark.long(
-    "tests/contract/test_hardware_deaths.py"
-    "::test_a_run_that_was_killed_in_the_midst_of_a_step_is_taken_back"
-)
-@pytest.mark.parametrize(("step", "at"), OTHERS, ids=[at for _, at in OTHERS])
-def test_a_run_that_was_killed_at_any_other_point_is_taken_back(
     killed: Killed, step: str, at: str
 ) -> None:
     killed.at(step, at).check_taken_back()

@@ -22,11 +22,6 @@ LIMITS = "memory-limit,cgroup-path"
 NAMESPACES = "mps-groups,mps-namespace-later,mps-partition,mps-root"
 
 
-HARD = pytest.mark.long(
-    "tests/contract/test_hardware_run.py::test_from_r620_on_mps_is_asked_how_it_chooses_namespaces"
-)
-
-
 @pytest.fixture
 def machine(tmp_path: Path, real_userspace: None) -> Machine:
     """A machine with NVIDIA's own programs."""
@@ -133,43 +128,28 @@ def compute(machine: Machine, folder: Path) -> None:
             shutil.copy(ours, stand_in)
 
 
-@pytest.mark.parametrize("is_hard", [False, pytest.param(True, marks=HARD)])
 def test_from_r620_on_mps_is_asked_how_it_chooses_namespaces(
-    tmp_path: Path, needs_root: None, monkeypatch: pytest.MonkeyPatch, is_hard: bool
+    tmp_path: Path, needs_root: None
 ) -> None:
     machine, groups = limited(tmp_path, "misc", driver="620.28.03")
     compute(machine, tmp_path)
     put_mps3(machine)
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o711)
-    if is_hard:
-        monkeypatch.setenv("TEST_MPS3_IS_HARD", "1")
     tried = Tried(machine, tmp_path, "--cgroup-root", groups.root)
     tried.run("--allow", "memory-limit,mps", "--only", NAMESPACES)
     tried.check_as_before()
     assert set(tried.verdicts().values()) == {"passed"}
-    refused = "Insufficient privileges for UID 0"
     answers = tried.answers()
     by_root, _, by_others = answers.pop("mps3-root").partition("; ")
-    assert by_root == (
-        f"It cannot raise its own limit ({refused})" if is_hard else "It can raise its own limit"
-    )
+    assert by_root == "It can raise its own limit"
     # The second, where the tests' Python is not for all users.
     assert by_others in {f"a user who is not root {it}." for it in ("is refused", "could not try")}
     assert answers == {
         "mps3-group": "Yes, also by a daemon with a control group namespace of its own.",
         "mps3-deeper": "Yes: with cgroup_depth = 1 a client in a group below has the limits, too.",
-        **(
-            {
-                "mps3-later": f"No: {refused}.",
-                "mps3-partition": "Yes: a client has 8 SMs at most, whatever it names.",
-            }
-            if is_hard
-            else {
-                "mps3-later": "Yes, and it can be deleted when its clients are gone.",
-                "mps3-partition": "No: a client that names another has 16 SMs and not 8.",
-            }
-        ),
+        "mps3-later": "Yes, and it can be deleted when its clients are gone.",
+        "mps3-partition": "No: a client that names another has 16 SMs and not 8.",
     }
     assert not list(groups.root.glob("dra-hardware-*"))
 

@@ -70,21 +70,6 @@ def test_each_bad_sentence_is_found(vale: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_words_of_the_glossary_hold_for_texts_in_code_and_not_for_names_and_docstrings(
-    vale: Path, tmp_path: Path
-) -> None:
-    code = '''"""The NVIDIA driver of a docstring."""
-
-NAME = "anew"
-# The NVIDIA driver of a comment.
-def fail(root: str) -> None:
-    """The NVIDIA driver, please."""
-    raise ValueError(f"{root} has no"
-        " libraries of the NVIDIA driver")
-'''
-    assert found(vale, tmp_path, code, "some.py") == [(7, "Glossary.Words")]
-
-
 def test_every_word_that_the_glossary_refuses_is_found_with_the_one_to_say(
     vale: Path, tmp_path: Path
 ) -> None:

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import tomllib
 import zipfile
 from pathlib import Path
 
@@ -91,16 +90,6 @@ def test_the_three_wheels_are_the_checkout_and_share_no_file(
     bench, simulator = files(bench_wheel), files(simulator_wheel)
     assert driver | bench | simulator == sources
     assert len(driver) + len(bench) + len(simulator) == len(sources)
-
-
-@pytest.mark.parametrize("folder", [BENCH, SIMULATOR], ids=lambda folder: folder.name)
-def test_all_projects_have_the_same_version(folder: Path) -> None:
-    driver, other = (
-        tomllib.loads((one / "pyproject.toml").read_text())["project"]
-        for one in (REPOSITORY, folder)
-    )
-    assert other["version"] == driver["version"]
-    assert f"dra-driver=={driver['version']}" in other["dependencies"]
 
 
 def test_a_production_install_lists_no_command_that_it_cannot_run(target: Path) -> None:

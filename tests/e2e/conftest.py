@@ -202,7 +202,7 @@ def set_driver(node: GpuNode, settings: Mapping[str, str]) -> None:
         node.driver.wait_registered()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def mps_node(node: GpuNode) -> GpuNode:
     """The node, if NVIDIA's MPS programs could be had for it."""
     if not node.can_run_mps:

@@ -47,57 +47,6 @@ def runner(scene: Scene, image: str) -> Iterator[PodRunner]:
         assert scene.api.find("Namespace", runner.namespace, None) is None
 
 
-def strategies(*, can_run_mps: bool) -> list[tuple[Strategy, str]]:
-    """Strategies, and what the claim's status says of each."""
-    found = [
-        (ALONE, '"strategy": "Exclusive"'),
-        (Strategy(sharing=Sharing.TIME_SLICING, tenants=2), '"strategy": "TimeSlicing"'),
-        (Strategy(sharing=Sharing.MIG, tenants=2, profile=PROFILE), '"strategy": "Exclusive"'),
-        (
-            Strategy(sharing=Sharing.MIG_TIME_SLICING, tenants=2, profile=PROFILE),
-            '"strategy": "TimeSlicing"',
-        ),
-    ]
-    if can_run_mps:
-        found += [
-            (Strategy(sharing=Sharing.MPS, tenants=2), '"strategy": "MPS"'),
-            (
-                Strategy(
-                    sharing=Sharing.MPS_LIMITS, tenants=2, thread_percentage=30, memory_mib=2048
-                ),
-                '"activeThreadPercentage": 30',
-            ),
-            (Strategy(sharing=Sharing.MIG_MPS, tenants=2, profile=PROFILE), '"strategy": "MPS"'),
-        ]
-    return found
-
-
-@pytest.mark.long(
-    "tests/e2e/test_bench_pods.py::test_an_interrupted_run_keeps_what_was_done_and_leaves_nothing"
-)
-@pytest.mark.driver(MIG="on-demand")
-@needs(Feature.COUNTERS)
-@pytest.mark.parametrize("turn", range(3))
-def test_pods_of_every_strategy_run_under_it_and_give_no_results(
-    runner: PodRunner, scene: Scene, turn: int
-) -> None:
-    card = runner.probe()
-    assert card.is_simulated
-    assert "H100" in card.name
-    assert runner.offer.profiles[PROFILE] == 7
-    for strategy, said in strategies(can_run_mps=scene.node.can_run_mps)[turn::3]:
-        assert runner.obstacle(strategy) == ""
-        case = runner.run(strategy, WORK)
-        assert (case.state, case.reason) == ("passed", ""), strategy.name
-        assert case.tenants == ()
-        assert case.seen[0] == f"{strategy.tenants} of {strategy.tenants} pods running"
-        devices = case.seen[1].split(", ")
-        assert len(devices) == (strategy.tenants if strategy.sharing is Sharing.MIG else 1)
-        assert said in case.seen[2], case.seen
-        assert scene.api.all("Pod", runner.namespace) == []
-        assert scene.api.all("ResourceClaim", runner.namespace) == []
-
-
 @pytest.mark.long(
     "tests/e2e/test_bench_pods.py::test_an_interrupted_run_keeps_what_was_done_and_leaves_nothing"
 )

@@ -148,16 +148,6 @@ def stored(cluster: Cluster) -> Object:
     return found
 
 
-def test_the_driver_of_the_node_speaks_of_its_own_device(
-    cluster: Cluster, allocated: Object, here: Api
-) -> None:
-    apply(here, entry(cluster.node, data={"uuid": "GPU-1"}))
-    found = [(device["device"], device.get("data")) for device in stored(cluster)["devices"]]
-    assert found == [("nic-0", None), ("gpu-0", {"uuid": "GPU-1"})]
-    apply(here)
-    assert [device["device"] for device in stored(cluster)["devices"]] == ["nic-0"]
-
-
 def test_the_driver_of_another_node_does_not(
     cluster: Cluster, allocated: Object, here: Api, other: Api
 ) -> None:
@@ -168,29 +158,6 @@ def test_the_driver_of_another_node_does_not(
     with pytest.raises(ApiStatusError, match=refused):
         other.patch("ResourceClaim", NAME, {"status": {"devices": []}}, NAMESPACE, "/status")
     assert stored(cluster) == allocated["status"]
-
-
-def test_a_token_without_a_node_writes_nothing(
-    cluster: Cluster, allocated: Object, here: Api, token: Callable[..., Api]
-) -> None:
-    with pytest.raises(ApiStatusError, match="names no node"):
-        apply(token(), entry(cluster.node))
-    assert stored(cluster) == allocated["status"]
-
-
-def test_a_claim_that_more_than_one_node_could_serve_is_no_nodes(
-    cluster: Cluster, here: Api
-) -> None:
-    cluster.api.create(claim(NAME), NAMESPACE)
-    status = allocation(cluster.node, "gpu-0")
-    term = status["allocation"]["nodeSelector"]["nodeSelectorTerms"][0]
-    status["allocation"]["nodeSelector"]["nodeSelectorTerms"] = [term, term]
-    cluster.api.patch("ResourceClaim", NAME, {"status": status}, NAMESPACE, "/status")
-    try:
-        with pytest.raises(ApiStatusError, match="allocated on its node"):
-            apply(here, entry(cluster.node))
-    finally:
-        cluster.api.delete("ResourceClaim", NAME, NAMESPACE)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ what the container's own nvidia-smi sees. Beside it is what monitoring makes of 
 """
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -101,19 +99,6 @@ def own_reader() -> Path:
         lacks("metadata", str(error))
 
 
-@contextmanager
-def settings(scene: Scene, **changes: str) -> Iterator[None]:
-    """The driver with other settings, until the pods that the scene made meanwhile are gone."""
-    node, before = scene.node, scene.node.driver_settings
-    node.restart_driver(before | changes)
-    try:
-        yield
-        scene.clear()
-    finally:
-        node.restart_driver(before)
-    scene.rewritten()
-
-
 def test_whole_gpus_of_a_template_are_told_where_the_pods_spec_says(scene: Scene) -> None:
     pod = scene.pod(templates=[scene.template(count=2)])
     scene.running(pod)
@@ -127,19 +112,6 @@ def test_whole_gpus_of_a_template_are_told_where_the_pods_spec_says(scene: Scene
     assert scene.node.place.metadata_files() != []
     scene.delete(pod)
     wait_until(lambda: scene.node.place.metadata_files() == [], "the files to be gone", timeout=120)
-
-
-def test_two_pods_of_a_claim_read_the_same_by_the_claims_name(scene: Scene) -> None:
-    name = scene.claim()
-    pods = [scene.pod(one, claims=[name]) for one in ("one", "two")]
-    scene.running(*pods)
-    one, two = (read(scene, pod, reader.by_claim(name, "gpu")) for pod in pods)
-    assert one == two
-    assert "podClaimName" not in one
-    (device,) = agrees(scene, one, claim_of(scene))
-    for pod in pods:
-        assert mapped(scene, pod) == {Mapped(device=device["name"], gpu=uuid(device))}
-    assert scene.gpus(pods[0]) == (uuid(device),)
 
 
 def test_a_container_reads_of_the_requests_that_it_has_and_whoever_it_runs_as(scene: Scene) -> None:

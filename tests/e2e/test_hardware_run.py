@@ -3,12 +3,9 @@
 import os
 import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from testbed.commands import wait_until
 from testbed.containers import Containers
 
 from dra_driver.errors import SetupError
@@ -18,18 +15,12 @@ from dra_driver.simulator.machine import Machine
 from e2e.needs import cannot_run
 from hardware import processes
 from hardware.every_step import STEPS
-from hardware.journal import Journal
 from worlds.hardware_run import Tried
 
 pytestmark = pytest.mark.e2e
 
 IN_CONTAINERS = [step for step in STEPS if step.name.startswith("container")]
 ALLOW = "mps,compute-mode"
-AT = [
-    (step.name, at.format(step.name))
-    for step in IN_CONTAINERS
-    for at in ("before {}", "prepared in {}", "did {}", "undid {}")
-]
 
 
 @pytest.fixture
@@ -54,27 +45,6 @@ def test_containers_get_the_card_of_their_claim(tried: Tried) -> None:
         ), "the program ran in its container and found the driver's library"
 
 
-def in_containers(tried: Tried) -> Iterator[str]:
-    """Programs of the processes in a run's containers."""
-    entry = Journal(tried.state).read()
-    for group in processes.groups(entry.run) if entry else ():
-        with suppress(OSError):  # gone meanwhile
-            for pid in (group / "cgroup.procs").read_text().split():
-                yield Path(f"/proc/{pid}/comm").read_text().strip()
-
-
-@pytest.mark.long("tests/contract/test_hardware_deaths.py")
-def test_a_run_that_was_killed_while_a_container_runs_is_taken_back(tried: Tried) -> None:
-    tried.machine.slow_call("cuCtxCreate_v2", 600_000)
-    with tried.start("--only", "container-computes") as process:
-        wait_until(
-            lambda: "cuda-client" in in_containers(tried), "a program in a container", timeout=60
-        )
-        process.kill()
-    tried.died()
-    tried.check_taken_back()
-
-
 def test_a_process_of_a_container_that_is_not_started_yet_is_ended(tmp_path: Path) -> None:
     """It has the run's control group already, and not yet the environment of the container."""
     name = f"test{os.getpid()}"
@@ -89,12 +59,3 @@ def test_a_process_of_a_container_that_is_not_started_yet_is_ended(tmp_path: Pat
         processes.end_all(name, tmp_path)
     processes.remove_groups(name)
     assert processes.groups(name) == []
-
-
-@pytest.mark.long("tests/contract/test_hardware_deaths.py")
-@pytest.mark.parametrize(("step", "at"), AT, ids=[at for _, at in AT])
-def test_a_run_that_was_killed_at_a_point_of_a_step_with_containers_is_taken_back(
-    tried: Tried, step: str, at: str
-) -> None:
-    tried.die(step, at)
-    tried.check_taken_back()

@@ -28,7 +28,7 @@ MOST = {"run": MIB, "log": 64 * MIB, "shm": 64 * MIB}
 """How much each of a domain's folders may hold; that of shm is set here."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def supervisor(mps_node: GpuNode) -> Iterator[DriverProcess]:
     """The supervisor, with the host's control groups as it has them in its pod."""
     supervisor, env = mps_node.supervisor, mps_node.supervisor.env

@@ -35,7 +35,6 @@ pytestmark = [
 ]
 
 REPLICAS = 4
-ANY = "gpu.resource.nvidia.com"
 """The class of a share, where there are shares."""
 
 

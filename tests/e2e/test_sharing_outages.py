@@ -8,7 +8,6 @@ import pytest
 from testbed import mps
 from testbed.commands import wait_until
 from testbed.driver import DriverProcess
-from testbed.machine import GpuSettings
 
 from e2e.scene import NAMESPACE, Scene
 from e2e.sharing import (
@@ -109,7 +108,3 @@ def test_a_pod_that_starts_without_a_supervisor_runs_once_it_is_up(scene: Scene)
     scene.node.supervisor.start()
     scene.running(pod, timeout=180)
     assert shared.ask(PERCENTAGE) == "50.0"
-
-
-def settings(scene: Scene) -> list[GpuSettings]:
-    return list(scene.node.machine.settings().values())

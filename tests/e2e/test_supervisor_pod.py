@@ -118,11 +118,6 @@ def test_only_with_the_hosts_dev_nodes_are_seen_that_are_made_later(
     assert (late.name in seen) == (request.node.callspec.id == "with")
 
 
-def _log_of(scene: Scene, pod: str, event: str) -> str:
-    log = scene.api.log(pod, "mps-supervisor", NAMESPACE)
-    return next((line for line in log.splitlines() if event in line), "")
-
-
 def supervisor_pod(scene: Scene, but: str = "") -> str:
     """Wait for the DaemonSet's pod, another one than `but`; return its name."""
 

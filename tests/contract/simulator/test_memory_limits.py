@@ -33,18 +33,6 @@ def dmem(tmp_path: Path, nvml: Nvml) -> Iterator[Limits]:
 # What both backends do
 
 
-def test_a_limit_is_read_back_and_binds(world: Limits) -> None:
-    pod, neighbour = world.groups.make("a/pod"), world.groups.make("a/neighbour")
-    world.set(pod, 10 * GIB)
-
-    assert world.get(pod) == (0, 10 * GIB, 0)
-    assert world.take(pod, 6 * GIB)
-    assert not world.take(pod, 5 * GIB)
-    assert world.take(pod, 4 * GIB)
-    assert world.take(neighbour, 11 * GIB, pid=2)
-    assert world.get(pod) == (0, 10 * GIB, 10 * GIB)
-
-
 def test_a_group_is_refused_by_another_path_than_that_below_the_hierarchy(world: Limits) -> None:
     world.groups.make("pod")
     elsewhere = world.groups.root.with_name("host")
@@ -99,16 +87,6 @@ def test_what_is_no_control_group_is_refused(world: Limits, place: str, error: i
 # dmem
 
 
-def test_a_limit_below_what_is_used_is_ignored_in_silence(dmem: Limits) -> None:
-    pod = dmem.groups.make("pod")
-    dmem.set(pod, 8 * GIB)
-    dmem.take(pod, 6 * GIB)
-
-    dmem.set(pod, 4 * GIB)
-
-    assert dmem.get(pod) == (0, 8 * GIB, 6 * GIB)
-
-
 def test_a_group_without_the_controller_is_answered_for_by_one_above(dmem: Limits) -> None:
     pod = dmem.groups.make("pod")
     dmem.set(pod, 4 * GIB)
@@ -134,16 +112,6 @@ def test_the_nearest_group_with_a_limit_binds_alone(misc: Limits) -> None:
 def test_a_group_without_a_limit_looks_like_a_gpu_without_support(misc: Limits) -> None:
     with pytest.raises(pynvml.NVMLError_NotSupported):
         misc.get(misc.groups.make("pod"))
-
-
-def test_a_limit_below_what_is_used_is_refused(misc: Limits) -> None:
-    pod = misc.groups.make("pod")
-    misc.set(pod, 8 * GIB)
-    misc.take(pod, 6 * GIB)
-
-    with pytest.raises(pynvml.NVMLError_InvalidArgument):
-        misc.set(pod, 4 * GIB)
-    assert misc.get(pod) == (0, 8 * GIB, 6 * GIB)
 
 
 @pytest.mark.parametrize("end", ["reset", "reload", "reboot"])

@@ -86,29 +86,6 @@ def test_profiles_and_placements_are_answered_with_mig_off(
         )
 
 
-@pytest.mark.parametrize("name", ["a100x8", "a100-80x8", "a30x4", "h100x8", "h200x8", "b200x8",
-                                  "rtxpro6000x8"])  # fmt: skip
-def test_a_card_holds_as_many_instances_as_each_profile_says(
-    name: str, make_machine: MakeMachine, nvml: Nvml
-) -> None:
-    machine = make_machine(name)
-    gpu = machine.gpus[0]
-    if not machine.set_mig_mode(gpu.uuid, enabled=True):
-        machine.reset_gpu(gpu.uuid)
-    with nvml(machine):
-        handle = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
-        for _, info in mig_calls.profiles(handle):
-            made = []
-            for left in range(info.instanceCount, 0, -1):
-                remaining = pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(handle, info.id)
-                assert remaining == left
-                made.append(pynvml.nvmlDeviceCreateGpuInstance(handle, info.id))
-            assert code_of(pynvml.nvmlDeviceCreateGpuInstance, handle, info.id) == 23
-            assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(handle, info.id) == 0
-            for instance in made:
-                pynvml.nvmlGpuInstanceDestroy(instance)
-
-
 def test_a_mig_device_is_known_by_its_uuid_index_and_name(device: object) -> None:
     _, compute = mig_calls.create_both(device, THREE, 4, 4)
     info = pynvml.nvmlComputeInstanceGetInfo_v2(compute)

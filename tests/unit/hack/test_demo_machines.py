@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import yaml
 from demo import demos, show
 from demo.machines import UnfitError, machine
 
@@ -77,29 +76,6 @@ def test_why_a_demo_cannot_run_is_said(demo: str, profile: str, reason: str) -> 
     with pytest.raises(UnfitError) as error:
         demos.load(demo, machine(profile))
     assert reason in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("profile", "names"),
-    [
-        ("h100x8", ["1g.10gb", "2g.20gb", "3g.40gb"]),
-        ("h200x8", ["1g.18gb", "2g.35gb", "3g.71gb"]),
-        ("b200x8", ["1g.23gb", "2g.45gb", "3g.90gb"]),
-        ("a100-80x8", ["1g.10gb", "2g.20gb", "3g.40gb"]),
-        ("a100x8", ["1g.5gb", "2g.10gb", "3g.20gb"]),
-    ],
-)
-def test_mig_profiles_go_by_the_names_of_the_card(profile: str, names: list[str]) -> None:
-    demo = demos.load("mig-four-on-one", machine(profile), (1, 36))
-    small, medium, large = names
-    assert demo.mig["pod-0/small0"] == demo.mig["pod-0/small1"] == (small,)
-    assert (demo.mig["pod-0/medium"], demo.mig["pod-0/large"]) == ((medium,), (large,))
-    (template,) = (
-        one for one in yaml.safe_load_all(demo.text) if one["kind"] == "ResourceClaimTemplate"
-    )
-    asked = str(template["spec"]["spec"]["devices"]["requests"])
-    assert [asked.count(f"profile == '{name}'") for name in names] == [2, 1, 1]
-    assert demo.made == (small, small, medium, large)
 
 
 @pytest.mark.parametrize("path", sorted(demos.FOLDER.glob("*/share-config.yaml")))

@@ -24,21 +24,6 @@ def test_every_shipped_profile_and_alias_loads(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("alias", "card", "count"),
-    [
-        ("a100x8", "NVIDIA A100-SXM4-40GB", 8),
-        ("h100x8", "NVIDIA H100 80GB HBM3", 8),
-        ("h200x8", "NVIDIA H200", 8),
-        ("t4x4", "Tesla T4", 4),
-        ("l4x2", "NVIDIA L4", 2),
-    ],
-)
-def test_an_alias_says_what_it_holds(alias: str, card: str, count: int) -> None:
-    loaded = profile.load(alias)
-    assert [loaded.card_of(gpu).name for gpu in loaded.gpus] == [card] * count
-
-
-@pytest.mark.parametrize(
     ("iommu", "groups"),
     [
         ("on", [0, 1, 1]),
