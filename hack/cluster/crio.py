@@ -125,7 +125,7 @@ def _toml(value: object) -> str:
 
 
 def _changes() -> list[str]:
-    """Expressions of sed that remove from config.json what this machine cannot do.
+    """Expressions of sed that remove from a container's and a process's file what cannot work here.
 
     The kubelet sends limits of huge pages with every container, and for some a negative OOM score.
     containerd leaves the limits out if cgroup v1 is mounted without that controller, and replaces
@@ -142,12 +142,16 @@ def _changes() -> list[str]:
 
 
 def _runtime_for_this_machine(program: Path) -> str:
-    """A script in front of runc or crun that removes from config.json what cannot work here."""
+    """A script in front of runc or crun that changes what it is given: a bundle, or for an exec the
+    file of its process, which has a privileged container's capabilities, too."""
     changes = ";".join(_changes())
     return (
         "#!/bin/sh\n"
         "for word; do\n"
-        f'  [ "$last" != --bundle ] || sed -zEi \'{changes}\' "$word/config.json"\n'
+        "  case $last in\n"
+        f"  --bundle) sed -zEi '{changes}' \"$word/config.json\" ;;\n"
+        f"  --process) sed -zEi '{changes}' \"$word\" ;;\n"
+        "  esac\n"
         "  last=$word\n"
         "done\n"
         f'exec {program} "$@"\n'

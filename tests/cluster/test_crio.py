@@ -78,6 +78,7 @@ def test_what_runc_cannot_set_on_this_machine_is_taken_out(
     limits = [{"pageSize": "2MB", "limit": 0}, {"pageSize": "1GB", "limit": 0}]
     resources = {"hugepageLimits": limits, "devices": [{"allow": True}]}
     capabilities = ["CAP_CHOWN", "CAP_SYS_RESOURCE", "CAP_WAKE_ALARM"]
+    allowed = capabilities[:: 2 if score == 0 else 1]
     process = {"oomScoreAdj": -997, "capabilities": capabilities}
     spec = {"process": process, "linux": {"resources": resources}}
     (bundle / "config.json").write_text(json.dumps(spec, indent="\t"))
@@ -88,9 +89,14 @@ def test_what_runc_cannot_set_on_this_machine_is_taken_out(
     done = subprocess.run([runc, *words], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.split()) == (3, words)
     assert json.loads((bundle / "config.json").read_text()) == {
-        "process": {"oomScoreAdj": score, "capabilities": capabilities[:: 2 if score == 0 else 1]},
+        "process": {"oomScoreAdj": score, "capabilities": allowed},
         "linux": {"resources": {"hugepageLimits": [], "devices": [{"allow": True}]}},
     }
+
+    of_exec = tmp_path / "exec"
+    of_exec.write_text(json.dumps({"capabilities": capabilities}))
+    subprocess.run([runc, "exec", "--process", of_exec, "1a"], capture_output=True, check=False)
+    assert json.loads(of_exec.read_text()) == {"capabilities": allowed}
 
 
 def privileged(
