@@ -30,7 +30,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("mps_node")]
 NAMESPACE = "dra-driver"
 NAME = "dra-driver-mps-supervisor"
 COMPONENT = "app.kubernetes.io/component=mps-supervisor"
-LABEL = "nvidia.com/gpu.present"
 
 Change = Callable[[Object], object]
 """Changes the pod's spec."""
@@ -41,14 +40,12 @@ def in_a_pod(scene: Scene, change: Change = lambda _pod: None) -> Iterator[None]
     """Have the supervisor in a pod, with a change, instead of as a process of the host."""
     kubectl = scene.node.cluster.kubectl
     scene.node.supervisor.stop()
-    kubectl("label", "node", scene.node.cluster.node, f"{LABEL}=true")
     kubectl("apply", "-f", "-", stdin=manifest(scene, change))
     try:
         yield
     finally:
         kubectl("delete", "-f", "-", "--wait", stdin=manifest(scene))
         wait_gone(scene.api, NAMESPACE)
-        kubectl("label", "node", scene.node.cluster.node, f"{LABEL}-")
         scene.node.supervisor.start()
 
 
