@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster import build, crio_programs, debian
+from cluster import build, crio_programs, crun, debian
 from cluster.errors import BinariesUnavailableError, ClusterError, SourceError
 from cluster.progress import Progress
 from cluster.release import Downloads, assets
@@ -93,8 +93,6 @@ OTHER_GROUPS: Mapping[str, tuple[str, ...]] = {
 _EVERY_GROUP = {**GROUPS, **OTHER_GROUPS}
 DEBIAN_FILES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "runc": ("runc", {"usr/sbin/runc": "runc"}),
-    # Needs libyajl2, which many machines lack.
-    "crun": ("crun", {"usr/bin/crun": "crun"}),
     "cni": (
         "containernetworking-plugins",
         {f"usr/lib/cni/{name}": name for name in ("bridge", "host-local", "loopback")},
@@ -236,6 +234,8 @@ class Store:
                 crio_programs.bring(go, versions, folder, self.cache, self.progress)
 
             yield "Go modules and Debian's package conmon", make
+        elif group == "crun":
+            yield crun.SOURCE, lambda folder: crun.bring(folder, self.cache)
         elif compiled := build.jobs(group, versions):
 
             def compile_all(folder: Path) -> None:

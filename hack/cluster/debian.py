@@ -1,9 +1,9 @@
 """Programs out of Debian packages, without installing them.
 
-In: a package's name and the files wanted from it. Out: those files in a folder. An installation may
-start services and changes the machine; a package that is only downloaded and unpacked does neither,
-and needs no root. If the machine's package lists are missing or too old, lists of our own are
-fetched into the cache.
+In: a package's name and the files wanted from it. Out: those files in a folder, or the upstream
+source of a package. An installation may start services and changes the machine; a package that is
+only downloaded and unpacked does neither, and needs no root. If the machine's package lists are
+missing or too old, or are of another release, lists of our own are fetched into the cache.
 """
 
 import shutil
@@ -21,6 +21,8 @@ APT_OPTIONS = (
     "-o=Acquire::https::Timeout=10",
     "-o=APT::Sandbox::User=root",
 )
+MIRROR = "http://deb.debian.org/debian"
+KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 def extract(package: str, files: Mapping[str, str], folder: Path, cache: Path) -> None:
@@ -28,19 +30,48 @@ def extract(package: str, files: Mapping[str, str], folder: Path, cache: Path) -
 
     Raises SourceError if there is no apt here, no such package, or no such file in it.
     """
-    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
-        raise SourceError("this machine has no apt-get, so Debian packages cannot be fetched")
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".deb.", dir=cache) as scratch:
-        archive = _download(package, Path(scratch), cache)
         root = Path(scratch) / "root"
-        _run(["dpkg-deb", "--extract", str(archive), str(root)], cwd=Path(scratch))
+        unpack(package, root, cache)
         for inside, name in files.items():
             source = root / inside
             if not source.is_file():
                 raise SourceError(f"Debian's package {package} holds no /{inside}")
             shutil.copyfile(source, folder / name)
             (folder / name).chmod(0o755)
+
+
+def unpack(package: str, root: Path, cache: Path) -> None:
+    """Add all files of a package to a folder, at their paths.
+
+    Raises SourceError if there is no apt here, or no such package.
+    """
+    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+        raise SourceError("this machine has no apt-get, so Debian packages cannot be fetched")
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".deb.", dir=cache) as scratch:
+        archive = _download(package, Path(scratch), cache)
+        _run(["dpkg-deb", "--extract", str(archive), str(root)], cwd=Path(scratch))
+
+
+def source(package: str, release: str, folder: Path, cache: Path) -> Path:
+    """Download the upstream source of a package of a Debian release into a folder; return its path.
+
+    apt checks it against that release's signed lists. Raises SourceError if it cannot be had.
+    """
+    lists = cache / "apt" / release
+    own = [*_own_lists(lists), f"-o=Dir::Etc::sourcelist={lists}/sources.list"]
+    own.append("-o=Dir::Etc::sourceparts=/dev/null")
+    (lists / "sources.list").write_text(f"deb-src [signed-by={KEYS}] {MIRROR} {release} main\n")
+    _run(["apt-get", *APT_OPTIONS, *own, "update"], cwd=folder)
+    try:
+        _run(["apt-get", *APT_OPTIONS, *own, "source", "--download-only", package], cwd=folder)
+    except SourceError:
+        # Some mirrors lack the files beside it, such as the signature.
+        if not any(folder.glob("*.orig.tar.*[!c]")):
+            raise
+    return next(folder.glob("*.orig.tar.*[!c]"))
 
 
 def _download(package: str, scratch: Path, cache: Path) -> Path:
