@@ -189,6 +189,10 @@ class DriverProcess:
         except TestbedError as error:
             raise TestbedError(f"{error}\n{self.tail()}") from error
 
+    def wait_started(self) -> None:
+        """Wait until all parts of this life of the driver have started."""
+        self.wait_log("driver started")
+
     def wait_registered(self, *, timeout: float = 60) -> None:
         """Wait until the kubelet has accepted this life of the driver."""
         self.wait_log("driver registered with the kubelet", timeout=timeout)

@@ -18,6 +18,7 @@ from testbed.kubelet import ClaimName, KubeletClient
 from testbed.machine import DRIVER
 
 from bench.command_line import machine, run, say_as
+from bench.prepare.beside import NvidiaDriver
 from bench.prepare.report import STEPS, compared, in_short, lines
 from bench.prepare.sharing import CONFIGS, SHARED_BY, share_configs, shares_of, supervisor
 from bench.prepare.stage import Stage, fake_stage, real_stage
@@ -29,6 +30,7 @@ FOLDER = "/var/tmp"  # noqa: S108  # a real disk, where /tmp may be memory
 STARTS = 5
 IN_A_ROW = 100
 SPELLS = 5
+IDLE_SECONDS = 30
 WARM_UP = 5
 """Rounds before those that count: connections are made and caches filled only once."""
 
@@ -41,7 +43,8 @@ def main(words: Sequence[str]) -> int:
     options = _options(words)
     is_real = options.apiserver == "real"
     root = "a real cluster needs root; use --apiserver fake without" if is_real else ""
-    return run(partial(_bench, options, real_stage if is_real else fake_stage), root=root)
+    real = partial(real_stage, for_any_driver=options.beside is not None)
+    return run(partial(_bench, options, real if is_real else fake_stage), root=root)
 
 
 def _bench(options: argparse.Namespace, stage_of: StageOf) -> None:
@@ -101,10 +104,22 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         " (default: this checkout's); given more than once, they take turns, and all are"
         " compared with the first",
     )
+    parser.add_argument(
+        "--beside",
+        type=Path,
+        metavar="BINARY",
+        help="NVIDIA's gpu-kubelet-plugin, as you have built it: it takes turns with the others, as"
+        " the first of them",
+    )
     parser.add_argument("--turns", type=int, default=1, help="turns of each driver (default: 1)")
     parser.add_argument("--output", type=Path, help="write the JSON to this file, too")
     options = parser.parse_args(words)
     options.driver = options.driver or [DRIVER]
+    if options.beside:
+        options.driver.insert(0, options.beside)
+        unknown = set(options.config) - {"exclusive", "time-slicing"}
+        if unknown:
+            parser.error(f"--beside has exclusive and time-slicing, not {', '.join(unknown)}")
     for name in set(options.config) - CONFIGS.keys() - SHARED_BY.keys():
         parser.error(f"--config {name}: there are {', '.join((*CONFIGS, *SHARED_BY))}")
     return options
@@ -125,7 +140,11 @@ def _measure(stage: Stage, program: Path, options: argparse.Namespace) -> Object
     logs = Path(FOLDER)
     log = logs / f"dra-bench-{os.getpid()}.log"
     env = {"SHARE_CONFIG": str(options.shares)} if options.shares else {}
-    driver = DriverProcess(stage.place, log, env, program=program)
+    driver = (
+        NvidiaDriver(stage.place, log, program=program)
+        if program == options.beside
+        else DriverProcess(stage.place, log, env, program=program)
+    )
     needs_mps = not {"mps", "share-mps"}.isdisjoint(options.config)
     mps_log = logs / f"dra-bench-mps-{os.getpid()}.log"
     with supervisor(stage, mps_log) if needs_mps else nullcontext():
@@ -140,8 +159,9 @@ def _measure_driver(stage: Stage, driver: DriverProcess, options: argparse.Names
         with KubeletClient(stage.place.registry) as kubelet:
             kubelet.register(driver=driver)
             devices = _devices(stage.api)
-            driver.wait_log("driver started")
+            driver.wait_started()
             idle, _ = resident_memory(driver.pid)
+            idle_cpu = _idle(driver)
             cases = list(_cases(stage, kubelet, driver, devices, options))
             in_a_row = _after_many_in_a_row(stage, kubelet, devices)
         _, peak = resident_memory(driver.pid)
@@ -157,6 +177,7 @@ def _measure_driver(stage: Stage, driver: DriverProcess, options: argparse.Names
             "cpu": round(percentile([used for _, used in starts], 0.5), 3),
         },
         "resident_memory_mib": {"idle": round(idle / MIB, 1), "peak": round(peak / MIB, 1)},
+        "idle_cpu_percent": idle_cpu,
         "cases": cases,
         "after_100_in_a_row": in_a_row,
     }
@@ -172,6 +193,15 @@ def _start(driver: DriverProcess) -> tuple[float, float]:
         used = cpu_seconds(driver.pid)
     driver.stop()
     return took, used
+
+
+def _idle(driver: DriverProcess) -> float:
+    """Return what a driver that nobody asks for anything uses of a core, in percent."""
+    _say(f"measuring {IDLE_SECONDS} idle seconds")
+    time.sleep(IDLE_SECONDS / 3)  # what follows a start is over by then
+    used = cpu_seconds(driver.pid)
+    time.sleep(IDLE_SECONDS)
+    return round((cpu_seconds(driver.pid) - used) / IDLE_SECONDS * 100, 3)
 
 
 def _devices(api: Api) -> list[str]:

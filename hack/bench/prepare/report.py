@@ -50,6 +50,7 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
     row = result["after_100_in_a_row"]
     yield f"a prepare after 100 in a row: {row['p50_ms']} ms, {row['p99_ms']} at most"
     yield f"resident memory: {memory['idle']} MiB idle, {memory['peak']} MiB at most"
+    yield f"CPU time, idle: {result['idle_cpu_percent']} % of a core"
 
 
 def compared(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
@@ -76,6 +77,7 @@ def _figures(result: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     yield "after 100 in a row: prepare, ms", result["after_100_in_a_row"]["p50_ms"]
     yield "start to registered, s", result["start_to_registered_s"]["p50"]
     yield "start to registered, CPU s", result["start_to_registered_s"]["cpu"]
+    yield "CPU idle, % of a core", result["idle_cpu_percent"]
     yield "memory idle, MiB", result["resident_memory_mib"]["idle"]
     yield "memory at most, MiB", result["resident_memory_mib"]["peak"]
 

@@ -26,6 +26,8 @@ from testbed.node import GpuNode
 NAMESPACE = "bench"
 NODE = "bench-node"
 PROFILE = "h100x8"
+OWN_NODE = "dra-driver-own-node"
+"""Lets the driver's account write slices of its own node alone."""
 QUIET = ("kubelet", "kube-scheduler", "kube-controller-manager")
 """Parts of the cluster that are stopped, so that nobody else acts on claims or takes CPU time."""
 
@@ -91,7 +93,7 @@ def fake_stage(folder: Path) -> Iterator[Stage]:
 
 
 @contextmanager
-def real_stage(folder: Path) -> Iterator[Stage]:
+def real_stage(folder: Path, *, for_any_driver: bool = False) -> Iterator[Stage]:
     """A stage on a real cluster of which only API server and etcd keep running.
 
     The driver has folders of its own, not the kubelet's, and its identity in a pod.
@@ -102,6 +104,8 @@ def real_stage(folder: Path) -> Iterator[Stage]:
         node.up_to_driver(lambda _: None)
         for component in QUIET:
             node.cluster.stop(component)
+        if for_any_driver:  # whose slices have other names than this driver's
+            node.cluster.kubectl("delete", "validatingadmissionpolicybinding", OWN_NODE)
         labels = {"resource.kubernetes.io/admin-access": "true"}
         metadata = {"name": NAMESPACE, "labels": labels}
         node.cluster.api.create(thing("Namespace", NAMESPACE) | {"metadata": metadata})
