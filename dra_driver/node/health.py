@@ -6,11 +6,10 @@ become sick. `of_device` returns the health of any device of a claim, for the ku
 status of claims.
 """
 
-import queue
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -19,6 +18,7 @@ from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.device_health import DeviceHealth, concerns, health_of
+from dra_driver.claims.report.later import Later
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.devices.device import Device, Mig
 from dra_driver.devices.health import findings
@@ -27,12 +27,11 @@ from dra_driver.devices.health.findings import Cause, Severity
 from dra_driver.devices.health.listener import Listener
 from dra_driver.devices.health.presence import Presence
 from dra_driver.devices.health.record import GpuHealth, HealthFile
-from dra_driver.devices.health.tracker import HealthTracker, News
+from dra_driver.devices.health.tracker import HealthTracker
 from dra_driver.devices.model import GpuEvent, GpuUuid, Inventory
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import DriverError, UnavailableError
-from dra_driver.host.worker import Worker
 from dra_driver.ops.metrics import Metrics
 from dra_driver.settings import Settings
 from dra_driver.slices.project import Projection
@@ -42,13 +41,6 @@ log = structlog.get_logger()
 
 REASON = "GPUNotWell"
 """Of the Kubernetes Events."""
-
-_MOST_WAITING = 256
-_RETRY_SECONDS = 15.0
-
-
-_Letter = tuple[ClaimRef, str]
-"""A claim, and the message for it."""
 
 
 class NodeHealth:
@@ -95,14 +87,15 @@ class NodeHealth:
             on_begin=self._begun,
         )
         self._presence = Presence(holders.still_holds)
-        self._news: queue.Queue[News] = queue.Queue(_MOST_WAITING)
         self._listener = Listener(
             session.next_event,
             self._hear,
             look=lambda: self.watcher.look_soon(),  # noqa: PLW0108 (whichever watcher it is then)
             clock=time.monotonic,
         )
-        self._teller = HealthEvents(self._news, holders, events)
+        self._holders = holders
+        self._events = events
+        self._later = Later()
         metrics.watch_conditions(tuple(Cause), tuple(Severity), self._count)
 
     def look(self) -> Inventory:
@@ -116,12 +109,12 @@ class NodeHealth:
     def start(self) -> None:
         """Begin to listen and to report. It is started once."""
         self._listener.start()
-        self._teller.start()
+        self._later.start()
 
     def stop(self, timeout: float) -> None:
         """End the threads, waiting at most so many seconds for each."""
         self._listener.stop(timeout)
-        self._teller.stop(timeout)
+        self._later.stop(timeout)
 
     def current(self) -> Inventory:
         """Return the latest inventory as published: with unreachable GPUs as they were."""
@@ -160,10 +153,26 @@ class NodeHealth:
     def _begun(self, uuid: str, gpu: GpuHealth, condition: GpuCondition) -> None:
         if condition.finding.severity in {Severity.REMARK, Severity.WARNING}:
             return
+        self._later.do(partial(self._tell_claims, uuid, gpu, condition))
+
+    def _tell_claims(self, uuid: str, gpu: GpuHealth, condition: GpuCondition) -> None:
         try:
-            self._news.put_nowait((uuid, gpu, condition))
-        except queue.Full:
-            log.warning("event not created", regarding=gpu.name, reason="too many are waiting")
+            records = self._holders.users_of(GpuUuid(uuid))
+        except DriverError as error:
+            log.warning("event not created", regarding=gpu.name, reason=str(error))
+            return
+        note = f"{gpu.name}: {condition.finding.text}"
+        for record in records:
+            if any(concerns(condition, entry.device) for entry in record.devices):
+                self._later.do(partial(self._tell, record.ref, note))
+
+    def _tell(self, ref: ClaimRef, note: str) -> None:
+        try:
+            self._events.tell(ref, reason=REASON, action="TaintingDevice", note=note)
+        except UnavailableError:
+            raise  # it is tried again
+        except DriverError as error:
+            log.warning("event not created", regarding=str(ref), reason=str(error))
 
     def _count(self) -> Mapping[tuple[str, str], int]:
         return Counter(
@@ -171,56 +180,3 @@ class NodeHealth:
             for conditions in self._tracker.in_force().values()
             for condition in conditions
         )
-
-
-class HealthEvents(Worker):
-    """A thread that reports sick GPUs to the claims and pods that have them."""
-
-    def __init__(self, news: queue.Queue[News], holders: Holdings, events: ClaimEvents) -> None:
-        super().__init__("health-events")
-        self._news = news
-        self._holders = holders
-        self._events = events
-
-    def _run(self) -> None:
-        late: list[_Letter] = []
-        retry_at = 0.0
-        while not self._stop.is_set():
-            letters: list[_Letter] = []
-            with suppress(queue.Empty):
-                letters = self._letters(*self._news.get(timeout=1.0))
-            if late and time.monotonic() >= retry_at:
-                letters, late = letters + late, []
-            for letter in letters:
-                if self._stop.is_set():
-                    return
-                pause = self._sent(*letter)
-                if pause is not None:
-                    late.append(letter)
-                    retry_at = time.monotonic() + pause
-            if len(late) > _MOST_WAITING:
-                log.warning("events not created", count=len(late) - _MOST_WAITING)
-                late = late[-_MOST_WAITING:]
-
-    def _letters(self, uuid: str, gpu: GpuHealth, condition: GpuCondition) -> list[_Letter]:
-        try:
-            records = self._holders.users_of(GpuUuid(uuid))
-        except DriverError as error:
-            log.warning("event not created", regarding=gpu.name, reason=str(error))
-            return []
-        note = f"{gpu.name}: {condition.finding.text}"
-        return [
-            (record.ref, note)
-            for record in records
-            if any(concerns(condition, entry.device) for entry in record.devices)
-        ]
-
-    def _sent(self, ref: ClaimRef, note: str) -> float | None:
-        """Report to one claim; return after how many seconds to try again, None for never."""
-        try:
-            self._events.tell(ref, reason=REASON, action="TaintingDevice", note=note)
-        except UnavailableError as error:
-            return max(_RETRY_SECONDS, error.retry_after or 0.0)
-        except DriverError as error:
-            log.warning("event not created", regarding=str(ref), reason=str(error))
-        return None

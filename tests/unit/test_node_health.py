@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from structlog.testing import capture_logs
 from testbed.commands import wait_until
 
 import make
@@ -26,7 +25,6 @@ from dra_driver.devices.model import (
     Vitals,
 )
 from dra_driver.errors import AccessError, DriverError, StateError, UnavailableError
-from dra_driver.node import health as health_module
 from dra_driver.node.health import REASON, NodeHealth
 from dra_driver.ops.metrics import Metrics
 from dra_driver.settings import Settings
@@ -44,9 +42,6 @@ class World:
         self.inventory = make.inventory(DIVIDED, WHOLE)
         self.events: list[GpuEvent] = []
         self.told: list[tuple[str, str]] = []
-        self.outages = 0
-        self.retry_after = 0.0
-        self.asked_at: list[float] = []
         self.failures: dict[str, DriverError] = {}
         self.records: dict[str, list[ClaimRecord]] = {}
         self.looks = 0
@@ -92,10 +87,6 @@ class World:
         return self.records[gpu]
 
     def tell(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
-        self.asked_at.append(time.monotonic())
-        if self.outages:
-            self.outages -= 1
-            raise UnavailableError("away", retry_after=self.retry_after)
         if ref.name in self.failures:
             raise self.failures[ref.name]
         assert (reason, action) == (REASON, "TaintingDevice")
@@ -188,28 +179,3 @@ def test_a_claim_that_cannot_be_told_keeps_no_other_from_being_told(
     world.events.append(GpuEvent(gpu=DIVIDED.uuid, xid=62))
     world.events.append(GpuEvent(gpu=WHOLE.uuid, xid=62))
     eventually(lambda: [name for name, _ in world.told] == ["good", "whole"])
-
-
-def test_of_letters_that_wait_for_the_api_server_the_latest_are_kept_and_no_more_than_a_bound(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(health_module, "_RETRY_SECONDS", 0.0)
-    world.outages = 300
-    world.records = {WHOLE.uuid: [record(f"claim-{one}", WHOLE, WHOLE) for one in range(300)]}
-    with capture_logs() as logs:
-        world.events.append(GpuEvent(gpu=WHOLE.uuid, xid=79))
-        eventually(lambda: len(world.told) >= 256)
-    assert [name for name, _ in world.told] == [f"claim-{one}" for one in range(44, 300)]
-    assert [line["count"] for line in logs if line["event"] == "events not created"] == [44]
-
-
-def test_an_api_server_that_asks_for_time_has_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(health_module, "_RETRY_SECONDS", 0.0)
-    world.outages, world.retry_after = 1, 1.5
-    world.records = {WHOLE.uuid: [record("whole", WHOLE, WHOLE)]}
-    world.events.append(GpuEvent(gpu=WHOLE.uuid, xid=79))
-    eventually(lambda: world.told)
-    first, second = world.asked_at
-    assert second - first >= 1.5

@@ -6,8 +6,9 @@ the API server is away then it stays untold, as logs and `dra-driver status` say
 """
 
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from time import monotonic
 
 import structlog
 
@@ -16,7 +17,7 @@ from dra_driver.host.worker import Worker
 
 log = structlog.get_logger()
 
-_MOST_WAITING = 1000
+MOST_WAITING = 1000
 
 
 class Later(Worker):
@@ -25,7 +26,7 @@ class Later(Worker):
     def __init__(self, *, retry_seconds: float = 15.0) -> None:
         super().__init__("later-events")
         self._retry_seconds = retry_seconds
-        self._waiting: queue.Queue[Callable[[], None] | None] = queue.Queue(_MOST_WAITING)
+        self._waiting: queue.Queue[Callable[[], None] | None] = queue.Queue(MOST_WAITING)
 
     def do(self, work: Callable[[], None]) -> None:
         """Have something done. Never blocks."""
@@ -40,16 +41,34 @@ class Later(Worker):
             self._waiting.put_nowait(None)
 
     def _run(self) -> None:
-        while (work := self._waiting.get()) or not self._stop.is_set():
-            if work is not None:
-                self._try(work)
+        late: list[Callable[[], None]] = []
+        due = 0.0
+        while True:
+            try:
+                work = self._waiting.get(timeout=max(0.0, due - monotonic()) if late else None)
+            except queue.Empty:
+                again, late = late, []
+                works: Iterable[Callable[[], None]] = again
+            else:
+                if work is None and self._stop.is_set():
+                    return
+                works = [work] if work is not None else []
+            for each in works:
+                pause = self._tried(each)
+                if pause is not None:  # the others need not wait for it
+                    late.append(each)
+                    due = monotonic() + pause
+            if len(late) > MOST_WAITING:
+                log.warning("events not created", count=len(late) - MOST_WAITING)
+                late = late[-MOST_WAITING:]
 
-    def _try(self, work: Callable[[], None]) -> None:
+    def _tried(self, work: Callable[[], None]) -> float | None:
+        """Do something; return after how many seconds to do it again, None for never."""
         try:
             work()
         except UnavailableError as error:
             log.debug("event not posted yet", reason=str(error))
-            self.do(work)
-            self._stop.wait(max(self._retry_seconds, error.retry_after or 0.0))
+            return max(self._retry_seconds, error.retry_after or 0.0)
         except DriverError as error:
             log.debug("event not posted", reason=str(error))
+        return None

@@ -32,6 +32,9 @@ DEATH = "MPSDaemonDied"
 FAULT = "MPSServerFault"
 FILE_NAME = "reported-deaths.json"
 
+_NONE_THERE = 5
+"""How many times rarer it looks while there is no domain."""
+
 BETWEEN_EVENTS = 60.0
 """Seconds between two events of one reason for one claim."""
 
@@ -67,8 +70,8 @@ class MpsEvents(Worker):
         self._reported_at: dict[tuple[DomainId, str], float] = {}
         self._told: dict[tuple[DomainId, str], set[str]] = {}
 
-    def look(self) -> None:
-        """Report every death and every fault that was not reported yet.
+    def look(self) -> bool:
+        """Report every death and fault that was not reported yet; return if there is any domain.
 
         What cannot be told of one domain keeps no other from being told of. Raises UnavailableError
         if the API server did not take an event (the next look tries again), and StateError if the
@@ -84,6 +87,7 @@ class MpsEvents(Worker):
         finally:
             self._reported = reported
             self._write_reported(before)
+        return bool(listed)
 
     def _look_at(self, domain: DomainId, reported: dict[DomainId, int]) -> None:
         status = self._domains.status(domain)
@@ -104,9 +108,10 @@ class MpsEvents(Worker):
     def _run(self) -> None:
         pause, logged = 0.0, ""
         while not self._stop.wait(pause):
-            pause, problem = self._look_seconds, ""
+            problem = ""
             try:
-                self.look()
+                # Where there is no daemon none can die: the first of a while may be told of later.
+                pause = self._look_seconds if self.look() else _NONE_THERE * self._look_seconds
             except UnavailableError as error:
                 pause = max(self._retry_seconds, error.retry_after or 0.0)
                 log.debug("trouble of an mps daemon not reported yet", reason=str(error))

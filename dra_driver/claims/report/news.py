@@ -2,8 +2,8 @@
 
 In: each claim when its call has succeeded, and what was given back. Out: the same, for many claims
 at once, when the calls leave time for it. A thread that is woken takes the interpreter from the
-call that woke it. So a call wakes none here: it leaves a note, and this thread looks for notes by
-itself. What a claim was in between is not told, and nothing is lost at the end.
+call that woke it. So of many calls in a row the first alone wakes this thread, for a moment: the
+others leave notes. What a claim was in between is not told, and nothing is lost at the end.
 """
 
 import threading
@@ -14,6 +14,9 @@ from msgspec import Struct, field
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.host.listeners import Listeners
 from dra_driver.host.worker import Worker
+
+IDLE_SECONDS = 3600.0
+"""For the thread to wait for a first note, which wakes it."""
 
 
 class _Notes(Struct):
@@ -53,17 +56,20 @@ class ClaimNews(Worker):
         """Note that a claim was prepared, for the first time or again."""
         with self._lock:
             self._notes.prepared[ref.uid] = ref
+        self._wake()
 
     def unprepared(self, ref: ClaimRef) -> None:
         """Note that a claim was unprepared."""
         with self._lock:
             self._notes.prepared.pop(ref.uid, None)
             self._notes.unprepared[ref.uid] = ref
+        self._wake()
 
     def given_back(self) -> None:
         """Note that a claim has given something back."""
         with self._lock:
             self._notes.has_released = True
+        self._wake()
 
     def look(self) -> None:
         """Pass on what is noted, if calls leave time for it or have not for long."""
@@ -72,10 +78,20 @@ class ClaimNews(Worker):
             self._waited = 0.0
             self._tell()
 
+    def _wake(self) -> None:
+        if not self._bell.is_set():
+            self.ring()
+
     def _run(self) -> None:
-        while not self._stop.wait(self._look_seconds):
-            self.look()
+        while not self._stop.is_set():
+            self._wait(IDLE_SECONDS)
+            while self._has_notes() and not self._stop.wait(self._look_seconds):
+                self.look()
         self._tell()
+
+    def _has_notes(self) -> bool:
+        notes = self._notes
+        return bool(notes.prepared or notes.unprepared or notes.has_released)
 
     def _tell(self) -> None:
         with self._lock:
