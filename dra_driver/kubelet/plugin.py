@@ -117,7 +117,7 @@ def _attach_health(server: grpc.Server) -> None:
 
 
 class KubeletPlugin:
-    """Both gRPC servers and the thread that watches their sockets."""
+    """The gRPC server of both sockets, and the thread that watches these."""
 
     def __init__(
         self,
@@ -136,16 +136,16 @@ class KubeletPlugin:
         self._on_status = on_status
         # A socket that is made again has the same threads: no more run at once.
         self._plugin = DraPlugin(calls, CLAIM_WORKERS)
-        self._service = SocketServer(
-            paths.service,
-            (self._plugin.attach, health.attach, _attach_health),
+        self._server = SocketServer(
+            # In this order: a kubelet that registers the driver calls the service at once.
+            (paths.service, paths.registration),
+            (
+                self._plugin.attach,
+                health.attach,
+                _attach_health,
+                RegistrationService(paths.service, self._note_status).attach,
+            ),
             name="service",
-            workers=OTHER_WORKERS,
-        )
-        self._registration = SocketServer(
-            paths.registration,
-            (RegistrationService(paths.service, self._note_status).attach,),
-            name="registration",
             workers=OTHER_WORKERS,
         )
         self._lost: set[Path] = set()
@@ -181,10 +181,8 @@ class KubeletPlugin:
             )
         self.rivals.appear()
         try:
-            self._service.start()
-            self._registration.start()
+            self._server.start()
         except DriverError:
-            self._service.stop(0)
             self.rivals.leave()
             raise
         self.is_open = True
@@ -203,7 +201,7 @@ class KubeletPlugin:
 
     def check_may_publish(self) -> None:
         """Raise UnavailableError if the kubelet calls another driver of this node instead."""
-        if self._service.is_taken_over():
+        if self._server.is_taken_over(self._paths.service):
             raise UnavailableError(f"another driver listens on {self._paths.service}: {ONE_DRIVER}")
         self.rivals.check_may_publish()
 
@@ -221,13 +219,13 @@ class KubeletPlugin:
         self._watch.stop(grace)
         while self._calls.running() and time.monotonic() < end:
             time.sleep(QUIET_LOOK_SECONDS)
-        self._registration.stop(0)
+        self._server.leave(self._paths.registration)
         if self.is_registered:
             time.sleep(delay)
             end += delay
         self._health.stop(HEALTH_SECONDS)
         left = max(end - time.monotonic(), 0.0)
-        self._service.stop(left).wait(timeout=left + 1)
+        self._server.stop(left).wait(timeout=left + 1)
         self.rivals.leave()
         self._plugin.end()
         log.info("sockets closed", driver=DRIVER_NAME)
@@ -251,20 +249,17 @@ class KubeletPlugin:
             log.error("socket not made", error=str(error))
 
     def _warn_of_rivals(self) -> None:
-        for server in (self._service, self._registration):
-            if server.is_taken_over() and server.path not in self._lost:
-                self._lost.add(server.path)
-                log.error("socket taken over", socket=str(server.path), advice=ONE_DRIVER)
+        for path in self._server.paths:
+            if self._server.is_taken_over(path) and path not in self._lost:
+                self._lost.add(path)
+                log.error("socket taken over", socket=str(path), advice=ONE_DRIVER)
 
     def _renew_missing(self) -> None:
-        # The order is that of the start: a kubelet that registers again calls the service at once.
-        for server in (self._service, self._registration):
-            if server.is_missing():
-                server.renew(OLD_CALLS_SECONDS)
-                if server is self._service:
-                    self.rivals.appear()
-                    self._health.end_former()
-                log.warning("socket made again", socket=str(server.path), reason="file was removed")
+        if self._server.is_missing():
+            self._server.renew(OLD_CALLS_SECONDS)
+            self.rivals.appear()
+            self._health.end_former()
+            log.warning("sockets made again", reason="a file was removed")
 
 
 class _SocketWatch(Worker):

@@ -14,7 +14,7 @@ import secrets
 import socket
 import stat
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from contextlib import suppress
 from pathlib import Path
@@ -139,102 +139,129 @@ def _identity_of(path: Path) -> tuple[int, int, int] | None:
 
 
 class SocketServer:
-    """One gRPC server on one unix socket, which can be restored if its file is removed."""
+    """One gRPC server on unix sockets, which can be restored if their files are removed.
 
-    def __init__(self, path: Path, services: Sequence[Attach], *, name: str, workers: int) -> None:
+    One for all sockets, because each server of gRPC's wakes a thread ten times a second.
+    """
+
+    def __init__(
+        self, paths: Sequence[Path], services: Sequence[Attach], *, name: str, workers: int
+    ) -> None:
         """Take what is needed; nothing happens before `start`.
 
         `workers` is how many calls run at once of methods that have no threads of their own.
         """
-        self.path = path
+        self.paths = tuple(paths)
         self._services = tuple(services)
         self._name = name
         self._workers = workers
         self._server: grpc.Server | None = None
-        self._identity: tuple[int, int, int] | None = None
+        self._identities: dict[Path, tuple[int, int, int] | None] = {}
 
     def start(self) -> None:
-        """Listen, then let the socket appear with mode 0600. Replaces a stale socket.
+        """Listen, then let the sockets appear in their order, with mode 0600.
 
-        Raises TransientError if its disk is full or cannot be written, and SetupError if the folder
-        cannot be created or written, or has another kind of file there.
+        Stale sockets are replaced. Raises TransientError if a disk is full or cannot be written,
+        and SetupError if a folder cannot be created or written, or has another kind of file there.
+        No socket that it made is there then.
         """
-        hidden: Path | None = None
+        hidden: dict[Path, Path] = {}
+        made: list[Path] = []
         server: grpc.Server | None = None
+        path = self.paths[0]
         try:
-            # Like the kubelet's own folders; what is inside is for root alone.
-            self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            self._refuse_other_files()
-            # Never longer than the name it stands in for, so that it fits where that one fits.
-            hidden = self.path.with_name(f".{secrets.token_hex(3)}")
-            hidden.touch(exist_ok=False)  # gRPC would not say why it cannot
-            hidden.unlink()
+            for path in (each for each in self.paths if not self.is_taken_over(each)):
+                hidden[path] = _hidden(path)
             server = self._listen(hidden)
-            hidden.chmod(0o600)
-            identity = _identity_of(hidden)
-            hidden.replace(self.path)
-        except OSError as error:
-            if server is not None and hidden is not None:
+            for path, name in hidden.items():
+                name.chmod(0o600)
+                identity = _identity_of(name)
+                name.replace(path)
+                self._identities[path] = identity
+                made.append(path)
+        except (OSError, SetupError) as error:
+            if server is not None:
                 server.stop(0)
+            for name in hidden.values():
                 with suppress(OSError):
-                    hidden.unlink(missing_ok=True)
-            raise _not_made(self.path, error) from error
-        self._server, self._identity = server, identity
+                    name.unlink(missing_ok=True)
+            for each in made:
+                self.leave(each)
+            if isinstance(error, SetupError):
+                raise
+            raise _not_made(path, error) from error
+        self._server = server
 
-    def _refuse_other_files(self) -> None:
-        try:
-            mode = self.path.lstat().st_mode
-        except FileNotFoundError:
-            return
-        if not stat.S_ISSOCK(mode):
-            raise SetupError(f"{self.path} is in the way and is not a socket; remove it")
-
-    def _listen(self, path: Path) -> grpc.Server:
+    def _listen(self, hidden: Mapping[Path, Path]) -> grpc.Server:
         pool = futures.ThreadPoolExecutor(self._workers, thread_name_prefix=self._name)
         server = grpc.server(pool, maximum_concurrent_rpcs=MOST_CALLS)
         for attach in self._services:
             attach(server)
-        try:
-            server.add_insecure_port(f"unix:{path}")
-        except RuntimeError as error:
-            raise SetupError(f"socket {self.path} cannot be bound: {error}") from error
+        for path, name in hidden.items():
+            try:
+                server.add_insecure_port(f"unix:{name}")
+            except RuntimeError as error:
+                raise SetupError(f"socket {path} cannot be bound: {error}") from error
         server.start()
         return server
 
     def is_missing(self) -> bool:
-        """Tell whether the socket's file is gone, and not replaced by another process."""
-        return self._server is not None and not self.path.is_socket()
+        """Tell whether a socket's file is gone, and not replaced by another process."""
+        return self._server is not None and not all(path.is_socket() for path in self.paths)
 
-    def is_taken_over(self) -> bool:
-        """Tell whether another process has replaced this socket by its own."""
-        return self._server is not None and self.path.is_socket() and not self.is_ours()
+    def is_taken_over(self, path: Path) -> bool:
+        """Tell whether another process has replaced a socket by its own."""
+        return self._server is not None and path.is_socket() and not self.is_ours(path)
 
-    def is_ours(self) -> bool:
+    def is_ours(self, path: Path) -> bool:
         """Tell whether the file at the path is the socket that this server made."""
-        return self._identity is not None and _identity_of(self.path) == self._identity
+        identity = self._identities.get(path)
+        return identity is not None and _identity_of(path) == identity
 
     def renew(self, grace: float) -> None:
-        """Serve on a new socket at the same path; the old one's calls get `grace` seconds."""
+        """Serve on new sockets at the same paths; the old ones' calls get `grace` seconds."""
         old = self._server
         self.start()
         if old is not None:
             old.stop(grace)
 
+    def leave(self, path: Path) -> None:
+        """Remove a socket if it is ours; calls on its connections are answered as before."""
+        if self.is_ours(path):
+            with suppress(OSError):  # the next driver removes it, as after a kill
+                path.unlink(missing_ok=True)
+        self._identities.pop(path, None)
+
     def stop(self, grace: float) -> threading.Event:
-        """Remove the socket if it is ours, refuse new calls, give running ones `grace` seconds.
+        """Remove the sockets, refuse new calls, give running ones `grace` seconds.
 
         Returns an event that is set when all calls have ended. Stopping twice is fine.
         """
-        if self.is_ours():
-            with suppress(OSError):  # the next driver removes it, as after a kill
-                self.path.unlink(missing_ok=True)
-        self._identity = None
+        for path in self.paths:
+            self.leave(path)
         server, self._server = self._server, None
         if server is None:
             done = threading.Event()
             done.set()
             return done
         return server.stop(grace)
+
+
+def _hidden(path: Path) -> Path:
+    """Return a hidden name beside a socket's, in a folder that is there and can be written.
+
+    Raises OSError, and SetupError if something else than a socket is at the path.
+    """
+    # Like the kubelet's own folders; what is inside is for root alone.
+    path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise SetupError(f"{path} is in the way and is not a socket; remove it")
+    # Never longer than the name it stands in for, so that it fits where that one fits.
+    hidden = path.with_name(f".{secrets.token_hex(3)}")
+    hidden.touch(exist_ok=False)  # gRPC would not say why it cannot
+    hidden.unlink()
+    return hidden
 
 
 def _not_made(path: Path, error: OSError) -> DriverError:

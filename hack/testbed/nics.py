@@ -87,19 +87,11 @@ def made_up_nics(node: GpuNode, count: int) -> Iterator[list[str]]:
     roots = [of_gpus[(number + 1) * len(of_gpus) // (count + 1)] for number in range(count)]
     service = node.place.plugins / NIC_DRIVER / "dra.sock"
     told = _Registration(service)
-    sockets = (
-        SocketServer(service, [_Plugin().attach], name="nics", workers=_WORKERS),
-        SocketServer(
-            node.place.registry / f"{NIC_DRIVER}-reg.sock",
-            [told.attach],
-            name="nics-registration",
-            workers=1,
-        ),
-    )
+    sockets = (service, node.place.registry / f"{NIC_DRIVER}-reg.sock")
+    server = SocketServer(sockets, [_Plugin().attach, told.attach], name="nics", workers=_WORKERS)
     with ExitStack() as stack:
-        for socket in sockets:
-            socket.start()
-            stack.callback(socket.stop, 1.0)
+        server.start()
+        stack.callback(server.stop, 1.0)
         wait_until(lambda: told.is_registered, f"the kubelet to know {NIC_DRIVER}", timeout=60)
         api, slice_ = node.cluster.api, nic_slice(node.place.node, roots)
         api.create(slice_)

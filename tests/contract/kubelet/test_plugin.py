@@ -360,14 +360,14 @@ def test_dead_sockets_of_killed_pods_are_removed_and_live_ones_stay(tmp_path: Pa
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(foreign))
     neighbours = [
-        SocketServer(path, (), name="living", workers=1)
+        SocketServer([path], (), name="living", workers=1)
         for path in (living.service, living.registration)
     ]
     for neighbour in neighbours:
         neighbour.start()
     assert remove_dead_sockets(ours) == (older.service, older.registration)
     for neighbour in neighbours:
-        assert neighbour.path.is_socket()
+        assert all(path.is_socket() for path in neighbour.paths)
         neighbour.stop(0).wait(5)
     assert foreign.is_socket()
 
@@ -414,8 +414,8 @@ def test_a_call_under_way_survives_the_loss_of_its_socket(
 
 def test_a_socket_that_another_instance_took_over_is_not_removed(tmp_path: Path) -> None:
     path = tmp_path / "dra.sock"
-    older = SocketServer(path, (), name="older", workers=1)
-    newer = SocketServer(path, (), name="newer", workers=1)
+    older = SocketServer([path], (), name="older", workers=1)
+    newer = SocketServer([path], (), name="newer", workers=1)
     older.start()
     newer.start()
     assert not older.is_missing()
@@ -423,6 +423,24 @@ def test_a_socket_that_another_instance_took_over_is_not_removed(tmp_path: Path)
     assert path.is_socket()
     newer.stop(0).wait(5)
     assert not path.exists()
+
+
+def test_a_socket_that_cannot_be_made_again_costs_no_other(tmp_path: Path) -> None:
+    service, registration = tmp_path / "dra.sock", tmp_path / "registry" / "reg.sock"
+    server = SocketServer([service, registration], (), name="x", workers=1)
+    server.start()
+    registration.unlink()
+    registration.parent.rmdir()
+    registration.parent.touch()
+    assert server.is_missing()
+    with pytest.raises(SetupError, match=r"reg\.sock cannot be made"):
+        server.renew(0)
+    assert server.is_ours(service)
+    registration.parent.unlink()
+    server.renew(0)
+    assert not server.is_missing()
+    server.stop(0).wait(5)
+    assert not service.exists()
 
 
 def test_two_drivers_of_one_name_are_noticed_by_both(tmp_path: Path) -> None:
@@ -440,6 +458,6 @@ def test_two_drivers_of_one_name_are_noticed_by_both(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    server = SocketServer(tmp_path / "file" / "dra.sock", (), name="x", workers=1)
+    server = SocketServer([tmp_path / "file" / "dra.sock"], (), name="x", workers=1)
     with pytest.raises(SetupError, match=r"file/dra\.sock cannot be made"):
         server.start()
