@@ -490,4 +490,4 @@ def test_its_notes_say_what_counters_cost_an_older_scheduler(
     done = run(helm, "template", "dra-driver", chart, "--namespace", "gpus", *one)
     assert done.returncode == 0, done.stderr
     said = yaml.safe_load(done.stdout)["data"]["notes"]
-    assert ("0.35 instead of 34" in " ".join(said.split())) == is_told
+    assert ("1.1 pods a second instead of 44" in " ".join(said.split())) == is_told
