@@ -1,5 +1,6 @@
 """The plugin over real gRPC on real unix sockets, asked as a kubelet asks."""
 
+import errno
 import socket
 import stat
 import threading
@@ -423,6 +424,23 @@ def test_a_socket_that_another_instance_took_over_is_not_removed(tmp_path: Path)
     assert path.is_socket()
     newer.stop(0).wait(5)
     assert not path.exists()
+
+
+def test_of_sockets_of_which_one_cannot_appear_none_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = (tmp_path / "dra.sock", tmp_path / "reg.sock")
+    renamed = Path.replace
+
+    def replace(path: Path, target: Path) -> Path:
+        if target == paths[1]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return renamed(path, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(TransientError, match=r"reg\.sock cannot be made: No space left"):
+        SocketServer(paths, (), name="x", workers=1).start()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_socket_that_cannot_be_made_again_costs_no_other(tmp_path: Path) -> None:
