@@ -77,14 +77,6 @@ class MigDevices:
         """Tell whether a GPU is in MIG mode now."""
         return self._hardware.mode(gpu) is MigMode.ENABLED
 
-    def may_be_on(self, gpu: Gpu) -> bool:
-        """Tell whether a GPU was in MIG mode at the last look, or was put in it here since.
-
-        Where neither is true NVML is not asked: that would cost each prepare a twentieth. What
-        others have switched in the seconds since the look counts from the next one.
-        """
-        return gpu.mig_mode is MigMode.ENABLED or self.turned_on(gpu.uuid)
-
     def turned_on(self, gpu: GpuUuid) -> bool:
         """Tell whether this driver turned its MIG mode on."""
         return self._ownership.turned_on(gpu)

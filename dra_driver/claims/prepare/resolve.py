@@ -106,7 +106,7 @@ def _to_turn_off(
     }
     for base, entry in whole.items():
         gpu = gpus[base.gpu]
-        if gpu.mig is not None and mig.may_be_on(gpu) and mig.is_on(gpu.uuid):
+        if gpu.mig is not None and mig.is_on(gpu.uuid):
             # What we turned on ourselves was off before.
             is_ours = mig.turned_on(gpu.uuid)
             if not (is_ours or mig.switches_modes):

@@ -104,16 +104,15 @@ def test_mig_mode_is_turned_off_for_a_whole_gpu_only_where_it_is_ours_or_may_be(
 ) -> None:
     node = Node(tmp_path, switches_modes=switches_modes)
     node.on = {GPU.uuid}
-    seen = GPU if is_ours else replace(GPU, mig_mode=MigMode.ENABLED)
-    if is_ours:  # since the last look
+    if is_ours:
         node.ownership.note_mode(GPU.uuid)
     if not (is_ours or switches_modes):
         with pytest.raises(
             DeviceError, match=r'"device-0" is in MIG mode and cannot be .* \(nvidia-smi -i 0 -mig'
         ):
-            node.resolve(claim(WHOLE), seen)
+            node.resolve(claim(WHOLE))
         return
-    record = node.resolve(claim(WHOLE), seen)
+    record = node.resolve(claim(WHOLE))
     off = TurnMigModeOff(devices=(WHOLE,), restore=not is_ours)
     assert record.steps == (off,)
     node.mig.do(off)
@@ -121,11 +120,6 @@ def test_mig_mode_is_turned_off_for_a_whole_gpu_only_where_it_is_ours_or_may_be(
     assert not node.ownership.turned_on(GPU.uuid)
     node.mig.undo(off)
     assert node.on == (set() if is_ours else {GPU.uuid})
-
-
-def test_a_gpu_that_was_in_no_mig_mode_at_the_last_look_is_not_asked_for_it(node: Node) -> None:
-    node.on = {GPU.uuid}  # by others, since then
-    assert node.resolve(claim(WHOLE)) == claim(WHOLE)
 
 
 def test_with_admin_access_no_mode_is_switched_and_a_gpu_in_mig_mode_is_seen(node: Node) -> None:
