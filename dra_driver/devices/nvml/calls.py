@@ -76,6 +76,7 @@ class _Answer(Generic[T]):
         """Return what the call returned, or raise what it raised; TimeoutError if it is late."""
         if not self.come.acquire(timeout=seconds):
             raise TimeoutError
+        self.come.release()
         if self.error is not None:
             raise self.error
         return self.value
