@@ -126,36 +126,6 @@ def test_a_run_that_is_interrupted_before_its_first_case_says_that_there_is_no_r
     assert scene.api.find("Namespace", namespace, None) is None
 
 
-@pytest.mark.long(
-    "tests/contract/bench/test_processes.py"
-    "::test_a_run_that_is_killed_leaves_no_process_and_its_folder_goes_with_the_next"
-)
-def test_what_a_killed_run_leaves_ends_by_itself_and_goes_by_one_command(
-    scene: Scene, image: str, tmp_path: Path
-) -> None:
-    lasting = python("import time; time.sleep(300)")
-    with Run(scene.node, image, tmp_path, "--command", lasting, "--seconds", "300") as run:
-        namespace = namespace_of_a_run(scene)
-        # The pod of the probe is gone, and that of the first case runs.
-        await_pod(
-            scene,
-            namespace,
-            lambda pod: pod["spec"]["containers"][0]["command"][2].endswith("supervised"),
-            "Running",
-        )
-        run.process.kill()
-        run.process.wait()
-    (pod,) = scene.api.all("Pod", namespace)
-    assert pod["spec"]["activeDeadlineSeconds"] == 600 + 2 + 300 + 60
-    words = ("--command", python("pass"), "--strategies", "mig", "--mig-profiles", PROFILE)
-    with Run(scene.node, image, tmp_path, *words) as following:
-        out = following.end()
-    assert f"an earlier run left namespace {namespace}" in out
-    assert f"kubectl delete namespace {namespace}" in out
-    scene.node.cluster.kubectl("delete", "namespace", "-l", LABEL)
-    assert scene.api.all("Namespace", labelSelector=LABEL) == []
-
-
 def shares_case(shares: Shares, image_archive: Path) -> Case:
     """Run a case of shares on a node that has three of each GPU; there is no whole one."""
     kubeconfig = Path(shares.node.cluster.env["KUBECONFIG"])

@@ -40,14 +40,6 @@ def machine_as_before(scene: Scene) -> Iterator[None]:
     forget(scene, settings)
 
 
-def said(scene: Scene, pod: str) -> object:
-    """All that is said of a pod's device, and the versions of the claims that say it."""
-    claims = scene.api.all("ResourceClaim", NAMESPACE)
-    versions = {claim["metadata"]["name"]: claim["metadata"]["resourceVersion"] for claim in claims}
-    mine = {name: version for name, version in versions.items() if name.startswith(pod)}
-    return in_pod(scene, pod), in_claim(scene, pod), mine
-
-
 def test_a_pod_and_its_claim_say_that_the_gpu_is_sick_and_that_it_is_well_again(
     scene: Scene,
 ) -> None:

@@ -1,10 +1,9 @@
-"""Which GPUs are divided on a real node: what `--mig` and admins say, and a card that refuses."""
+"""Which GPUs are divided on a real node: what `--mig` and admins say."""
 
 from collections.abc import Iterator
 
 import pytest
 from testbed.commands import wait_until
-from testbed.holder import holding
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.kubernetes import makes_mig_by_default, needs
@@ -14,7 +13,6 @@ from e2e.test_mig import MEDIUM, MIG_CLASS, SMALL, migs, parent, seen, set_mig_m
 pytestmark = [pytest.mark.e2e, pytest.mark.stream("own"), needs(Feature.COUNTERS)]
 
 PARTS_OF_A_GPU = 25
-FIRST_TO_BE_DIVIDED = 0
 BY_HAND = 7
 
 
@@ -93,37 +91,6 @@ def test_auto_divides_the_gpu_that_its_admin_put_in_mig_mode_and_no_other(scene:
     assert mig_modes(scene) == modes
 
 
-@pytest.mark.long(
-    "tests/unit/slices/test_mig_offer.py::test_where_mig_manager_makes_devices_this_driver_does_not"
-)
-@makes_mig_by_default()
-@pytest.mark.usefixtures("in_mig_mode")
-def test_a_node_that_mig_manager_divides_is_left_to_it(scene: Scene) -> None:
-    name = template(scene, migs(mig=SMALL))
-    before = scene.pod("before", templates=[name])
-    scene.running(before)
-    label(scene, "all-1g.10gb")
-    try:
-        wait_until(lambda: len(parts(scene)) <= 1, "the parts of GPU 7 to go", timeout=120)
-        assert seen(scene, before)
-        late = scene.pod("late", templates=[name])
-        assert "cannot allocate all claims" in scene.unschedulable(late)
-        scene.delete(before)
-        assert there(scene) == 0
-        wait_until(lambda: parts(scene) == [], "the last part to go", timeout=120)
-        wait_devices(scene, WHOLE)
-    finally:
-        label(scene, None)
-    scene.running(late)
-    scene.delete(late)
-
-
-def label(scene: Scene, value: str | None) -> None:
-    """Give the Node mig-manager's label, or take it away."""
-    labels = {"nvidia.com/mig.config": value}
-    scene.api.patch("Node", scene.node.cluster.node, {"metadata": {"labels": labels}})
-
-
 def parts(scene: Scene) -> list[str]:
     """The devices that are parts of GPUs."""
     return [name for name in scene.node.devices() if "-mig-" in name]
@@ -132,47 +99,3 @@ def parts(scene: Scene) -> list[str]:
 def mig_modes(scene: Scene) -> list[str]:
     """The MIG mode of each GPU."""
     return [setting.mig_mode for setting in scene.node.machine.settings().values()]
-
-
-@pytest.mark.long(
-    "tests/contract/test_app_mig.py"
-    "::test_partitions_of_a_gpu_that_others_have_open_are_withdrawn_until_they_let_go"
-)
-@pytest.mark.driver(MIG="on-demand")
-def test_a_card_that_refuses_is_told_and_passed_over_until_it_is_let_go(scene: Scene) -> None:
-    name = template(scene, migs(mig=SMALL))
-    with holding(scene.node.machine.root, FIRST_TO_BE_DIVIDED) as pid:
-        held = scene.pod("held", templates=[name])
-        words = f"dcgm-exporter (PID {pid})"
-        withdrawn = scene.node.driver.wait_log("mig partitions withdrawn")
-        assert words in withdrawn["reason"]
-        wait_until(lambda: len(of_the_held(scene)) == 1, "its other parts to go", timeout=120)
-        scene.node.wait_published()
-        # The part that the pod has is counted: its GPU is not given out as a whole beside it.
-        eight = scene.pod("eight", claims=[scene.claim("eight", count=8)])
-        assert "cannot allocate all claims" in scene.unschedulable(eight)
-        scene.delete(eight)
-        passed = scene.pod("passed", templates=[name])
-        scene.running(passed)
-        assert f"gpu-{FIRST_TO_BE_DIVIDED}" in scene.node.devices()
-        event = scene.warning(held, "FailedPrepareDynamicResources", timeout=90)
-        assert words in event
-        assert "cannot be switched to MIG mode while others have it open" in event
-        scene.delete(held)
-        wait_until(lambda: of_the_held(scene) == [], "the pod's part to go", timeout=120)
-        again = scene.pod("again", templates=[name])
-        scene.running(again)
-        assert parent(scene, again) == parent(scene, passed) != withdrawn["gpu"]
-    wait_until(lambda: len(of_the_held(scene)) == 25, "its parts to be back", timeout=120)
-    scene.delete(passed, again)
-    after = scene.pod("after", templates=[name])
-    scene.running(after)
-    assert parent(scene, after) == withdrawn["gpu"]
-    scene.delete(after)
-    scene.rewritten()
-
-
-def of_the_held(scene: Scene) -> list[str]:
-    """The partitions that are offered of the GPU that is held."""
-    prefix = f"gpu-{FIRST_TO_BE_DIVIDED}-mig-"
-    return [name for name in scene.node.devices() if name.startswith(prefix)]

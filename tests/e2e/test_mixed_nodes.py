@@ -14,7 +14,7 @@ from testbed.node import GpuNode
 
 from dra_driver.devices.exclusion import LABEL
 from e2e.conftest import node_of
-from e2e.scene import NAMESPACE, Scene, cel
+from e2e.scene import Scene, cel
 from e2e.sharing import Shared, mps_limits, time_slicing
 
 pytestmark = [pytest.mark.e2e, pytest.mark.stream("two")]
@@ -106,27 +106,3 @@ def test_a_card_that_a_label_leaves_out_gets_no_pod_and_is_not_touched(labelled:
     assert scene.node.machine.settings() == settings
     label(scene, None)
     scene.running(waiting)
-
-
-@pytest.mark.long(
-    "tests/contract/test_app_exclusion.py"
-    "::test_a_claim_that_has_the_gpu_keeps_it_until_it_ends_and_no_other_gets_it"
-)
-def test_a_pod_that_has_the_card_keeps_it_and_what_was_set_for_it_is_undone(
-    labelled: Scene,
-) -> None:
-    scene = labelled
-    before = scene.node.machine.settings()
-    shared = Shared.make(scene, selectors=named(T4), gpu=time_slicing("Long"))
-    pod = shared.pod()
-    assert card_of(scene, pod) == T4
-    during = scene.node.machine.settings()
-    assert during != before
-    label(scene, "Tesla-T4")
-    wait_cards(scene, P4, L4, A100)
-    assert scene.node.machine.settings() == during
-    (found,) = scene.api.get("Pod", pod, NAMESPACE)["status"]["containerStatuses"]
-    assert found["restartCount"] == 0
-    scene.delete(pod)
-    assert scene.node.machine.settings() == before
-    wait_cards(scene, P4, L4, A100)

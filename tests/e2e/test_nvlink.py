@@ -1,12 +1,10 @@
 """A node of two boards of four GPUs: claims for joined GPUs, with a real scheduler."""
 
-import time
 from collections.abc import Iterator
 
 import pytest
 from testbed.api import Object
 from testbed.cluster import Cluster
-from testbed.commands import wait_until
 from testbed.driver import DRIVER_NAME
 from testbed.node import GpuNode
 
@@ -16,7 +14,6 @@ from e2e.scene import Scene
 pytestmark = [pytest.mark.e2e, pytest.mark.stream("two")]
 
 ISLAND = "nvlinkIsland"
-SETTLED_S = 3.0
 
 
 @pytest.fixture(scope="module")
@@ -57,34 +54,3 @@ def test_two_claims_for_four_joined_gpus_get_an_island_each(scene: Scene) -> Non
     assert [len(scene.gpus(pod)) for pod in pods] == [4, 4]
     assert [len(one) for one in got] == [1, 1]
     assert got[0] != got[1]
-
-
-@pytest.mark.long(
-    "tests/contract/devices/test_nvlink.py::test_a_link_that_goes_down_is_noticed_within_some_looks"
-)
-def test_links_that_fail_change_what_is_published_and_nothing_that_claims_have(
-    scene: Scene,
-) -> None:
-    before, template = islands(scene), joined(scene)
-    pod = scene.pod("four", templates=[template])
-    scene.running(pod)
-    has, ids = set(scene.gpus(pod)), scene.container_ids(pod)
-    gpu = min(has)
-    for link in range(12):
-        scene.node.machine.nvlink(gpu, link, "down")
-    # At every tenth look, of which there is one each second.
-    wait_until(lambda: islands(scene)[gpu] is None, "the GPU to leave its island", timeout=120)
-    after = islands(scene)
-    assert set(after) == set(before)
-    assert len({after[uuid] for uuid in has - {gpu}}) == 1
-    time.sleep(SETTLED_S)
-    assert (set(scene.gpus(pod)), scene.container_ids(pod)) == (has, ids)
-    assert "nvlinks went down" in scene.node.driver.tail(200)
-    scene.delete(pod)
-    four = scene.pod("another-four", templates=[template])
-    scene.running(four)
-    assert not set(scene.gpus(four)) & has
-    for link in range(12):
-        scene.node.machine.nvlink(gpu, link, "up")
-    wait_until(lambda: islands(scene) == before, "the GPU to be back in its island", timeout=120)
-    scene.rewritten()
