@@ -17,7 +17,7 @@ from hardware import processes
 from hardware.every_step import STEPS
 from worlds.hardware_run import Tried
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.stream("two")]
 
 IN_CONTAINERS = [step for step in STEPS if step.name.startswith("container")]
 ALLOW = "mps,compute-mode"

@@ -32,7 +32,7 @@ from e2e.test_mig import migs, seen, there
 from worlds.nvidia import checkpoint
 from worlds.nvidia_files import Left, entry_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.stream("own"), needs(Feature.COUNTERS)]
+pytestmark = [pytest.mark.e2e, needs(Feature.COUNTERS)]
 
 TEMPLATE = "ResourceClaimTemplate"
 THEIRS = "PREPARED_BY=nvidia"
