@@ -10,10 +10,11 @@ answered wait for other calls, about anything: one that hangs is just not among 
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import structlog
 from msgspec import Struct, field
@@ -58,30 +59,6 @@ class _Lane(Struct):
     silence: SilenceError | None = None
 
 
-class _Answer(Generic[T]):
-    """What a call returned or raised, once `come` is not held any more.
-
-    A Future can do more, and takes three times as long: each claim of a whole GPU asks once.
-    """
-
-    __slots__ = ("come", "error", "value")
-    value: T
-
-    def __init__(self) -> None:
-        self.come = threading.Lock()
-        self.come.acquire()
-        self.error: BaseException | None = None
-
-    def get(self, seconds: float) -> T:
-        """Return what the call returned, or raise what it raised; TimeoutError if it is late."""
-        if not self.come.acquire(timeout=seconds):
-            raise TimeoutError
-        self.come.release()
-        if self.error is not None:
-            raise self.error
-        return self.value
-
-
 class NvmlCalls:
     """Makes calls on threads of their own. For any thread."""
 
@@ -108,14 +85,14 @@ class NvmlCalls:
         self._enter(lane, seconds)
         lane.asked_at = self._clock()
         lane.end = end = lane.asked_at + seconds
-        answer: _Answer[T] = _Answer()
+        answer: Future[T] = Future()
         self._thread().put(lambda: self._call(lane, call, answer))
         try:
             with waiting():
-                return answer.get(max(0.0, end - self._clock()))
+                return answer.result(max(0.0, end - self._clock()))
         except TimeoutError:
             self._give_up(lane, answer, seconds)
-            return answer.get(0)
+            return answer.result(0)
 
     @property
     def silent(self) -> bool:
@@ -187,13 +164,12 @@ class NvmlCalls:
                     self._idle.remove(inbox)
                     return
 
-    def _call(self, lane: _Lane, call: Callable[[], T], answer: _Answer[T]) -> None:
+    def _call(self, lane: _Lane, call: Callable[[], T], answer: Future[T]) -> None:
         threading.current_thread().name = f"nvml-{lane.subject}"
         try:
-            answer.value = call()
+            answer.set_result(call())
         except BaseException as error:  # noqa: BLE001 (whatever it is, it is for who asked)
-            answer.error = error
-        answer.come.release()
+            answer.set_exception(error)
         with self._mutex:
             was_silent, lane.silence = lane.silence is not None, None
             seconds = self._clock() - lane.asked_at
@@ -201,10 +177,10 @@ class NvmlCalls:
         if was_silent:
             log.info("nvml answers again", subject=lane.subject, seconds=round(seconds, 1))
 
-    def _give_up(self, lane: _Lane, answer: _Answer[T], seconds: float) -> None:
+    def _give_up(self, lane: _Lane, answer: Future[T], seconds: float) -> None:
         """Raise SilenceError, unless the answer has come just now."""
         with self._mutex:
-            if not answer.come.locked():
+            if answer.done():
                 return
             silence = lane.silence = _silence(lane.subject, seconds)
         log.error("nvml does not answer", subject=lane.subject, seconds=round(seconds, 1))
