@@ -2,7 +2,7 @@
 
 In: a GPU's record, and what should be wrong with it. Out: the changed record. As on real cards, a
 reset does what the driver wanted a reset for, and replaces bad memory by spare memory; a reboot
-does that for all GPUs, and whatever else the driver wanted; memory that could not be replaced stays
+does that for all GPUs, and anything else the driver wanted; memory that could not be replaced stays
 bad; heat and power do not change.
 """
 

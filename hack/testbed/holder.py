@@ -1,4 +1,4 @@
-"""A process that has NVML open, like DCGM, and thereby some of a simulated machine's GPUs."""
+"""A process that has NVML open, like DCGM, and so keeps a simulated machine's GPUs open."""
 
 import os
 import subprocess
