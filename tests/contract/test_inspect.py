@@ -212,4 +212,4 @@ def test_it_says_what_older_kubernetes_is_offered(
     assert "would publish 6 devices" in older
     assert older.count(", or set --mig on-demand\n") == 2
     assert older.count("--mig on-demand makes them, at a cost: ") == 1
-    assert older.count("0.35 instead of 34 on 100") == 1
+    assert older.count("1.1 pods a second instead of 44") == 1

@@ -227,4 +227,4 @@ def test_on_demand_on_an_older_kubernetes_is_told_once_what_it_costs(
     assert world.is_divided()
     (told,) = [log for log in logs if log["event"] == "mig on demand slows the scheduler"]
     assert told["kubernetes"] == "Kubernetes 1.36"
-    assert "0.35 instead of 34" in told["reason"]
+    assert "1.1 pods a second instead of 44" in told["reason"]

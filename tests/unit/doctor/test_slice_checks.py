@@ -106,6 +106,6 @@ def test_counters_are_told_of_with_their_cost_before_1_37() -> None:
     (seen,) = slice_checks.counters_cost(both, "v1.36.2")
     assert seen.severity is Severity.WARNING
     assert "1 node with counters: b" in seen.text
-    assert "0.35 instead of 34 on 100" in seen.text
+    assert "1.1 pods a second instead of 44" in seen.text
     assert severities(slice_checks.counters_cost(both, "v1.37.0")) == [Severity.OK]
     assert severities(slice_checks.counters_cost(plain, "v1.36.2")) == [Severity.OK]
