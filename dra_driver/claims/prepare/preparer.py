@@ -208,9 +208,14 @@ class ClaimPreparer:
         while True:
             has_ended = self._claims.cleanup.begin_release(record, deadline=end)
             with self._locks.gpus(record.touched_gpus, end):
-                # Of a shared domain the last claim may have left since: then wait for its end, too.
+                # The last other claim of a shared domain may have left since, before the lock or
+                # within it: then its end is waited for, too.
                 if not has_ended or self._claims.cleanup.end(record, NO_WAIT):
-                    return self._claims.cleanup.release(record, deadline=end)
+                    left = self._claims.cleanup.release(record, deadline=end)
+                    is_ending = any(each.of.lives_by_itself for each in left)
+                    if not (has_ended and is_ending) or self._clock() >= end:
+                        return left
+                    record = self._records.read(record.ref.uid) or record
 
     def _end(self, deadline: float) -> float:
         timing = self._timing

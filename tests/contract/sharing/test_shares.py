@@ -309,6 +309,30 @@ def test_tenants_come_and_go_at_the_same_time(node: Node) -> None:
     assert node.left() == []
 
 
+def test_a_domain_that_the_last_other_claim_leaves_meanwhile_is_waited_for(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.divide(0)
+    first, second = (claim(node, share(number), name=f"c{number}") for number in range(2))
+    cleanup = node.driver.claims.cleanup
+    release = cleanup.release
+
+    def leave_meanwhile(*words: Any, **named: Any) -> Any:
+        monkeypatch.undo()
+        other = node.driver.claims.records.read(second.uid)
+        cleanup.end(other, float("-inf"))
+        return release(*words, **named)
+
+    with node.mps.supervised():
+        for ref in (first, second):
+            node.driver.prepare(ref)
+        monkeypatch.setattr(cleanup, "release", leave_meanwhile)
+        node.driver.unprepare(first)
+        assert node.driver.cleanups(first) == []
+        node.driver.unprepare(second)
+    assert node.left() == []
+
+
 def test_a_claim_may_lower_its_own_limits(node: Node) -> None:
     node.divide(0)
     config = make.config(
