@@ -27,22 +27,22 @@ NVIDIA's driver has no such attribute.
 """
 
 REPLICAS = "replicas"
-"""Of a share: into how many its device is divided."""
+"""The number of shares into which a share's device is divided."""
 
 SHARED_AS = "sharedAs"
-"""Of a device that is divided: what its shares serve, and it itself does not."""
+"""The extended resource that the shares of a divided device serve; the device does not."""
 
 NVLINK_ISLAND = "nvlinkIsland"
-"""Of a GPU that is joined to others: equal for all that it reaches over NVLink."""
+"""The island of a GPU joined to others: equal for all GPUs that it reaches over NVLink."""
 
 NVLINK_MESH = "nvlinkMesh"
-"""The same, equal for GPUs of one island of which each is joined to each."""
+"""The mesh of a GPU: equal for GPUs of one island that are all joined to each other."""
 
 FABRIC_CLUSTER = "fabricClusterUUID"
-"""UUID of the NVLink fabric that a GPU has joined with those of other nodes."""
+"""UUID of the NVLink fabric that a GPU has joined together with GPUs of other nodes."""
 
 FABRIC_CLIQUE = "fabricClique"
-"""The same and the number of the clique: as GPU feature discovery's label nvidia.com/gpu.clique."""
+"""That UUID and the clique's number, like GPU feature discovery's label nvidia.com/gpu.clique."""
 
 _STANDARD = "resource.kubernetes.io"
 """Domain of the attributes that all drivers share (KEP-4381, KEP-6072)."""
@@ -157,10 +157,10 @@ def _describe_card(gpu: Gpu, inventory: Inventory, attributes: Attributes) -> No
 
 
 def _describe_passthrough(base: Vfio, inventory: Inventory, attributes: Attributes) -> None:
-    """Gather what NVIDIA's DRA driver says of such a device alone.
+    """Gather the attributes that NVIDIA's DRA driver gives only to passthrough devices.
 
-    What it does not say of one is there too, because a selector that reads what one device lacks is
-    an error for which the scheduler gives up on the pod (KEP-4381).
+    Other devices' attributes are published for them too: a selector that reads an attribute which
+    one device lacks is an error, and the scheduler gives up on the pod (KEP-4381).
     """
     for card in inventory.passthrough:
         if card.number == base.number:
@@ -173,7 +173,7 @@ def strict_semver(text: str) -> str | None:
     """Return a version as strict semver 2.0.0: three numbers without leading zeros.
 
     `535.261.03` becomes `535.261.3` and `12.2` becomes `12.2.0`, as NVIDIA's driver publishes them.
-    None if it has more than three numbers, or something else that semver does not know.
+    None if it has more than three numbers, or anything else that semver does not allow.
     """
     match = _VERSION.fullmatch(text.strip())
     if match is None:

@@ -1,10 +1,10 @@
 """Consumable capacity: devices that the scheduler gives to several claims, a part to each.
 
 In: the setting `--consumable-shares`, and a device's capacities. Out: the same capacities with a
-request policy each, in names, limits and defaults those of NVIDIA's driver; `cores`, percent of the
-SMs, is this driver's own. Rules (KEP-5075): of a capacity that a claim does not ask for, the
-default of its policy is consumed, and all of it where it has no policy: so every capacity has one.
-What is asked for is rounded up to the next step. Pure.
+request policy each. Names, limits and defaults are the same as in NVIDIA's driver; `cores`, percent
+of the SMs, is this driver's own. Rules (KEP-5075): a claim that does not ask for a capacity
+consumes the default of its policy, or all of it if it has no policy, so every capacity has one. A
+requested amount is rounded up to the next step. Pure.
 """
 
 from collections.abc import Mapping
@@ -22,21 +22,21 @@ REQUEST_POLICY = "requestPolicy"
 """The field of a capacity that says how much of it a claim consumes."""
 
 GATED_FIELDS = frozenset({ALLOWS_MULTIPLE, REQUEST_POLICY})
-"""What an API server drops whose feature gate DRAConsumableCapacity is off."""
+"""The fields that an API server drops if its feature gate DRAConsumableCapacity is off."""
 
 MEMORY = "memory"
 CORES = "cores"
 SHARES = "shares"
 
 MOST_ADDED = 2
-"""Capacities that a device has more when several claims can have it."""
+"""The number of additional capacities of a device that several claims can have."""
 
 _MIB = 1024**2
 _PERCENT = 100
 
 
 class ConsumableMode(StrEnum):
-    """What a claim consumes that asks for nothing."""
+    """What a claim consumes if it asks for no amount."""
 
     DISABLED = "disabled"
     """The device, as without consumable capacity."""

@@ -6,15 +6,15 @@ and values are those of NVIDIA's own DRA driver: one counter for each memory sli
 keeps placements from overlapping, and engines as far as they could run out; the whole GPU consumes
 all of it. A card may allow fewer instances of a profile than these say; such a profile gets a
 counter of its own. Every counter costs: the scheduler copies and checks all of them for every pod
-on every node, so that of all these only those are published that say something. Cluster Autoscaler
-wants the counter sets of a pool identical: those of GPUs of one card are, as far as can be.
-Instances that others made change a set little, since nothing is offered that overlaps them: less is
-published only of a counter of which several offered devices could take more than is left.
+on every node, so only those that make a difference are published. Cluster Autoscaler wants the
+counter sets of a pool to be identical: GPUs of one card have identical sets wherever possible.
+Instances that others made change a set little, since nothing is offered that overlaps them: a
+counter is reduced only if several offered devices could together take more than is left of it.
 
 The counter `memory` is for quotas: Kueue charges a claim by one counter of the device that it
 matches (its KEP-2941), and admits nothing where the device does not consume it. So every device of
-a counter set does: the whole GPU all of it, a MIG device what its profile has, a share its part. It
-keeps no devices apart: those that others keep from overlapping always have room in it.
+a counter set consumes it: the whole GPU all of it, a MIG device what its profile has, a share its
+part. It keeps no devices apart: devices that other counters keep from overlapping always fit in it.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ MOST_COUNTERS = 32
 MEMORY = "memory"
 
 SHARES = "shares"
-"""Counter of a device that is divided into shares and in no other way."""
+"""The counter of a device that is divided only into shares."""
 
 _MEMORY_SLICE = "memory-slice-"
 
@@ -49,7 +49,7 @@ _ENGINES = (
     "jpeg-engines",
     "ofa-engines",
 )
-"""The fields of a profile that say how many there are have underscores in these names."""
+"""A profile's fields with these amounts have the same names, with underscores."""
 
 
 def counter_set_name(gpu: Gpu) -> str:
@@ -66,7 +66,7 @@ def engines(profile: MigProfile) -> dict[str, int]:
 
 
 def most_engines(profiles: Sequence[MigProfile]) -> dict[str, int]:
-    """Return of each engine, and of memory, as much as the profile with most of it has."""
+    """Return the most that any profile has of each engine and of memory."""
     amounts = [engines(profile) for profile in profiles]
     return {name: max(each[name] for each in amounts) for name in amounts[0]}
 
@@ -74,8 +74,8 @@ def most_engines(profiles: Sequence[MigProfile]) -> dict[str, int]:
 def memory(gpu: Gpu) -> int:
     """Return how much memory the counter set of a GPU has, in bytes; 0 if that is not known.
 
-    As with NVIDIA's driver that of the largest profile, a little less than NVML says of the GPU; it
-    is the same in either MIG mode. Of a card without profiles it is what NVML says.
+    As in NVIDIA's driver, it is the memory of the largest profile, a little less than NVML says of
+    the GPU, and the same in either MIG mode. For a card without profiles it is what NVML says.
     """
     mig = gpu.mig
     if mig is not None and mig.profiles:
@@ -88,7 +88,7 @@ def memory(gpu: Gpu) -> int:
 def memory_of(gpu: Gpu, device: Device) -> int:
     """Return how much of its GPU's memory a device consumes, in bytes.
 
-    Of a share whole MiB, rounded down, so that all shares together have room in their device.
+    A share consumes whole MiB, rounded down, so that all shares together fit in their device.
     """
     whole_memory = _memory_of(gpu, device.base)
     if isinstance(device.share, EqualShare):
@@ -109,7 +109,7 @@ def _memory_of(gpu: Gpu, base: Base) -> int:
 def whole(profiles: Sequence[MigProfile]) -> dict[str, int]:
     """Return all counters that keep devices of a card apart; its whole GPU consumes them.
 
-    An engine of which instances that do not overlap never use up more than there is needs none.
+    An engine needs no counter if instances that do not overlap can never use more than there is.
     """
     there = most_engines(profiles)
     del there[MEMORY]  # instances that do not overlap have room in it
@@ -131,7 +131,7 @@ def used(profile: MigProfile, placement: Placement, all_counters: Counters) -> d
 
 
 def left_by(instances: Iterable[Instance], all_counters: Counters) -> dict[str, int]:
-    """Return what instances that are there for good leave of a card's counters."""
+    """Return what is left of a card's counters beside instances that are there for good."""
     left = dict(all_counters)
     for instance in instances:
         for name, amount in used(instance.profile, instance.placement, all_counters).items():
@@ -153,8 +153,8 @@ def of_others(
 ) -> frozenset[str]:
     """Return the counters of a set that the instances of others consume when claims have them.
 
-    Not one of which the set has only what these instances leave, and none of which they have more
-    together than there is: each of them can be given out, whatever others are.
+    Counters reduced to what these instances leave are not among them, nor are counters of which
+    the instances together have more than there is: each can be given out, whatever others are.
     """
     taken: Counter[str] = Counter()
     for instance in instances:
@@ -169,9 +169,9 @@ def of_others(
 def telling(consumers: Sequence[Counters], left: Counters) -> frozenset[str]:
     """Return the counters that keep some of these consumers apart: the others need no publishing.
 
-    A counter says nothing that nobody consumes, and nothing beside another one of which each
-    consumer takes at least as large a part of what is left: it never runs out before that one. Of
-    each counter at least as much is left as any one of them consumes.
+    A counter that nobody consumes says nothing. Nor does one that never runs out before another:
+    each consumer takes at least as large a part of what is left of the other. At least as much is
+    left of each counter as any one consumer takes.
     """
     kept = [name for name in left if any(consumer.get(name) for consumer in consumers)]
     for name in reversed(kept.copy()):
@@ -188,9 +188,9 @@ def telling(consumers: Sequence[Counters], left: Counters) -> frozenset[str]:
 
 
 def in_shares(amounts: Counters, count: int) -> dict[str, int]:
-    """Return amounts with memory slices counted in shares, of which each has `count`.
+    """Return amounts with memory slices counted in shares: each memory slice has `count`.
 
-    So a share, which takes one of each memory slice, and a MIG device exclude each other.
+    A share takes one of each memory slice, so a share and a MIG device exclude each other.
     """
     return {
         name: amount * count if name.startswith(_MEMORY_SLICE) else amount
@@ -224,7 +224,7 @@ def counter_set(name: str, counters: Counters) -> dict[str, object]:
 
 
 def consumption(name: str, counters: Counters) -> list[dict[str, object]]:
-    """Return the `consumesCounters` of a device, which are read for every pod: none of zero."""
+    """Return the `consumesCounters` of a device, without zeros: they are read for every pod."""
     taken = {counter: amount for counter, amount in counters.items() if amount}
     return [{"counterSet": name, "counters": wire(taken)}]
 
@@ -260,7 +260,7 @@ def _memory_slices(profiles: Sequence[MigProfile]) -> int:
 
 
 def _most_used(name: str, profiles: Sequence[MigProfile]) -> int:
-    """Return how much of an engine instances can use together that do not overlap."""
+    """Return how much of an engine instances that do not overlap can use together."""
     most = [0]  # by the number of memory slices, from the first, that they are on
     for end in range(1, _memory_slices(profiles) + 1):
         ending = (

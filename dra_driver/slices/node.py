@@ -1,9 +1,9 @@
-"""What this node offers at present: what the Node and the version of Kubernetes have to say in it.
+"""What this node offers at present, as far as the Node and the version of Kubernetes decide it.
 
 In: settings, the Node's labels and `status.allocatable`, and the API server's version. Out: the
-`MigOffer` that holds, why GPUs are withheld while a device plugin gives them out, and a call when
-another answer holds. The version is asked for with each publication, so that a cluster that is
-upgraded gets another offer without a restart.
+current `MigOffer`, why GPUs are withheld while a device plugin gives them out, and a call when
+either changes. The version is asked for with each publication, so that the offer follows an upgrade
+of the cluster without a restart.
 """
 
 import re
@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 
 class CostWarning:
-    """Warns once, where what is set costs the scheduler a lot of time: before Kubernetes 1.37."""
+    """Warns once if a setting costs the scheduler a lot of time: before Kubernetes 1.37."""
 
     def __init__(self, version: ServerVersion, event: str, *, advice: str) -> None:
         self._version = version
@@ -57,7 +57,7 @@ class CostWarning:
 
 
 class NodeOffer:
-    """What is offered of MIG on one node. `on_change` is called when that may be another."""
+    """What is offered of MIG on one node. `on_change` is called when that may have changed."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class NodeOffer:
             labels.listen(self._take)
 
     def current(self) -> MigOffer:
-        """Return what holds now. Raises DriverError if the API server has never answered."""
+        """Return the current offer. Raises DriverError if the API server has never answered."""
         if self._settings.heeds_node:
             offer = self._of_node()
         else:
@@ -112,7 +112,7 @@ class NodeOffer:
         return self._settings.makes(self._labels.current() if self._settings.heeds_node else {})
 
     def _of_node(self) -> MigOffer:
-        self._is_asked = True  # from here on another label has to be told of
+        self._is_asked = True  # from here on a change of the label has to be reported
         labels = self._labels.current()
         with self._lock:
             self._decided_by = self._decided_by or (labels.get(MIG_MANAGER_LABEL),)
@@ -120,7 +120,7 @@ class NodeOffer:
         return self._settings.offer(labels, None if is_labelled else self._version.current())
 
     def _take(self, labels: Labels) -> None:
-        """Have the offer looked at again, because the label is another one."""
+        """Have the offer looked at again if the label has changed."""
         now = (labels.get(MIG_MANAGER_LABEL),)
         with self._lock:
             is_same = self._decided_by == now
@@ -139,11 +139,11 @@ _OF_GPUS = re.compile(r"nvidia\.com/(gpu|mig-).*")
 
 
 class DevicePlugin:
-    """The device plugin beside this driver. `on_change` is called when it came or went.
+    """The device plugin beside this driver. `on_change` is called when it comes or goes.
 
-    Kubernetes counts what a device plugin has and what ResourceSlices have apart from each other,
-    and takes an extended resource from the plugin as long as its count on the node is above zero
-    (KEP-5004): a driver that offered the same GPUs beside it would have them given out twice.
+    Kubernetes counts a device plugin's devices and those in ResourceSlices separately, and takes an
+    extended resource from the plugin as long as its count on the node is above zero (KEP-5004): if
+    this driver offered the same GPUs beside it, they would be given out twice.
     """
 
     def __init__(self, node: OwnNode, *, heed: bool, on_change: Callable[[], None]) -> None:
@@ -158,7 +158,7 @@ class DevicePlugin:
             node.listen_allocatable(self._take)
 
     def why_withheld(self) -> str | None:
-        """Return why GPUs are withheld. Raises DriverError where the API server is to say that."""
+        """Return why GPUs are withheld. Raises DriverError if the API server has to be asked."""
         if not self._is_known:
             self._take(self._node.allocatable())
         return self._reason
@@ -182,7 +182,7 @@ class DevicePlugin:
 
 
 def counted_by_plugin(allocatable: Allocatable) -> dict[str, str]:
-    """Return what a device plugin gives out of GPUs: how many, by resource name."""
+    """Return how many GPUs or parts of them a device plugin gives out, by resource name."""
     return {
         name: count
         for name, count in sorted(allocatable.items())
@@ -201,7 +201,7 @@ class MemoryCounters:
     """What `--memory-counters` says on one node."""
 
     def __init__(self, version: ServerVersion, *, are_wanted: bool) -> None:
-        """Take where the version of Kubernetes is known from; it is not asked yet."""
+        """Take the source of the version of Kubernetes; it is not asked yet."""
         self._are_wanted = are_wanted
         self._warning = CostWarning(
             version,

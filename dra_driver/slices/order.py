@@ -6,21 +6,21 @@ so that nothing is written meanwhile, and does seven things:
 
 - whole GPUs stand first: most pods ask for one, and on every node that it looks at the scheduler
   evaluates the selectors of each device before the one that fits;
-- of different cards the least capable comes first, unless a setting says otherwise, so that a claim
-  that names no card leaves the better ones to those that do. Cards compare by generation, the major
-  number of the compute capability; within it the large chips of data centres (P100, V100, A100:
-  x.0) are above the others (P4, T4, L40S), whatever their memory; then by memory. A card that does
-  not say how much it has shares that of its host, and comes last;
+- among different cards the least capable comes first, unless a setting says otherwise, so that a
+  claim that names no card leaves the better ones to those that do. Cards compare by generation, the
+  major number of the compute capability; within it the large chips of data centres (P100, V100,
+  A100: x.0) are above the others (P4, T4, L40S), whatever their memory; then by memory. A card
+  that does not say how much it has shares its host's memory, and comes last;
 - shares come after them, spread over their GPUs or packed onto as few as possible;
 - GPUs that somebody put in MIG mode are the first to be divided, as they need no switch, which may
-  be refused, and the last to be given out as a whole. Where this driver turned the mode on it does
-  not count: it comes and goes with claims;
+  be refused, and the last to be given out as a whole. A mode that this driver turned on does not
+  count: it comes and goes with claims;
 - partitions fill GPU after GPU, from the first; whole GPUs are offered from the last, so that the
   two kinds of claims meet as late as possible, and those that cannot be divided come before;
 - on a GPU, partitions that need less come first, so that a claim that would do with any takes the
   smallest;
-- of the placements of one profile those come first that stand in the way of the fewest larger
-  partitions: a small one goes beside another small one, at the end where no large one can start.
+- among the placements of one profile, those in the way of the fewest larger partitions come
+  first: a small one goes beside another small one, at the end where no large one can start.
 
 Pure.
 """
@@ -68,8 +68,8 @@ def in_whole_order(
 ) -> tuple[Gpu, ...]:
     """Return the GPUs in the order in which they are offered as a whole.
 
-    Those whose partitions are offered too, `divided`, come last, and of equal cards among them
-    first the one that partitions fill last.
+    Those whose partitions are offered too, `divided`, come last; among equal cards of these, the
+    one that partitions fill last comes first.
     """
     ordered = in_fill_order(gpus)
     plain = [gpu for gpu in ordered if gpu not in divided]
@@ -92,7 +92,7 @@ def in_share_order(offered: Sequence[Sequence[T]], *, packed: bool) -> tuple[T, 
 
 
 def in_packing_order(gpu: Gpu, places: Sequence[Mig]) -> tuple[Mig, ...]:
-    """Return the partitions of one GPU, those first whose allocation leaves most to others."""
+    """Return the partitions of one GPU: first those whose allocation leaves most to others."""
     profiles = {place: profile_of(gpu, place) for place in places}
     sizes = {
         place: (place.placement.size, profile.compute_slices) for place, profile in profiles.items()
@@ -100,7 +100,7 @@ def in_packing_order(gpu: Gpu, places: Sequence[Mig]) -> tuple[Mig, ...]:
     shapes = {(place.placement, sizes[place]) for place in places}
 
     def blocked(place: Mig) -> int:
-        """Count the larger shapes that could not be any more, weighted by their size."""
+        """Count the larger shapes that would no longer fit, weighted by their size."""
         return sum(
             placement.size
             for placement, size in shapes

@@ -28,9 +28,10 @@ def new_tag() -> str:
 class DesiredPool(Struct, frozen=True, kw_only=True):
     """The slices a node should have. Each of `contents` holds `devices` or `sharedCounters`.
 
-    Their names are fixed, where others use random ones: a create that is sent twice is a conflict
-    then, not a second slice. The node's name comes last and whole, so that the admission policy
-    own-node can tell whose slice it is; it has 63 characters at most, for it is a label too.
+    Their names are fixed, where other drivers use random ones, so that a create that is sent twice
+    is a conflict and not a second slice. The node's name comes last and is not cut, so that the
+    admission policy own-node can tell whose slice it is; it has at most 63 characters, because it
+    is a label too.
     """
 
     driver: str
@@ -66,7 +67,7 @@ def build_slices(
     """Spread devices and counter sets over slices, counters first, in the order they are given.
 
     There is always at least one slice: an empty pool says "no GPUs", no pool says nothing. Raises
-    ValueError if a name is there twice, or a device consumes a counter that does not exist: the API
+    ValueError if a name occurs twice, or a device consumes a counter that does not exist: the API
     server cannot see this across slices; the scheduler would drop the whole pool.
     """
     _check(devices, counter_sets)

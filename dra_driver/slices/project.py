@@ -43,7 +43,7 @@ class Withheld(Struct, frozen=True, kw_only=True):
 
 
 class Note(Struct, frozen=True, kw_only=True):
-    """Why of a published GPU not everything is published. `index` is NVML's."""
+    """Why not everything of a published GPU is published. `index` is NVML's."""
 
     index: int
     text: str
@@ -52,7 +52,7 @@ class Note(Struct, frozen=True, kw_only=True):
 class Projection(Struct, frozen=True, kw_only=True):
     """What is published of an inventory, and what is not.
 
-    `sources` are what the `devices` are made of, in the same order.
+    `sources` has what each of the `devices` is made from, in the same order.
     """
 
     devices: tuple[WireDevice, ...]
@@ -85,10 +85,10 @@ def projection(  # noqa: PLR0913 (all that decides what is published)
 ) -> Projection:
     """Return the devices to publish, in the order of slices/order.py, and all that was left out.
 
-    Where the API server stores no counters, nothing keeps two claims from parts of one GPU that
-    overlap, so what is not there yet is not offered. Where it does not store what lets several
-    claims have a device, each is for one claim. A partition always is: it is made for one claim,
-    and goes with it. `refused` are the GPUs that cannot be switched to MIG mode at present.
+    If the API server stores no counters, nothing keeps two claims from overlapping parts of one
+    GPU, so devices that do not exist yet are not offered. If it drops the fields that let several
+    claims have a device, each device is for one claim. A partition always is: it is made for one
+    claim, and goes with it. `refused` are the GPUs that cannot be switched to MIG mode at present.
     """
     withheld = [Withheld(index=gpu.index, reason=gpu.reason) for gpu in inventory.sick]
     offers: dict[int, GpuOffer] = {}
@@ -165,7 +165,7 @@ def _arranged(
 def _shares_in_order(
     offered: Sequence[Sequence[Published]], share: ShareOffer
 ) -> Sequence[Published]:
-    """Return shares of several devices in order; packed, if those of any of them are to be."""
+    """Return shares of several devices in order, packed if the setting of any device says so."""
     divisions = {
         division
         for each in offered
@@ -187,7 +187,7 @@ def with_memory_counters(projected: Projection) -> Projection:
     """Return what is published, with a counter set for every GPU whose memory is known.
 
     A GPU without one gets a set with `memory` alone, which all its devices consume: Kueue admits no
-    claim whose device consumes nothing of the counter that its quota is by (KEP-2941).
+    claim whose device does not consume the counter that its quota uses (KEP-2941).
     """
     there = {counter_set["name"] for counter_set in projected.counter_sets}
     added: dict[str, dict[str, object]] = {}
@@ -211,7 +211,7 @@ def _consumed(name: str, source: NodeDevice) -> WireDevice:
 
 
 class Offered(Struct, frozen=True, kw_only=True):
-    """What a node offers of its GPUs: all that `projection` is told beside the GPUs themselves."""
+    """What a node offers of its GPUs: all arguments of `projection` but the GPUs themselves."""
 
     mig: MigOffer = ALL
     refused: Mapping[GpuUuid, Refusal] = field(default_factory=lambda: NONE_REFUSED)

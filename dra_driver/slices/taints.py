@@ -1,8 +1,8 @@
-"""What is wrong with GPUs as taints of the devices concerned. Pure.
+"""What is wrong with GPUs, as taints of the devices concerned. Pure.
 
-In: a projection, and what is wrong by GPU. Out: the same projection with taints on exactly these
-devices: the GPU with its partitions and shares, or the MIG device alone that has it. Rules: one
-taint for each cause, keyed by it in the driver's domain, with the gravest of that cause as value;
+In: a projection, and what is wrong, by GPU. Out: the same projection with taints on exactly these
+devices: the GPU with its partitions and shares, or only the MIG device concerned. Rules: one taint
+for each cause, with the cause as key in the driver's domain and its gravest finding as value;
 at most 16 on a device; `timeAdded` is when it began, so that a restart changes nothing. An API
 server without DRADeviceTaints drops them: then a device that would keep pods away is left out.
 """
@@ -47,7 +47,7 @@ Effects = Mapping[Severity, Effect]
 
 
 def conditions_of(source: NodeDevice, conditions: GpuConditions) -> GpuConditions:
-    """Return what is wrong with a device of its GPU's conditions: an instance's are its alone."""
+    """Return those of a GPU's conditions that a device has: an instance's concern it alone."""
     return tuple(
         condition
         for condition in conditions
@@ -69,9 +69,9 @@ def tainted(
 
 
 def without_taints(slices: Projection) -> Projection:
-    """Return what is published where taints are not stored: nothing of a GPU that is not well.
+    """Return what is published where taints are not stored: nothing of a sick GPU.
 
-    Nothing at all of it: a partition uses its GPU's counters only as long as it is published.
+    Not even its healthy parts: a partition uses its GPU's counters only while it is published.
     """
     bad: dict[int, set[str]] = {}
     for device, source in zip(slices.devices, slices.sources, strict=True):
@@ -110,7 +110,7 @@ def _tainted(device: WireDevice, conditions: GpuConditions, effects: Effects) ->
 
 
 def _taints_of(conditions: Sequence[GpuCondition], effects: Effects) -> Iterator[dict[str, object]]:
-    """Yield a taint for each cause, of what is the gravest of it: they come in that order."""
+    """Yield a taint for each cause, from its gravest condition: the gravest come first."""
     told: set[Cause] = set()
     for condition in conditions:
         cause, effect = condition.finding.cause, effects[condition.finding.severity]

@@ -1,7 +1,6 @@
 """One device as a ResourceSlice has it: name, attributes, capacity.
 
-What a device consumes of its GPU's counters is found where that is known (slices/offer/gpu.py).
-Pure.
+What a device consumes of its GPU's counters is worked out in slices/offer/gpu.py. Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +42,7 @@ class Published(Struct, frozen=True, kw_only=True):
     consumed: dict[str, int] = field(default_factory=dict)
 
     def consume(self, wanted: counters.Counters) -> "Published":
-        """Have it consume these of its GPU's counters, beside others; return it."""
+        """Add these of its GPU's counters to what it consumes, and return it."""
         self.consumed.update(wanted)
         return self
 
@@ -113,8 +112,8 @@ def _addressable(number: int, inventory: Inventory) -> dict[str, object]:
 def gpu_capacity(gpu: Gpu, *, in_parts: bool) -> dict[str, object]:
     """Return the capacities of a whole GPU; `in_parts`: partitions of it are offered as well."""
     if in_parts and gpu.mig is not None:
-        # Of memory too it is what its largest profile has, slightly less than NVML says of the GPU:
-        # so it is with NVIDIA's driver, and so it is what the counters let be consumed.
+        # Memory too is what the largest profile has, slightly less than NVML says of the GPU: as in
+        # NVIDIA's driver, and as much as the counters let devices consume.
         return counters.capacity(counters.most_engines(gpu.mig.profiles))
     return _memory(gpu.memory_bytes)
 
@@ -138,10 +137,10 @@ def share_capacity(source: NodeDevice, share: EqualShare) -> dict[str, object]:
 
 
 def _memory(size: int | None) -> dict[str, object]:
-    """Return the capacity memory of so many bytes; 0 where nobody knows.
+    """Return the capacity `memory`, its size in bytes; 0 if that is not known.
 
-    It is never left out: a selector that reads what one device lacks is an error, for which the
-    scheduler gives up on the pod (KEP-4381).
+    It is never left out: a selector that reads what one device lacks is an error, and the scheduler
+    gives up on the pod (KEP-4381).
     """
     return {counters.MEMORY: {"value": str(Quantity.of_bytes(size or 0))}}
 
