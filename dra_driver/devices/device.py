@@ -39,7 +39,7 @@ DeviceUuid = NewType("DeviceUuid", str)
 """What a process names its device by: a whole GPU's UUID or a MIG device's."""
 
 DeviceKey = NewType("DeviceKey", str)
-"""What steps name a device of a claim by: its UUID, and of a share which share it is."""
+"""What steps name a device of a claim by: its UUID, and for a share also which one it is."""
 
 
 class DeviceKind(StrEnum):
@@ -104,11 +104,11 @@ class Vfio(Struct, frozen=True, kw_only=True, tag_field="kind", tag="vfio"):
 
 
 Base = Whole | Mig | Vfio
-"""What is there of hardware, or can be made."""
+"""Hardware that is there, or can be made."""
 
 
 class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All of a base, or with a share only that of it."""
+    """All of a base, or only a share of it."""
 
     base: Base
     share: Share | None = None
@@ -162,7 +162,7 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def division(self) -> Division | None:
-        """How the device is divided of which this is a share; None for what is no such share."""
+        """How the device that this is a share of is divided; None if this is no such share."""
         return self.share.division if self.share else None
 
     @property
@@ -197,7 +197,7 @@ def place_of(base: Base) -> Base:
 
 
 def share_key(uuid: DeviceUuid, label: str) -> DeviceKey:
-    """Return what steps name a share of a device by; the label tells it from the others of it."""
+    """Return what steps name a share of a device by; the label tells the shares apart."""
     return DeviceKey(f"{uuid}#{label}")
 
 
@@ -241,7 +241,7 @@ def whole(gpu: Gpu) -> Device:
 
 
 def mig_at(gpu: GpuUuid, profile: MigProfile, placement: Placement) -> Mig:
-    """Return the MIG device that could be at a place, or is."""
+    """Return the MIG device that is, or could be, at a place."""
     return Mig(gpu=gpu, profile=profile.name, profile_id=profile.id, placement=placement)
 
 
