@@ -96,9 +96,9 @@ _OF_SEMANTIC_FAULTS = {
     ),
     "claims/report": _room(
         "claims/report/*",
-        "unit/claims/claim_status unit/claims/device_health unit/claims/news unit/node_health "
-        "property/claim_status contract/claims/claim_status* contract/claims/mps_events "
-        "contract/sharing/unlimited_memory",
+        "unit/claims/claim_status unit/claims/device_health unit/claims/news unit/claims/later "
+        "unit/node_health property/claim_status contract/claims/claim_status* "
+        "contract/claims/mps_events contract/sharing/unlimited_memory",
     ),
     "claims/memory": _room("claims/memory/*", "unit/claims/pod_groups contract/memory_limits/*"),
     "slices/publish": _room("slices/publish/*", "unit/slices/* contract/slices/*"),
