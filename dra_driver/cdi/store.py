@@ -56,8 +56,7 @@ class SpecStore:
         """Write the spec of a claim. A file that has these bytes already is left alone.
 
         It is not synced: after a power cut its containers are gone, and the kubelet prepares the
-        claim again. Raises StateError if the spec breaks a rule of CDI or cannot be
-        written.
+        claim again. Raises StateError if the spec breaks a rule of CDI or cannot be written.
         """
         path = self._path(uid)
         content = self._serialise(spec)

@@ -3,13 +3,12 @@
 What NVML sees is fixed at its initialisation, so the kernel's own word is read first:
 /proc/driver/nvidia, the names of the device nodes, and which GPUs are being taken from the driver.
 If that differs from last time (a GPU added or removed, the driver reloaded), NVML is closed and
-opened. Opening is avoided otherwise: it wakes
-GPUs without persistence mode, which takes seconds each. While someone makes or destroys MIG
-instances the library is lent, and stays open. So it does while a GPU hangs in a call: that GPU is
-sick then, and the others answer as ever (nvml/calls.py). A GPU that somebody has open cannot be
-reset. So while one waits for the reset that changes its MIG mode, NVML is closed after each look,
-and opened when it is needed. Where only others switch modes, the same holds while one waits for a
-mode that it can take without a reset.
+opened. Opening is avoided otherwise: it wakes GPUs without persistence mode, which takes seconds
+each. While someone makes or destroys MIG instances the library is lent, and stays open. So it does
+while a GPU hangs in a call: that GPU is sick then, and the others answer as ever (nvml/calls.py). A
+GPU that somebody has open cannot be reset. So while one waits for the reset that changes its MIG
+mode, NVML is closed after each look, and opened when it is needed. Where only others switch modes,
+the same holds while one waits for a mode that it can take without a reset.
 """
 
 import os

@@ -91,13 +91,10 @@ def temporary_of(path: Name) -> str:
     return f"{folder}{slash}.{name}{TEMPORARY_SUFFIX}"
 
 
-def delete(path: Name) -> bool:
-    """Delete a file; return whether there was one. Raises OSError."""
-    try:
+def delete(path: Name) -> None:
+    """Delete a file, if there is one. Raises OSError."""
+    with suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def read_whole(path: Name) -> tuple[bytes, os.stat_result] | None:

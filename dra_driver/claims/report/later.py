@@ -6,7 +6,7 @@ the API server is away then it stays untold, as logs and `dra-driver status` say
 """
 
 import queue
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 
@@ -19,6 +19,8 @@ log = structlog.get_logger()
 
 MOST_WAITING = 1000
 
+Work = Callable[[], None]
+
 
 class Later(Worker):
     """A thread that does one thing after the other; again in `retry_seconds` without an answer."""
@@ -26,9 +28,9 @@ class Later(Worker):
     def __init__(self, *, retry_seconds: float = 15.0) -> None:
         super().__init__("later-events")
         self._retry_seconds = retry_seconds
-        self._waiting: queue.Queue[Callable[[], None] | None] = queue.Queue(MOST_WAITING)
+        self._waiting: queue.Queue[Work | None] = queue.Queue(MOST_WAITING)
 
-    def do(self, work: Callable[[], None]) -> None:
+    def do(self, work: Work) -> None:
         """Have something done. Never blocks."""
         try:
             self._waiting.put_nowait(work)
@@ -41,19 +43,18 @@ class Later(Worker):
             self._waiting.put_nowait(None)
 
     def _run(self) -> None:
-        late: list[Callable[[], None]] = []
+        late: list[Work | None] = []
         due = 0.0
         while True:
             try:
-                work = self._waiting.get(timeout=max(0.0, due - monotonic()) if late else None)
+                works = [self._waiting.get(timeout=max(0.0, due - monotonic()) if late else None)]
             except queue.Empty:
-                again, late = late, []
-                works: Iterable[Callable[[], None]] = again
-            else:
-                if work is None and self._stop.is_set():
-                    return
-                works = [work] if work is not None else []
+                works, late = late, []
             for each in works:
+                if each is None:  # `ring`
+                    if self._stop.is_set():
+                        return
+                    continue
                 pause = self._tried(each)
                 if pause is not None:  # the others need not wait for it
                     late.append(each)
@@ -62,7 +63,7 @@ class Later(Worker):
                 log.warning("events not created", count=len(late) - MOST_WAITING)
                 late = late[-MOST_WAITING:]
 
-    def _tried(self, work: Callable[[], None]) -> float | None:
+    def _tried(self, work: Work) -> float | None:
         """Do something; return after how many seconds to do it again, None for never."""
         try:
             work()
