@@ -18,6 +18,7 @@ from cluster.binaries import Binaries
 from cluster.errors import ClusterError
 from cluster.image import SANDBOX_IMAGE
 from cluster.processes import MARK
+from cluster.release import unpack
 from cluster.state import Cluster, write_whole
 
 OVERLAY = "overlay"
@@ -174,11 +175,7 @@ def import_images(cluster: Cluster, binaries: Binaries, archive: Path) -> None:
     """
     layout = archive.with_name(f".{archive.name}.layout")
     try:
-        with tarfile.open(archive) as tar:
-            # Debian 12's Python has no filters yet; the archive is our own.
-            if hasattr(tarfile, "data_filter"):
-                tar.extraction_filter = tarfile.data_filter
-            tar.extractall(layout)  # noqa: S202
+        unpack(archive, layout)
         index = json.loads((layout / "index.json").read_text())
         for number, manifest in enumerate(index["manifests"]):
             name = manifest["annotations"]["io.containerd.image.name"]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cluster import debian
 from cluster.errors import SourceError
+from cluster.release import unpack
 
 RELEASE = "trixie"
 SOURCE = f"the source of Debian {RELEASE}'s package crun"
@@ -42,11 +43,7 @@ def bring(folder: Path, cache: Path) -> None:
 
 def _unpacked(archive: Path) -> Path:
     try:
-        with tarfile.open(archive) as tar:
-            # Debian 12's Python has no filters yet; apt has checked the archive.
-            if hasattr(tarfile, "data_filter"):
-                tar.extraction_filter = tarfile.data_filter
-            tar.extractall(archive.parent)  # noqa: S202
+        unpack(archive, archive.parent)
     except (OSError, EOFError, tarfile.TarError) as error:
         raise SourceError(f"{archive.name} cannot be unpacked: {error}") from error
     return next(archive.parent.glob("*/configure")).parent
