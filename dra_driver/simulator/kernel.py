@@ -20,6 +20,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -229,20 +230,23 @@ class Writes:
 
 def is_open(nodes: Iterable[Path]) -> bool:
     """Tell whether a process of this host has a node open, in any container."""
-    wanted = {(node.name, node.stat().st_dev, node.stat().st_ino) for node in nodes}
-    names = {name for name, _, _ in wanted}
+    nodes = tuple(nodes)
+    wanted, names = set(map(_identity, nodes)), {node.name for node in nodes}
     for process in Path("/proc").iterdir() if wanted else ():
         if not process.name.isdigit() or process.name == str(os.getpid()):
             continue
-        try:
+        with suppress(OSError):  # it has ended
             for file in (process / "fd").iterdir():
-                # The name first: it needs no look at a file system that may hang.
-                name = file.readlink().name
-                if name in names and (name, file.stat().st_dev, file.stat().st_ino) in wanted:
-                    return True
-        except OSError:
-            continue  # it has ended, or closed the file
+                with suppress(OSError):  # closed meanwhile
+                    # The name first: it needs no look at a file system that may hang.
+                    if file.readlink().name in names and _identity(file) in wanted:
+                        return True
     return False
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 def _bus_of(machine: Machine) -> Bus:

@@ -93,8 +93,10 @@ def set_driver(sys: Path, pci: str, driver: str | None) -> None:
 
 def driver_of(sys: Path, pci: str) -> str | None:
     """Return the driver that a PCI function shows; None if it has none, or is not there."""
-    path = sys / "bus/pci/devices" / pci / "driver"
-    return path.readlink().name if path.is_symlink() else None
+    try:
+        return (sys / "bus/pci/devices" / pci / "driver").readlink().name
+    except OSError:
+        return None
 
 
 def device(sys: Path, pci: str) -> Path:

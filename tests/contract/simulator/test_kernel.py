@@ -18,6 +18,7 @@ from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.kernel import Kernel, Writes
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
+from dra_driver.simulator.sysfs import driver_of
 from worlds.process import eventually
 
 CARD, OTHER, AUDIO = "0000:18:00.0", "0000:3b:00.0", "0000:18:00.1"
@@ -31,13 +32,13 @@ class Card:
 
     def __init__(self, machine: Machine, pci: str, writes: Writes) -> None:
         self.pci = pci
+        self.sys_root = machine.sys_root
         self.folder = machine.sys_root / "bus/pci/devices" / pci
         self.writes = writes
 
     @property
     def driver(self) -> str | None:
-        link = self.folder / "driver"
-        return link.readlink().name if link.is_symlink() else None
+        return driver_of(self.sys_root, self.pci)
 
     def unbind(self, driver: str) -> None:
         self.writes.unbind(driver, f"{self.pci}\n")
