@@ -49,10 +49,13 @@ class Steps:
     Attributes:
         times: the milliseconds of all callers in all rounds.
         used: how much the meter increased, per call.
+        seconds: from the moment at which all callers began to that at which all had finished, per
+            call.
     """
 
     times: Sequence[Sequence[float]]
     used: Sequence[float]
+    seconds: Sequence[float]
 
 
 def at_once(
@@ -67,10 +70,12 @@ def at_once(
     `steps[caller][step]` are actions. All callers begin a step together; a caller that has finished
     waits for the others. `meter` is read between steps.
     """
-    readings: list[float] = []
-    barrier = threading.Barrier(
-        len(steps), action=lambda: readings.append(meter()), timeout=timeout
-    )
+    readings: list[tuple[float, float]] = []
+
+    def read() -> None:
+        readings.append((meter(), time.perf_counter()))
+
+    barrier = threading.Barrier(len(steps), action=read, timeout=timeout)
 
     def caller(actions: Sequence[Callable[[], object]]) -> list[list[float]]:
         times: list[list[float]] = [[] for _ in actions]
@@ -86,12 +91,17 @@ def at_once(
 
     with ThreadPoolExecutor(len(steps), thread_name_prefix="caller") as pool:
         done = [task.result() for task in [pool.submit(caller, actions) for actions in steps]]
-    readings.append(meter())
+    read()
     count, calls = len(steps[0]), rounds * len(steps)
-    spans = [after - before for before, after in itertools.pairwise(readings)]
+
+    def per_call(number: int, step: int) -> float:
+        spans = [after[number] - before[number] for before, after in itertools.pairwise(readings)]
+        return sum(spans[step::count]) / calls
+
     return Steps(
         times=[[value for times in done for value in times[step]] for step in range(count)],
-        used=[sum(spans[step::count]) / calls for step in range(count)],
+        used=[per_call(0, step) for step in range(count)],
+        seconds=[per_call(1, step) for step in range(count)],
     )
 
 

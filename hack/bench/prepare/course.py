@@ -297,7 +297,8 @@ def _case(
     at_once(steps, WARM_UP)
     taken = at_once(steps, rounds, meter=lambda: cpu_seconds(driver.pid))
     times = dict(zip(STEPS, map(summary, taken.times), strict=True))
-    return {**times, **in_short(times, dict(zip(STEPS, taken.used, strict=True)))}
+    used, seconds = (dict(zip(STEPS, each, strict=True)) for each in (taken.used, taken.seconds))
+    return {**times, **in_short(times, used, seconds)}
 
 
 def _steps(kubelet: KubeletClient, claim: ClaimName) -> list[Callable[[], object]]:

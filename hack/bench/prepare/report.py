@@ -22,23 +22,31 @@ _HEAD = (
     "again",
     "unprepare",
     "prepare + unprepare",
+    "claims per s",
 )
 
 
 def in_short(
-    times: Mapping[str, Mapping[str, float | int]], cpu: Mapping[str, float]
+    times: Mapping[str, Mapping[str, float | int]],
+    cpu: Mapping[str, float],
+    seconds: Mapping[str, float],
 ) -> dict[str, object]:
-    """Return the figures of a case: the repeat in units of the first, and the driver's CPU time.
+    """Return the figures of a case.
+
+    They are the repeat in units of the first, the driver's CPU time, and how many claims are
+    prepared and unprepared a second.
 
     Args:
         times: summaries of the steps' durations, by step.
         cpu: CPU time of the driver's process per call, in seconds, by step.
+        seconds: time that passed per call of all callers, by step.
     """
     milliseconds = {step: round(seconds * 1000, 3) for step, seconds in cpu.items()}
     cycle = (cpu["prepare"] + cpu["unprepare"]) * 1000
     return {
         "again_to_first": round(times["prepare_again"]["p50_ms"] / times["prepare"]["p50_ms"], 2),
         "driver_cpu_ms": {**milliseconds, "prepare_and_unprepare": round(cycle, 3)},
+        "claims_per_second": round(1 / (seconds["prepare"] + seconds["unprepare"]), 1),
     }
 
 
@@ -74,6 +82,7 @@ def _figures(result: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         for step in STEPS:
             yield f"{said}: {step} p50, ms", case[step]["p50_ms"]
         yield f"{said}: prepare p99, ms", case["prepare"]["p99_ms"]
+        yield f"{said}: claims prepared and unprepared per s", case["claims_per_second"]
     yield "after 100 in a row: prepare, ms", result["after_100_in_a_row"]["p50_ms"]
     yield "start to registered, s", result["start_to_registered_s"]["p50"]
     yield "start to registered, CPU s", result["start_to_registered_s"]["cpu"]
@@ -97,4 +106,5 @@ def _cells(case: Mapping[str, Any]) -> tuple[str, ...]:
         f"{cpu['prepare_again']:.2f}",
         f"{cpu['unprepare']:.2f}",
         f"{cpu['prepare_and_unprepare']:.2f}",
+        f"{case['claims_per_second']:.0f}",
     )
