@@ -1,1 +1,1 @@
-"""Memory limits of shares, looked after."""
+"""Watches the memory limits of shares."""

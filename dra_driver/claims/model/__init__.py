@@ -1,1 +1,1 @@
-"""A claim, its config, its devices, its record, as frozen values."""
+"""A claim, its config, its devices and its record, as frozen values."""

@@ -1,8 +1,8 @@
-"""ResourceClaims as this driver needs them, parsed from the API's JSON, and what it answers.
+"""ResourceClaims as this driver needs them, parsed from the JSON of the API.
 
 In: the dict of a resource.k8s.io/v1 ResourceClaim. Out: frozen values that hold only what belongs
-to this driver; results and configs of other drivers are left out (a claim may mix drivers).
-Rules: KEP-4381 and the API reference of resource.k8s.io/v1.
+to this driver; results and configs of other drivers are left out (a claim may mix drivers). Rules:
+KEP-4381 and the API reference of resource.k8s.io/v1.
 """
 
 import re
@@ -23,9 +23,9 @@ _POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 
 
 class ClaimRef(Struct, frozen=True, kw_only=True):
-    """A claim as the kubelet names it. State is keyed by `uid`; names can be used again.
+    """A claim as the kubelet names it. State is keyed by `uid`, because names can be used again.
 
-    Of a claim that another driver prepared the names may not be known yet; both are empty then.
+    The names may still be unknown for a claim that another driver prepared; both are empty then.
     """
 
     uid: ClaimUid
@@ -46,7 +46,7 @@ class ConfigSource(StrEnum):
 class OpaqueConfig(Struct, frozen=True, kw_only=True):
     """One opaque config for this driver. No `requests` means all requests of the claim.
 
-    `origin` says to a person where it was written.
+    `origin` tells people where the config was written.
     """
 
     source: ConfigSource
@@ -58,8 +58,8 @@ class OpaqueConfig(Struct, frozen=True, kw_only=True):
 class Result(Struct, frozen=True, kw_only=True):
     """One allocated device of this driver. `request` is `name` or `name/subrequest`.
 
-    With a `share_id` other claims can have the same device, or this one for another request;
-    `consumed` is what is taken of its capacities: memory in bytes, cores in percent, else a number.
+    With a `share_id`, other claims or requests can have the same device. `consumed` is how much of
+    each capacity is taken: memory in bytes, cores in percent, others as a number.
     """
 
     request: str
@@ -71,7 +71,7 @@ class Result(Struct, frozen=True, kw_only=True):
 
     @property
     def allocation_id(self) -> str:
-        """What tells it from the claim's other devices."""
+        """What distinguishes this device from the claim's other devices."""
         return allocation_id(self.device, self.share_id)
 
     @property
@@ -81,7 +81,7 @@ class Result(Struct, frozen=True, kw_only=True):
 
     @property
     def subrequest(self) -> str | None:
-        """Which sub-request of the request was chosen; None of a request that has none."""
+        """The sub-request that was chosen; None if the request has no sub-requests."""
         return self.request.partition("/")[2] or None
 
 
@@ -95,8 +95,8 @@ class ConsumerPod(Struct, frozen=True, kw_only=True):
 class ConsumerGroup(Struct, frozen=True, kw_only=True):
     """A PodGroup that the claim is reserved for: every pod of the group may use it (KEP-5729).
 
-    Its pods are those with its name in `spec.schedulingGroup`; the claim does not name them, and
-    the driver may not read pods.
+    The group's pods have its name in `spec.schedulingGroup`. The claim does not name them, and the
+    driver may not read pods.
     """
 
     name: str
@@ -106,9 +106,9 @@ class ConsumerGroup(Struct, frozen=True, kw_only=True):
 class Claim(Struct, frozen=True, kw_only=True):
     """An allocated claim, reduced to what belongs to this driver.
 
-    `pod_claim_name` is what the claim's pod calls it, if it was made from a template; else empty.
-    It is said by an annotation, which a tenant can write: it names nothing but a path within the
-    containers of the claim. `asked_parts` says of which devices a request asked for a part.
+    `pod_claim_name` is the pod's name for a claim that was made from a template; else empty. It
+    comes from an annotation, which a tenant can write, so it is used only in paths within the
+    claim's containers. `asked_parts` describes requests for parts of devices that got whole ones.
     """
 
     ref: ClaimRef
@@ -132,7 +132,7 @@ def uid_of(claim: Mapping[str, Any]) -> str | None:
 
 
 def ref_of(claim: Mapping[str, Any]) -> ClaimRef:
-    """Return what a ResourceClaim object of the API server is found by."""
+    """Return the UID, namespace and name of a ResourceClaim object of the API server."""
     metadata = claim["metadata"]
     return ClaimRef(
         uid=ClaimUid(metadata["uid"]), namespace=metadata["namespace"], name=metadata["name"]
@@ -185,12 +185,12 @@ def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
 
 
 def is_pod_group(user: Mapping[str, Any]) -> bool:
-    """Tell whether a reference in status.reservedFor is to a PodGroup."""
+    """Tell whether a reference in status.reservedFor names a PodGroup."""
     return user.get("resource") == "podgroups" and user.get("apiGroup") == "scheduling.k8s.io"
 
 
 def _pod_claim_name(annotations: Mapping[str, object]) -> str:
-    """Return what a pod calls its claim; nothing for what can be no such name."""
+    """Return the pod's name for its claim; an empty text if it is missing or not a valid name."""
     name = annotations.get(_POD_CLAIM_NAME)
     return name if isinstance(name, str) and is_label(name) else ""
 
@@ -211,7 +211,7 @@ def _result(entry: Mapping[str, Any]) -> Result:
 
 
 def _asked_parts(results: Iterable[Result], spec: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what was asked for as a part of a device that is given out as a whole (KEP-5075)."""
+    """Yield, as text, each request for a part of a device that is allocated whole (KEP-5075)."""
     asked: dict[str, Mapping[str, str]] = {}
     for request in (spec.get("devices") or {}).get("requests") or ():
         asked[request["name"]] = _amounts(request.get("exactly"))
@@ -229,7 +229,7 @@ def _amounts(request: Mapping[str, Any] | None) -> Mapping[str, str]:
 
 
 def allocation_id(device: str, share_id: str | None) -> str:
-    """Return what tells a device of a claim from its others: one can be there in two shares."""
+    """Return what distinguishes a device within its claim, which can have two shares of it."""
     return device if share_id is None else f"{device}/{share_id}"
 
 
@@ -242,7 +242,7 @@ def _text(value: object) -> str:
 def _configs(
     devices: Mapping[str, Any], spec: Mapping[str, Any], driver: str
 ) -> tuple[OpaqueConfig, ...]:
-    """Return this driver's configs, classes first: what comes later overrides."""
+    """Return this driver's configs, those of classes first: later ones override earlier ones."""
     configs: dict[ConfigSource, list[OpaqueConfig]] = {source: [] for source in ConfigSource}
     written = _written(devices, spec)
     of_claim = 0
@@ -250,13 +250,13 @@ def _configs(
         source = _source(entry.get("source"))
         requests = tuple(map(_text, entry.get("requests") or ()))
         if source is ConfigSource.CLAIM:
-            # The scheduler copies the configs of the claim in their order, other drivers' too.
+            # The scheduler copies all configs of the claim in order, other drivers' too.
             index, requests = written[of_claim] if written else (of_claim, requests)
             origin = f"spec.devices.config[{index}] of the claim"
             of_claim += 1
         else:
             origin = f"config of the DeviceClass of request {', '.join(requests) or '(all)'}"
-        # An entry without `opaque` is of a kind that does not exist yet: nothing says it is ours.
+        # An entry without `opaque` is of a kind from the future, so it may not be for this driver.
         opaque = entry.get("opaque")
         if opaque and opaque["driver"] == driver:
             config = OpaqueConfig(
@@ -272,11 +272,11 @@ def _configs(
 def _written(
     devices: Mapping[str, Any], spec: Mapping[str, Any]
 ) -> list[tuple[int, tuple[str, ...]]]:
-    """Return the place in the spec, and the request names, of each of the claim's own configs.
+    """Return the index in the spec, and the request names, of each of the claim's own configs.
 
-    The scheduler of Kubernetes 1.37 leaves the names out of the allocation where a config names all
-    requests, and configs for sub-requests that were not chosen. Nothing is returned where the two
-    do not go together: then the allocation alone counts.
+    The scheduler of Kubernetes 1.37 leaves out configs of sub-requests that were not chosen, and
+    names in a config for all requests. If spec and allocation disagree, nothing is returned: then
+    only the allocation counts.
     """
     copied = [
         copy for copy in devices.get("config") or () if copy.get("source") == ConfigSource.CLAIM
@@ -296,7 +296,7 @@ def _written(
 
 
 def _names(request: str) -> tuple[str, str]:
-    """Return by what a config can name a request that got a device."""
+    """Return the names by which a config can refer to a request that got a device."""
     return request, request.partition("/")[0]
 
 

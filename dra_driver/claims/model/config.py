@@ -1,14 +1,16 @@
-"""Which config holds for which device of a claim. Pure.
+"""Decides which config applies to which device of a claim. Pure.
 
-In: a claim's results and opaque configs. Out: groups of results that stand under one config. Rules:
-resource.k8s.io/v1 DeviceAllocationConfiguration: configs of DeviceClasses first, then those of the
-claim, later ones override, whole configs at a time; one that names no request is for all requests;
-one that names a request covers its sub-requests too. A config for all requests skips devices of
-another kind, and so does one of a DeviceClass, whose author does not know the claim; one of the
-claim that names the request of such a device is an error. So is one of the claim that holds for
-nothing, while a device that it could have been meant for has no config of the claim.
+In: a claim's results and opaque configs. Out: groups of results to which the same config applies.
+Rules (DeviceAllocationConfiguration of resource.k8s.io/v1): configs of DeviceClasses come first,
+then those of the claim; a later config replaces an earlier one as a whole. A config that names no
+request is for all requests; one that names a request covers its sub-requests too.
 
-Devices with admin access stand in no group: they are seen, never changed.
+A config for all requests skips devices of another kind. So does a DeviceClass's config, as its
+author does not know the claim. A claim's config that names the request of such a device is an
+error. So is one that applies to nothing while a device that may have been meant has no config of
+the claim.
+
+Devices with admin access are in no group, because they are never changed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class ConfigGroup(Struct, frozen=True, kw_only=True):
-    """Results that stand under the same config: with MPS, for one, they share a daemon.
+    """Results to which the same config applies: with MPS, for example, they share a daemon.
 
-    `config` is None for devices of one kind that have none.
+    `config` is None for devices of one kind that have no config.
     """
 
     config: "Config | None"
@@ -54,14 +56,14 @@ class _Choice(Struct, frozen=True, kw_only=True):
 def group_by_config(
     claim: Claim, kinds: Mapping[str, DeviceKind], *, all_hold: bool = True
 ) -> tuple[ConfigGroup, ...]:
-    """Return the claim's results without admin access, by the config that holds for them.
+    """Return the claim's results without admin access, grouped by the config that applies to them.
 
-    `kinds` is by device name. All configs are checked, also those that hold for no result: their
-    author should hear of a mistake now. With `all_hold` a config of the claim that holds for
+    `kinds` is keyed by device name. All configs are checked, even if they apply to no result, so
+    that their authors hear of mistakes now. With `all_hold`, a claim's config that applies to
     nothing is a ConfigError.
     """
     choices = _choices(claim.configs)
-    # One group for each config and, for results without one, for each kind.
+    # One group for each config, and one for each kind of device without a config.
     groups: dict[int | DeviceKind, tuple[Config | None, list[Result]]] = {}
     without: list[Result] = []
     for result in claim.results:
@@ -103,10 +105,10 @@ def _check_holds(
     kinds: Mapping[str, DeviceKind],
     without: Iterable[Result],
 ) -> None:
-    """Raise ConfigError if a config of the claim is in vain; `without` have no config of the claim.
+    """Raise ConfigError if a claim's config has no effect. `without` have no config of the claim.
 
-    It is no mistake if its requests got devices of other drivers, or if it is for an alternative of
-    `firstAvailable` that was not chosen.
+    A config may have no effect if its requests got devices of other drivers, or if it is for an
+    alternative of `firstAvailable` that was not chosen.
     """
     meant = [result for result in results if choice.is_for(result)]
     if not choice.of_claim or not meant:
@@ -132,7 +134,7 @@ def _check_holds(
 
 
 def _choices(configs: Iterable[OpaqueConfig]) -> list[_Choice]:
-    """Read all configs; who has several to mend should hear of all at once."""
+    """Read all configs. An error names all wrong ones, so that they can be mended together."""
     choices: list[_Choice] = []
     wrong: list[str] = []
     for opaque in configs:
@@ -146,7 +148,7 @@ def _choices(configs: Iterable[OpaqueConfig]) -> list[_Choice]:
 
 
 def _decoded(opaque: OpaqueConfig) -> "Config":
-    # pydantic, which reads it, is for nodes that have a config to read.
+    # Imported here, so that pydantic is loaded only on nodes where a claim has a config.
     from resource_nvidia_com.decode import decode  # noqa: PLC0415
 
     try:
@@ -156,7 +158,7 @@ def _decoded(opaque: OpaqueConfig) -> "Config":
 
 
 def _kind_for(kind: DeviceKind) -> str:
-    """Return the kind of the configs that devices of a kind take."""
+    """Return the kind of config that a kind of device takes."""
     match kind:
         case DeviceKind.GPU:
             return "GpuConfig"

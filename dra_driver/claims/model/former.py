@@ -1,8 +1,8 @@
-"""Records of the format before this one, in the words of this one. Pure.
+"""Converts records of the previous format to the current one. Pure.
 
-They are read for one version more, so that a node is upgraded under running pods. In and out: the
-payload of a record as JSON. There the places of MIG devices that are made and modes that are turned
-off were `realisations`, and what is shared were `plans`, with parts of GPUs in place of devices.
+In and out: the payload of a record as JSON. The previous format is read for one more version, so
+that a node can be upgraded under running pods. It had `realisations` for the MIG devices to make
+and the MIG modes to turn off, and `plans` for sharing, with parts of GPUs instead of devices.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,10 +14,10 @@ _Json = dict[str, Any]
 
 
 def lifted(payload: Mapping[str, Any]) -> _Json:
-    """Return the payload of a record of this format.
+    """Return the payload of a record in the current format.
 
     Raises VersionError for a kind of something that this version does not know; KeyError,
-    TypeError, ValueError or AttributeError for what is no record.
+    TypeError, ValueError or AttributeError if the payload is not that of a record.
     """
     devices, uid = [_entry(device) for device in payload["devices"]], payload["claim"]["uid"]
     bases = [device["device"]["base"] for device in devices]
@@ -103,12 +103,12 @@ def _share(value: Mapping[str, Any]) -> _Json:
 
 
 def _part(part: Mapping[str, Any], bases: list[_Json]) -> _Json:
-    """Return the device that a part of a GPU was; `bases` are those of the claim."""
+    """Return the device for a part of a GPU; `bases` are the bases of the claim's devices."""
     share = {"share": _share(part["share"])} if "share" in part else {}
     if "start" not in part:
         return {"base": {"kind": "gpu", "gpu": part["gpu"]}, **share}
     placement = {"start": part["start"], "size": part["size"]}
-    # A part did not say of which profile it was; its claim has a device there.
+    # A part did not have its profile; it is taken from the claim's device at that place.
     unknown = {"kind": "mig", "gpu": part["gpu"], "profile": "", "profileId": -1}
     there = (
         base for base in bases if base["gpu"] == part["gpu"] and base.get("placement") == placement

@@ -1,13 +1,12 @@
 """What this node knows of one claim, and its form on disk (envelope: host/envelope.py).
 
-A record is written when hardware is about to be changed, so that a later process can take the
-change back, and once more when the claim is prepared, which is what a repeated Prepare is answered
-from. It says everything that is needed to answer the kubelet and to undo, because the claim may be
-gone from the API server by then. It is JSON in the words of its values: a device or step that is
-added here is written and read without code of its own.
+A record is written before hardware is changed, so that a later process can undo the change, and
+again when the claim is prepared. A repeated Prepare is answered from it. It holds all that is
+needed to answer the kubelet and to undo, because the API server may no longer have the claim then.
+Its JSON follows from its values, so a new device or step needs no code to be read and written.
 
-Its steps stand in the order in which they are done. From the moment in which a claim is taken back
-all of them are pending cleanups (`released`), done or not: to undo is harmless when it is repeated.
+`steps` are in the order in which they are done. Once a claim is being taken back (`released`), all
+of them are pending cleanups, whether done or not: it does no harm to undo one twice.
 """
 
 import re
@@ -34,21 +33,21 @@ class RecordState(StrEnum):
     """How far a claim has come."""
 
     PREPARING = "preparing"
-    """Hardware may have been changed: the record was written before."""
+    """Hardware may have been changed; the record was written before that."""
 
     PREPARED = "prepared"
-    """The kubelet has, or will get, its answer."""
+    """The kubelet has its answer, or will get it."""
 
     RELEASED = "released"
-    """Unprepared, but something could not be undone yet: it has pending cleanups, and no device."""
+    """Unprepared and without devices, but something is still to be undone: see pending cleanups."""
 
 
 class DeviceRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """One device of a claim. The name can come to mean another card; the device cannot.
+    """One device of a claim. Its name can later mean another card; `device` cannot.
 
-    `request_names` hold no sub-request. The first CDI id is unique to the device, because the
-    kubelet, which is answered with it, takes it as the device's id in pod status. `subrequest` is
-    what was chosen of a request with several; records of former versions lack it.
+    `request_names` are without sub-requests. The first CDI id is unique to the device, because the
+    kubelet uses it as the device's id in pod status. `subrequest` is the one that was chosen;
+    records of former versions do not have it.
     """
 
     name: str
@@ -62,15 +61,15 @@ class DeviceRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
     @property
     def allocation_id(self) -> str:
-        """What tells it from the claim's other devices."""
+        """What distinguishes this device from the claim's other devices."""
         return allocation_id(self.name, self.share_id)
 
 
 class PendingCleanup(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A step that could not be undone, and why not at the latest attempt, for people.
+    """A step that could not be undone, with the reason of the latest attempt, for people.
 
-    `since` is when that was first seen, in seconds since the epoch; None where it was not noted.
-    `may_pass` says that an attempt may succeed in a moment.
+    `since` is when it first failed, in seconds since the epoch; None if that was not recorded.
+    `may_pass` says that another attempt may succeed soon.
     """
 
     of: ClaimStep
@@ -82,12 +81,12 @@ class PendingCleanup(Struct, frozen=True, kw_only=True, omit_defaults=True, rena
 class ClaimRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """One claim on this node, with the devices that it has, or had.
 
-    What a record of another `boot_id` says of hardware is no longer true. What is to be undone is
-    in `steps`, and in `pending` of an earlier preparation. `pods` and `groups` (PodGroups) are
-    those that it was reserved for when it was prepared. `taken_over`: NVIDIA's own driver prepared
-    it, and wrote its CDI spec (claims/takeover/take_over.py). `pod_claim_name` is what its pod
-    calls it, empty for a claim that is no pod's own; None in records of former versions and of what
-    was taken over, where that is not known. `asked_parts`: as in Claim.
+    If `boot_id` is not that of this boot, what the record says of hardware is no longer true. What
+    is to be undone is in `steps`, and, from an earlier preparation, in `pending`. The claim was
+    reserved for `pods` and `groups` (PodGroups) when it was prepared. `taken_over`: NVIDIA's own
+    driver prepared it and wrote its CDI spec (claims/takeover/take_over.py). `pod_claim_name` is
+    the pod's name for the claim, empty if it was not made for one pod; None if unknown: in records
+    of former versions and of what was taken over. `asked_parts`: as in Claim.
     """
 
     ref: ClaimRef
@@ -106,7 +105,7 @@ class ClaimRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
     def held_gpus(self) -> tuple[GpuUuid, ...]:
         """The GPUs this claim keeps others away from, each once, sorted.
 
-        Those of its devices but for admin access, and what is served together with its shares.
+        The GPUs of its devices without admin access, and those served together with its shares.
         """
         return tuple(sorted({gpu for device in self.held for gpu in device.served}))
 
@@ -117,18 +116,18 @@ class ClaimRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
 
     @property
     def touched_gpus(self) -> tuple[GpuUuid, ...]:
-        """The GPUs it holds or still has to put right, each once, sorted: those to be locked."""
+        """The GPUs that it holds or still has to clean up, each once, sorted: those to lock."""
         owed = {uuid for cleanup in self.pending for uuid in cleanup.of.gpus}
         return tuple(sorted(owed.union(self.held_gpus)))
 
     @property
     def is_complete(self) -> bool:
-        """Whether all its devices exist: none is still to be made."""
+        """Whether all its devices exist, so that none is still to be made."""
         return all(entry.device.exists for entry in self.devices)
 
 
 def released(record: ClaimRecord, since: float) -> ClaimRecord:
-    """Return the record of a claim that is being taken back since then: all of it is pending."""
+    """Return the record as of a claim taken back since then: all its steps are pending."""
     if record.state is RecordState.RELEASED:
         return record
     broken_off = "the driver was stopped, or its disk was full, while it was undone"
@@ -139,21 +138,21 @@ def released(record: ClaimRecord, since: float) -> ClaimRecord:
 def encode(record: ClaimRecord, writer: str = "") -> bytes:
     """Return the bytes of a record; the same record gives the same bytes.
 
-    `writer` is the version of the driver. Older drivers that cannot read a record say which one
-    could, so its name stays the same in every version of the format.
+    `writer` is the version of the driver. A driver too old to read the record names that version to
+    the user, so the field keeps its name in every version of the format.
     """
     said = {_WRITER: writer} if writer else {}
     return seal({**said, **msgspec.to_builtins(record)}, version=_FORMAT)
 
 
 def written_by(data: bytes) -> str | None:
-    """Return the version of the driver that wrote a record of whatever version; None: not said."""
+    """Return the version of the driver that wrote a record of any format; None if not given."""
     match = _WRITTEN_BY.search(data)
     return match[1].decode() if match else None
 
 
 def decode(data: bytes) -> ClaimRecord:
-    """Return the record that `encode` made these bytes of, by this version or a former one.
+    """Return the record in bytes that `encode` of this or a former version made.
 
     Raises VersionError if a newer version wrote them, StateError if they are damaged.
     """

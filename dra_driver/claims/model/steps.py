@@ -1,8 +1,8 @@
 """All that is done for a claim, as one ordered list of steps. Pure.
 
-First comes what makes devices exist, then what shares them. In the same form they stand in the
-claim's record, are done, and are undone from behind (claims/prepare/steps.py). Nobody reads a step
-but by its type.
+The steps that make devices exist come first, then those that share them. They are recorded and done
+in this order, and undone in reverse (claims/prepare/steps.py). Code that reads a step first checks
+its type.
 """
 
 from typing import ClassVar
@@ -13,11 +13,11 @@ from dra_driver.devices.model import GpuUuid
 from dra_driver.sharing.steps import SharingStep, Step
 
 MIG = "MIG"
-"""What steps that make devices exist are called in logs, metrics and status."""
+"""The name of steps that make devices exist, in logs, metrics and status."""
 
 
 class MakeMigDevices(Step, frozen=True, kw_only=True, tag="makeMigDevices"):
-    """MIG devices are made on one GPU. `claim` is the UID of the claim that they are made for."""
+    """Makes MIG devices on one GPU. `claim` is the UID of the claim that they are made for."""
 
     name: ClassVar[str] = MIG
     excludes: ClassVar[bool] = True
@@ -26,19 +26,19 @@ class MakeMigDevices(Step, frozen=True, kw_only=True, tag="makeMigDevices"):
 
     @property
     def gpu(self) -> GpuUuid:
-        """The GPU."""
+        """The GPU on which they are made."""
         return self.devices[0].gpu
 
     @property
     def places(self) -> tuple[Mig, ...]:
-        """Where they are made."""
+        """The places where they are made."""
         return tuple(device.base for device in self.devices if isinstance(device.base, Mig))
 
 
 class TurnMigModeOff(Step, frozen=True, kw_only=True, tag="turnMigModeOff"):
-    """MIG mode of a GPU is turned off, so that it can be used as a whole.
+    """Turns off MIG mode of a GPU, so that it can be used as a whole.
 
-    `restore` says that it was on before, and not turned on by us: it is turned on again.
+    `restore` says that the mode was on before, and not turned on by this driver: undo turns it on.
     """
 
     name: ClassVar[str] = MIG
@@ -47,12 +47,12 @@ class TurnMigModeOff(Step, frozen=True, kw_only=True, tag="turnMigModeOff"):
 
     @property
     def gpu(self) -> GpuUuid:
-        """The GPU."""
+        """The GPU whose mode is turned off."""
         return self.devices[0].gpu
 
 
 MigStep = MakeMigDevices | TurnMigModeOff
-"""What makes devices exist."""
+"""A step that makes devices exist."""
 
 ClaimStep = MigStep | SharingStep
-"""Anything that is done for a claim."""
+"""Any step that is done for a claim."""

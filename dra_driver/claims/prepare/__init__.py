@@ -1,1 +1,1 @@
-"""From a claim to its CDI spec, and back."""
+"""Turns a claim into a CDI spec, and takes that back."""

@@ -1,1 +1,1 @@
-"""Brings disk, hardware and API server in line."""
+"""Brings disk, hardware and API server into agreement."""

@@ -1,1 +1,1 @@
-"""What is on disk, and who has a right to what."""
+"""What is on disk about claims, and which claim may use which device."""

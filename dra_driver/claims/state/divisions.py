@@ -1,10 +1,10 @@
 """How the devices of this node are divided into shares.
 
 In: the divisions that the share config wants, and the records of claims. Out: the division that
-holds for each device: that of the shares which claims are prepared with, else the wanted one. So
-what a container was started with does not change under it; and what a claim was allocated before a
-change, but is not prepared with, keeps nothing as it was. Such a claim is prepared by what holds
-when the kubelet asks, or refused where its device is not there any more, or is in use otherwise
+holds for each device: the one that prepared claims use, else the wanted one. So what a container
+was started with does not change under it. A claim that was allocated before a change, but is not
+prepared, does not keep the old division. It is prepared by the one that holds when the kubelet
+asks, or refused if its device no longer exists or is in use otherwise
 (docs/decisions/0024-only-prepared-claims-keep-a-division.md).
 """
 
@@ -22,7 +22,7 @@ from dra_driver.devices.shares import ConsumedShare, Division
 from dra_driver.errors import TransientError
 
 _MOST_NAMED = 3
-"""Claims that one sentence names."""
+"""The number of claims that one sentence names."""
 
 
 class WantedDivisions(Protocol):
@@ -33,16 +33,16 @@ class WantedDivisions(Protocol):
         ...
 
     def wanted(self) -> Mapping[Base, Division]:
-        """Return how it wants devices to be divided."""
+        """Return how the share config wants devices to be divided."""
         ...
 
     def why_unknown(self) -> str | None:
-        """Return why that is not known; None if it is."""
+        """Return why the wanted divisions are not known; None if they are."""
         ...
 
 
 class _Offered(Struct, frozen=True, kw_only=True):
-    """By which divisions shares were offered, and whether counters are stored."""
+    """The divisions by which shares were last offered, and whether counters are stored."""
 
     divisions: Mapping[Base, Division]
     with_counters: bool
@@ -53,9 +53,9 @@ class Divisions:
 
     Those that read records raise StateError if they cannot be read.
 
-    Without counters, or where GPUs are served together, only shares are offered of a divided GPU,
-    and nothing but the division keeps its shares from claims that have something else of it: so
-    these end first. So do those that consume a part of it, which no counter knows of.
+    Without counters, or where GPUs are served together, counters do not keep shares of a GPU apart
+    from other uses of it. So such a GPU is divided only after claims that use it otherwise have
+    ended. Any device waits for claims that consume a part of it, as no counter includes these.
     """
 
     def __init__(self, holdings: Holdings, config: WantedDivisions) -> None:
@@ -66,7 +66,7 @@ class Divisions:
     def of(self, device: Base) -> Division | None:
         """Return the division that holds for a device now; None: it is not divided.
 
-        Raises TransientError if nobody has a share of it, and the share config is not read yet.
+        Raises TransientError if no claim has a share of it and the share config is not read yet.
         """
         division = self._holding([device.gpu], with_counters=True).get(device)
         reason = None if division else self._config.why_unknown()
@@ -75,12 +75,12 @@ class Divisions:
         return division
 
     def on(self, gpus: Iterable[GpuUuid], *, with_counters: bool = True) -> Mapping[Base, Division]:
-        """Return the divisions by which shares of some GPUs' devices may be offered now."""
+        """Return the divisions by which shares of devices on some GPUs may be offered now."""
         divided = self._holding(gpus, with_counters=with_counters)
         return {part: how for part, how in divided.items() if not self._is_consumed(part)}
 
     def waiting(self, gpus: Iterable[GpuUuid]) -> Mapping[Base, str]:
-        """Return the devices that claims keep from being divided as wanted, and which these are."""
+        """Return the devices that are not divided as wanted, and the claims that prevent it."""
         chosen = set(gpus)
         last = self._offered
         now = self.on(chosen, with_counters=last is None or last.with_counters)
@@ -92,7 +92,7 @@ class Divisions:
         }
 
     def offer(self, gpus: Iterable[GpuUuid], *, with_counters: bool) -> Mapping[Base, Division]:
-        """Return what holds for some GPUs, which is about to be published.
+        """Return the divisions on some GPUs that are about to be published, and remember them.
 
         `with_counters` says whether the API server stores counters.
         """
@@ -101,14 +101,14 @@ class Divisions:
         return divisions
 
     def is_outdated(self) -> bool:
-        """Tell whether other divisions hold by now than those that were offered last."""
+        """Tell whether the divisions that hold now differ from those that were offered last."""
         last = self._offered
         if last is None or not (last.divisions or self._config.wanted()):
             return False
         return last.divisions != self.on(self._config.gpus(), with_counters=last.with_counters)
 
     def _holding(self, gpus: Iterable[GpuUuid], *, with_counters: bool) -> Mapping[Base, Division]:
-        """Return what claims have on some GPUs, and what of the wanted they leave free."""
+        """Return the divisions that claims use on some GPUs, and the wanted ones that are free."""
         wanted = self._config.wanted()
         chosen = set(gpus)
         concerned = chosen | {gpu for division in wanted.values() for gpu in division.together}
@@ -142,7 +142,7 @@ class Divisions:
                         yield Whole(gpu=other), division
 
     def _is_held_otherwise(self, gpu: GpuUuid) -> bool:
-        """Tell whether a claim has something of a GPU that is no share."""
+        """Tell whether a claim holds something of a GPU that is not part of a division."""
         return any(
             entry.device.gpu == gpu and entry.device.division is None
             for _, entry in self._entries_on(gpu)
@@ -156,7 +156,7 @@ class Divisions:
         )
 
     def _holders_named(self, part: Base, *divisions: Division | None) -> str:
-        """Return which claims have something of a device or what is served with it, for people."""
+        """Name the claims with something of a device, or of what is served with it, for people."""
         served = {
             part.gpu,
             *(gpu for division in divisions if division for gpu in division.together),
@@ -168,7 +168,7 @@ class Divisions:
         return f"{len(refs)} claims are prepared with some of it, such as {named}"
 
     def _entries_on(self, gpu: GpuUuid) -> Iterator[tuple[ClaimRef, DeviceRecord]]:
-        """Yield all that claims with something of a GPU have; admin access keeps nobody away."""
+        """Yield the devices of the claims on a GPU, except those with admin access."""
         for record in self._holdings.users_of(gpu):
             yield from (
                 (record.ref, device) for device in record.devices if not device.admin_access

@@ -1,9 +1,9 @@
-"""Which claim has which part of which GPU: what records say, found by GPU through their marks.
+"""Which claim has which part of which GPU: what the records say, found by marks on each GPU.
 
-In: records (claims/state/records.py) and marks (claims/state/ownership.py). Out: who holds what a
-claim wants, who left something there, and what claims may have of memory. The cost depends on how
-many claims have to do with the GPUs in question, not on how many there are. Callers hold the locks
-of these GPUs.
+In: records (claims/state/records.py) and marks (claims/state/ownership.py). Out: which claims hold
+what another one wants, which have left something there, and how much memory claims may use. The
+cost depends on the number of claims on the GPUs in question, not on the number of all claims.
+Callers hold the locks of these GPUs.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -26,14 +26,14 @@ from dra_driver.slices.offer.mig import Held, MigOffer, MigSource
 
 
 class Rival(Struct, frozen=True, kw_only=True):
-    """A claim that holds a device which another one wants."""
+    """A claim that holds a device that another claim wants."""
 
     device: DeviceRecord
     holder: ClaimRecord
 
     @property
     def other_strategy(self) -> ShareStrategy | None:
-        """How the holder uses a device that both could share, if they used it in the same way."""
+        """The holder's strategy, if both claims could share the device but strategies differ."""
         wanted = self.device.device
         for held in self.holder.held:
             if (
@@ -47,11 +47,11 @@ class Rival(Struct, frozen=True, kw_only=True):
 
 
 class Neighbours(Struct, frozen=True, kw_only=True):
-    """What other claims have to do with the GPUs that a claim wants.
+    """Other claims on the GPUs that a claim wants.
 
-    `rival` holds some of it, None when all is free; of `former` claims something may have stayed
-    there (empty with a rival). `lost` are GPUs on which something may be set for a claim whose
-    record is lost, this one among them.
+    `rival` holds some of what is wanted; None if all is free. `former` claims may have left
+    something there (empty if there is a rival). On `lost` GPUs something may be set for a claim
+    whose record is lost, possibly for the claim itself.
     """
 
     rival: Rival | None = None
@@ -60,15 +60,15 @@ class Neighbours(Struct, frozen=True, kw_only=True):
 
 
 def open_holdings(directory: Path, *, boot_id: str, version: str) -> "Holdings":
-    """Return the holdings below a directory, made as soon as its disk can be written."""
+    """Return the holdings below a directory, whose folders are made once the disk is writable."""
     return Holdings(RecordStore(directory, version), Ownership(directory, boot_id), boot_id)
 
 
 class Holdings:
     """The claims of this node and what they hold, in this boot.
 
-    What reads records raises StateError if they cannot be read. `boot_id` is the kernel's
-    (/proc/sys/kernel/random/boot_id).
+    Methods that read records raise StateError if they cannot be read. `boot_id` is that of the
+    kernel (/proc/sys/kernel/random/boot_id).
     """
 
     def __init__(self, records: RecordStore, ownership: Ownership, boot_id: str) -> None:
@@ -89,9 +89,9 @@ class Holdings:
         return self.is_of_this_boot(record) and record.state is not RecordState.RELEASED
 
     def still_holds(self, record: ClaimRecord) -> bool:
-        """Tell whether the claim is prepared as it was when a record was read, and since then.
+        """Tell whether the claim has been prepared without interruption since a record was read.
 
-        Prepared again in between, it has another record on disk, even if that says the same.
+        If it was prepared again in between, the disk has another record, even with equal content.
         """
         try:
             return self.is_prepared(record) and self.records.peek(record.ref.uid) is record
@@ -99,16 +99,16 @@ class Holdings:
             return False
 
     def are_there(self) -> bool:
-        """Tell whether a claim of this node holds anything, as far as this version can read."""
-        # That a record cannot be read counts only if no other one does.
+        """Tell whether any claim of this node holds anything, as far as this version can read."""
+        # Readable records come first: others matter only if no readable one holds anything.
         return any(map(self.holds, self.records.readable())) or any(
             map(self.holds, self.records.all())
         )
 
     def neighbours(self, wanted: ClaimRecord) -> Neighbours:
-        """Return what other claims have to do with the GPUs that a record wants.
+        """Return the other claims on the GPUs that a record wants.
 
-        Raises ConflictError if only a newer version of this driver knows what one of them has.
+        Raises ConflictError if only a newer version of this driver can read what one of them has.
         """
         others = {uuid: self._others(uuid, wanted.ref.uid) for uuid in wanted.held_gpus}
         for gpu, there in others.items():
@@ -132,7 +132,7 @@ class Holdings:
         return Neighbours(former=frozenset(former | traced), lost=frozenset(lost))
 
     def owed(self, wanted: ClaimRecord) -> tuple[SharingStep, ...]:
-        """Return what shares the GPUs that a record wants, and could not be undone yet."""
+        """Return the sharing steps on the GPUs of a record that could not be undone yet."""
         others = (
             other
             for uuid in wanted.held_gpus
@@ -149,7 +149,7 @@ class Holdings:
     def holds_any(
         self, gpus: Iterable[GpuUuid], devices: Collection[Device], but: ClaimUid
     ) -> bool:
-        """Tell whether another claim holds one of these devices, or any of it, of these GPUs."""
+        """Tell whether another claim holds any part of these devices, which are on these GPUs."""
         for uuid in gpus:
             there = self._others(uuid, but)
             if there.newer is not None:
@@ -161,13 +161,13 @@ class Holdings:
         return False
 
     def holders_of(self, gpu: GpuUuid) -> Sequence[ClaimRecord]:
-        """Return the records of the claims that hold something of a GPU, as far as known here."""
+        """Return the readable records of the claims that hold something of a GPU."""
         return [record for record in self._others(gpu).records if self.holds(record)]
 
     def heir(self, slot: MigSlot, uid: ClaimUid) -> ClaimUid | None:
-        """Return a claim other than `uid` with which the MIG device made at a place is to go.
+        """Return a claim other than `uid` that takes over the MIG device made at a place.
 
-        There is one where several had a share of it that NVIDIA's driver had made for them.
+        There is one if NVIDIA's driver made the device for several claims with shares of it.
         """
         for record in self._others(slot.gpu, uid).records:
             if self.holds(record) and slot in made_for(record):
@@ -175,14 +175,14 @@ class Holdings:
         return None
 
     def users_of(self, gpu: GpuUuid) -> Sequence[ClaimRecord]:
-        """Return the records of a GPU's claims, also of those that a reboot has interrupted."""
+        """Return the records of a GPU's claims, including those that a reboot interrupted."""
         users = self._others(gpu).records
         return [user for user in users if user.state is not RecordState.RELEASED]
 
     def tenants(self, gpu: GpuUuid) -> list[MemoryPart]:
-        """Return what the claims that have shares of a GPU may have of memory.
+        """Return how much memory each claim with shares of a GPU may use.
 
-        Every limit of a pod is made up from these, so that none has to be counted twice.
+        The limits of pods are computed from these parts, so that none is counted twice.
         """
         return [
             step.memory
@@ -192,7 +192,7 @@ class Holdings:
         ]
 
     def parts_of_pod(self, pod: str) -> list[MemoryPart]:
-        """Return what all claims of a pod that control groups limit may have of memory."""
+        """Return how much memory each claim of a pod, as control groups know it, may use."""
         return [
             part
             for record in filter(self.holds, self.records.all())
@@ -201,7 +201,7 @@ class Holdings:
         ]
 
     def _others(self, gpu: GpuUuid, uid: ClaimUid | None = None) -> "_Others":
-        """Return the claims with a mark on the GPU, but for this one."""
+        """Return the claims other than `uid` that have a mark on the GPU."""
         records: list[ClaimRecord] = []
         traced: list[ClaimUid] = []
         newer: VersionError | None = None
@@ -227,9 +227,9 @@ class Holdings:
 class _Others(Struct, frozen=True, kw_only=True):
     """The claims with a mark on a GPU.
 
-    `traced` have no record, after a crash, or a damaged one. `newer` says why one cannot be read,
-    if a newer version of this driver prepared it. `has_lost`: one, or the claim that asks, had a
-    record that is damaged.
+    `traced` claims have no readable record, after a crash or because it is damaged. `newer` says
+    why a record cannot be read that a newer version of this driver wrote. `has_lost`: one of the
+    claims, or the one that asks, had a record that is damaged.
     """
 
     records: Sequence[ClaimRecord]
@@ -239,30 +239,30 @@ class _Others(Struct, frozen=True, kw_only=True):
 
 
 def share_steps(record: ClaimRecord) -> Iterator[UseShares]:
-    """Yield how a claim uses shares."""
+    """Yield the steps by which a claim uses shares."""
     for step in record.steps:
         if isinstance(step, UseShares):
             yield step
 
 
 def memory_parts(record: ClaimRecord) -> Iterator[MemoryPart]:
-    """Yield what a claim may have of memory with its shares."""
+    """Yield how much memory a claim may use with its shares."""
     for step in share_steps(record):
         yield step.memory
 
 
 def made_for(record: ClaimRecord) -> list[MigSlot]:
-    """Return where MIG devices were made for a claim, or are being made."""
+    """Return the places where MIG devices were made for a claim, or are being made."""
     steps = (step for step in record.steps if isinstance(step, MakeMigDevices))
     return [place.slot for step in steps for place in step.places]
 
 
 class HeldDevices:
-    """Keeps on offer what claims have of GPUs, while others change MIG modes, or settings change.
+    """Keeps the devices of claims on offer while MIG modes or settings change.
 
-    The scheduler takes an allocated device into account only as long as it is published. Devices
-    with admin access keep nobody from anything. `keeps_any` tells whether something was offered
-    last for claims alone.
+    The scheduler takes an allocated device into account only while it is published. Devices with
+    admin access keep nothing from others. `keeps_any` tells whether the last offer included
+    something only because claims have it.
     """
 
     def __init__(self, holdings: Holdings) -> None:
@@ -270,8 +270,8 @@ class HeldDevices:
         self.keeps_any = False
 
     def beside(self, offer: MigOffer, inventory: Inventory) -> MigOffer:
-        """Return what is offered of an inventory's GPUs, with what claims have of them."""
-        if offer.source is MigSource.AUTO:  # no other one follows the modes of GPUs
+        """Return the offer for an inventory's GPUs, completed with what claims have of them."""
+        if offer.source is MigSource.AUTO:  # only this source follows the MIG modes of GPUs
             held = {gpu.uuid: self._held(gpu.uuid) for gpu in inventory.gpus if gpu.mig}
             offer = replace(offer, held=held)
         self.keeps_any = any(

@@ -1,12 +1,12 @@
 """Locks per claim and per GPU, between threads and between processes.
 
-Two driver processes live side by side in a rolling update, so a lock between threads is not enough.
-The second half of each lock is a byte of one file, at an offset that follows from the lock's name
-(host/ofd_lock.py). The kernel drops it when its process dies, and unlike a lock file for each claim
-it leaves nothing behind that would have to be removed.
+During a rolling update two driver processes run side by side, so a lock between threads is not
+enough. The second half of each lock is a byte of one file, at an offset that is computed from the
+lock's name (host/ofd_lock.py). The kernel releases it when its process dies. Unlike a lock file for
+each claim, it leaves nothing behind that would have to be removed.
 
-Threads of one process queue on the thread lock and wake at once; only a lock held by another
-process is polled, because Linux has no such lock call with a time limit.
+Threads of one process queue on the thread lock and wake at once. Only a lock that another process
+holds is polled, because Linux has no such lock call with a time limit.
 """
 
 import os
@@ -29,8 +29,8 @@ _LONGEST_POLL = 0.05
 class NodeLocks:
     """Named locks on one file. `clock` is monotonic, in seconds; deadlines are its values.
 
-    ConflictError says that a lock is still held at the deadline, and StateError that the file
-    cannot be made on this disk.
+    Raises ConflictError if a lock is still held at the deadline, and StateError if the file cannot
+    be made on this disk.
     """
 
     def __init__(self, file: Path, clock: Callable[[], float]) -> None:
@@ -43,21 +43,21 @@ class NodeLocks:
             self._opened()
 
     def close(self) -> None:
-        """Let go of the file, and with it of every lock. Nothing may use the locks afterwards."""
+        """Close the file, which releases every lock. Nothing may use the locks afterwards."""
         if self._file is not None:
             os.close(self._file)
 
     def claim(self, uid: str, deadline: float) -> "_Held":
-        """Hold the claim: one call at a time works on it."""
+        """Hold the lock of a claim, so that one call at a time works on it."""
         return _Held(self, {f"claim/{uid}": f"another call for claim UID {uid}"}, deadline)
 
     def gpus(self, uuids: Iterable[str], deadline: float) -> "_Held":
-        """Hold physical GPUs, in sorted order, so that two callers never wait for each other."""
+        """Hold the locks of GPUs, taken in sorted order, so that callers cannot deadlock."""
         names = {f"gpu/{uuid}": f"another claim's call for {uuid}" for uuid in sorted(set(uuids))}
         return _Held(self, names, deadline)
 
     def take(self, name: str, holder: str, deadline: float) -> None:
-        """Take a lock; `holder` is who may have it, for people."""
+        """Take a lock; `holder` describes for people who may have it now."""
         lock = self._enter(name)
         try:
             self._acquire(lock, holder, deadline)
@@ -71,7 +71,7 @@ class NodeLocks:
             raise
 
     def release(self, name: str) -> None:
-        """Let go of a lock that this thread has taken."""
+        """Release a lock that this thread has taken."""
         try:
             self._set(ofd_lock.unlock, name)
         finally:
@@ -107,7 +107,7 @@ class NodeLocks:
             pause = min(2 * pause, _LONGEST_POLL)
 
     def _opened(self) -> int:
-        """Return the file, opened as soon as the disk can be written."""
+        """Return the file; it is opened once the disk is writable."""
         if self._file is not None:
             return self._file
         with self._guard:
@@ -119,7 +119,7 @@ class NodeLocks:
             return self._file
 
     def _set(self, call: Callable[[int, int, int], bool | None], name: str) -> bool | None:
-        """Lock or unlock the byte of `name`; False when another process has it."""
+        """Lock or unlock the byte of `name`; return False if another process has it."""
         file = self._opened()
         try:
             return call(file, _offset(name), 1)
@@ -131,7 +131,7 @@ class NodeLocks:
 
 
 class _Held:
-    """Locks, held for a block of code. A class, because each claim holds three at least."""
+    """Locks held for a block of code. A class is cheaper than a generator; claims take several."""
 
     __slots__ = ("_deadline", "_locks", "_names", "_taken")
 
@@ -159,13 +159,13 @@ class _Held:
             try:
                 self._locks.release(name)
             except BaseException:
-                self._release()  # the others, whatever became of this one
+                self._release()  # release the others even if this one failed
                 raise
 
 
 @lru_cache(maxsize=256)
 def _offset(name: str) -> int:
-    """Return the byte of a name: 62 bits of a hash, so that two names of one node do not meet."""
+    """Return the byte of a name: 62 bits of a hash, so that two names on a node do not collide."""
     return int.from_bytes(sha256(name.encode()).digest()[:8]) >> 2
 
 

@@ -1,16 +1,16 @@
-"""Who has what of which GPU, on disk: which claims may hold it, and what was made on it for whom.
+"""Keeps on disk which claims may hold each GPU, and which MIG devices were made on it for whom.
 
     <directory>/gpus/<GPU UUID>/<claim UID>                    a mark: this claim may hold the GPU
     <directory>/mig/<boot id>/<GPU UUID>/<profile id>-<start>  a note: made here, for the UID in it
     <directory>/mig/<boot id>/<GPU UUID>/mode                  a note: we turned MIG mode on
     <directory>/mig/<boot id>/<GPU UUID>/refused               for inspect: it cannot be turned on
 
-An index of the records by GPU, so that nobody reads the records of all claims. A mark is made
-before the claim's record is written and removed after it was deleted, so a claim that holds a GPU
-has a mark. A note is written before the first call that makes a device and removed after the last
-one that destroys it, so what has no note was made by others and is never touched. Alone neither
-proves anything: the record decides, and one without a record is a trace of a crash. A reboot takes
-all MIG devices away, and with them their notes. Callers hold the GPU's lock
+Marks are an index of the records by GPU, so that no call reads the records of all claims. A mark is
+made before the claim's record is written and removed after the record is deleted, so a claim that
+holds a GPU has a mark. A note is written before the first call that makes a device and removed
+after the last call that destroys it. So a device without a note was made by others and is never
+touched. Neither proves anything alone: the record decides, and without a record they are traces of
+a crash. A reboot removes all MIG devices, which makes their notes void. Callers hold the GPU's lock
 (claims/state/locks.py), except to list.
 """
 
@@ -34,7 +34,7 @@ _REFUSED = "refused"
 
 
 class Ownership:
-    """The marks, and the notes of this boot, below one directory. All raise StateError for I/O."""
+    """The marks, and the notes of this boot, below one directory. I/O errors become StateError."""
 
     def __init__(self, directory: Path, boot_id: str) -> None:
         self._marks = directory / "gpus"
@@ -48,10 +48,10 @@ class Ownership:
         return tuple(map(ClaimUid, _names(f"{self._marks}/{_checked(gpu)}")))
 
     def mark(self, gpu: GpuUuid, uid: ClaimUid) -> None:
-        """Mark the GPU for the claim. There already is fine."""
+        """Mark the GPU for the claim. An existing mark is fine."""
         mark = self._mark(gpu, uid)
         if os.path.exists(mark):
-            return  # also on a disk that cannot be written
+            return  # so that a read-only disk is no obstacle
         try:
             try:
                 _touch(mark)
@@ -62,7 +62,7 @@ class Ownership:
             raise _failed(mark, error) from error
 
     def unmark(self, gpu: GpuUuid, uid: ClaimUid) -> None:
-        """Remove the claim's mark on the GPU. None is fine."""
+        """Remove the claim's mark on the GPU. A missing mark is fine."""
         mark = self._mark(gpu, uid)
         try:
             delete(mark)
@@ -70,7 +70,7 @@ class Ownership:
             raise _failed(mark, error) from error
 
     def unmark_all(self, uid: ClaimUid) -> None:
-        """Remove every mark of a claim. Needs the claim's lock, and that it has no record."""
+        """Remove every mark of a claim without a record. The caller holds the claim's lock."""
         for gpu in self._marked_gpus():
             self.unmark(gpu, uid)
 
@@ -81,7 +81,7 @@ class Ownership:
     # Notes: what was made here
 
     def made(self, gpu: GpuUuid | None = None) -> dict[MigSlot, ClaimUid]:
-        """Return for whom each MIG device was made here, or is being made, on one GPU or on all."""
+        """Return the MIG devices made here, or being made, with their claims: of one GPU or all."""
         owners: dict[MigSlot, ClaimUid] = {}
         for uuid in self._noted_gpus() if gpu is None else [gpu]:
             for name in _names(self._notes / _checked(uuid)):
@@ -92,7 +92,7 @@ class Ownership:
         return owners
 
     def maker(self, slot: MigSlot) -> ClaimUid | None:
-        """Return the claim that the MIG device at a place was made for; None if not made here."""
+        """Return the claim for which the MIG device at a place was made; None if not made here."""
         note = self._note(slot)
         try:
             return ClaimUid(note.read_text())
@@ -106,11 +106,11 @@ class Ownership:
         _write(self._note(slot), uid)
 
     def forget(self, slot: MigSlot) -> None:
-        """Forget a MIG device that is destroyed. None is fine."""
+        """Forget a MIG device that was destroyed. A missing note is fine."""
         _remove(self._note(slot))
 
     def note_mode(self, gpu: GpuUuid) -> None:
-        """Note that MIG mode is about to be turned on by us."""
+        """Note that this driver is about to turn MIG mode on."""
         _write(self._mode(gpu), "")
 
     def turned_on(self, gpu: GpuUuid) -> bool:
@@ -126,9 +126,9 @@ class Ownership:
         return tuple(gpu for gpu in self._noted_gpus() if self.turned_on(gpu))
 
     def note_refusals(self, refused: Mapping[GpuUuid, Refusal]) -> None:
-        """Note which GPUs cannot be switched to MIG mode at present, and no others.
+        """Note which GPUs cannot be switched to MIG mode now, and remove notes of all others.
 
-        One at a time, and without a lock: nothing but `refusals` reads it.
+        Only one thread may call this at a time. It needs no lock, as only `refusals` reads these.
         """
         for gpu, refusal in refused.items():
             slots = sorted(_slot_name(slot) for slot in refusal.waiting)
@@ -136,13 +136,13 @@ class Ownership:
             _write(self._notes / _checked(gpu) / _REFUSED, "\n".join(lines))
         for gpu in set(self._noted_gpus()) - refused.keys():
             try:
-                # The folder stays: a note may be about to be written there.
+                # The folder stays, because another note may be about to be written there.
                 (self._notes / gpu / _REFUSED).unlink(missing_ok=True)
             except OSError as error:
                 raise _failed(self._notes / gpu / _REFUSED, error) from error
 
     def refusals(self) -> dict[GpuUuid, Refusal]:
-        """Return which GPUs cannot be switched to MIG mode, as the driver that runs has noted."""
+        """Return which GPUs cannot be switched to MIG mode, as noted by the running driver."""
         refusals: dict[GpuUuid, Refusal] = {}
         for gpu in self._noted_gpus():
             with suppress(OSError):
@@ -180,7 +180,7 @@ def _slot_name(slot: MigSlot) -> str:
 
 
 def _slot(gpu: GpuUuid, name: str) -> MigSlot | None:
-    """Return the slot whose note has this name; None for a note of something else."""
+    """Return the slot whose note has this name; None if the name is that of another note."""
     match = _SLOT.fullmatch(name)
     if match is None:
         return None
@@ -205,8 +205,8 @@ def _names(folder: Name) -> list[str]:
 
 
 def _write(note: Path, text: str) -> None:
-    # By rename, so that nobody reads half a UID; not synced, because a power cut takes the MIG
-    # devices away too.
+    # By rename, so that nobody reads half a UID; not synced, because a power cut removes MIG
+    # devices too.
     try:
         note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(note, text.encode(), mode=0o600, durable=False)

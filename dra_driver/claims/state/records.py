@@ -5,14 +5,14 @@
     <directory>/quarantine/<uid>.json   damaged, moved aside for a person to look at
 
 Each call touches the files of one claim, so its cost does not depend on how many there are. What is
-kept in memory holds only while its file looks the same: in a rolling update two driver processes
-work side by side, and the kubelet may send Prepare to one and Unprepare to the other. Who changes a
-record holds the claim's lock (claims/state/locks.py), and so does who moves a damaged one aside;
-only to look needs none.
+kept in memory counts only while its file looks the same: during a rolling update two driver
+processes run side by side, and the kubelet may send Prepare to one and Unprepare to the other. A
+caller that changes a record, or moves a damaged one aside, holds the claim's lock
+(claims/state/locks.py); reading needs no lock.
 
-A claim is taken back just when a disk is full: that is what the kubelet evicts pods for. So that it
-is begins with a change of the record's mode, which needs no byte: one that nobody may write any
-more (0400) is read as released, whatever it says. A record that is written again is as it says.
+Claims are often taken back when a disk is full, because the kubelet evicts pods then. So a release
+begins with a change of the record's file mode, which needs no disk space: a record that nobody may
+write (0400) is read as released, whatever its content. Writing it again ends that.
 """
 
 import os
@@ -48,7 +48,7 @@ _SUFFIX = ".json"
 _MODE, _RELEASED_MODE = 0o600, 0o400
 
 _MOST_PEEKED = 4096
-"""Records that are kept in memory: more claims than a kubelet runs pods for, 4 KiB each."""
+"""The number of records kept in memory, 4 KiB each: a kubelet runs pods for fewer claims."""
 
 
 def check_uid(uid: str) -> ClaimUid:
@@ -70,10 +70,10 @@ def disk_refused(what: str, error: OSError) -> StateError:
 
 
 class RecordStore:
-    """The record files below one directory. Safe for several threads and processes per claim lock.
+    """The record files below one directory. Threads and processes may share it under claims' locks.
 
-    All that read or write raise StateError when the disk refuses. `quarantined` counts the damaged
-    records that this process has moved aside.
+    Methods that read or write raise StateError if the disk refuses. `quarantined` counts the
+    damaged records that this process has moved aside.
     """
 
     def __init__(self, directory: Path, version: str = "") -> None:
@@ -85,21 +85,21 @@ class RecordStore:
         self.quarantined = 0
         self._peeked: dict[ClaimUid, tuple[Look, ClaimRecord]] = {}
         self._unreadable: set[ClaimUid] = set()
-        # On a disk that cannot be written yet, the first writer makes them.
+        # If the disk is not writable yet, the first writer makes them.
         with suppress(OSError):
             self._make_folders()
 
     def read(self, uid: ClaimUid) -> ClaimRecord | None:
         """Return the claim's record, or None. A damaged record is moved aside and counts as none.
 
-        Needs the claim's lock: a record that another one is writing is not to be moved. Raises
+        The caller holds the claim's lock, so that a record being written is not moved. Raises
         VersionError if a newer version of this driver prepared the claim.
         """
         record = self._current(uid)
         if not isinstance(record, _Damaged):
             return record
         if record.is_empty:
-            # A power cut came between its name and its bytes. There is nothing to look at.
+            # A power cut came before its content was written, so there is nothing to keep.
             log.warning("record without content deleted", claim_uid=uid)
             self.delete(uid)
         else:
@@ -107,9 +107,9 @@ class RecordStore:
         return None
 
     def peek(self, uid: ClaimUid) -> ClaimRecord | None:
-        """Return the claim's record, or None for none and for a damaged one. Changes nothing.
+        """Return the claim's record, or None if it is missing or damaged. Changes nothing.
 
-        Raises VersionError as `read`.
+        Raises VersionError as `read` does.
         """
         record = self._current(uid)
         return None if isinstance(record, _Damaged) else record
@@ -117,7 +117,7 @@ class RecordStore:
     def has_lost(self, uid: ClaimUid) -> bool:
         """Tell whether a claim without a readable record had one: it is damaged, or in quarantine.
 
-        Else nothing was set for it, or all of that was undone, or went with the power.
+        Otherwise nothing was set for the claim, or all of it was undone, or a power cut ended it.
         """
         record = self._current(uid)
         if isinstance(record, _Damaged):
@@ -125,9 +125,8 @@ class RecordStore:
         return record is None and os.path.exists(f"{self._quarantine}/{check_uid(uid)}{_SUFFIX}")
 
     def _current(self, uid: ClaimUid) -> "ClaimRecord | _Damaged | None":
-        """Return what is stored, the very object of the call before if that was left alone."""
-        # A claim that shares a GPU peeks at all others that do: a file that looks as before is as
-        # before.
+        """Return what is stored: the same object as last time, if the file has not changed."""
+        # A claim that shares a GPU reads the records of all others that do, so they are cached.
         seen = look_of(self._path(uid))
         known = self._peeked.get(uid)
         if seen is not None and known is not None and known[0] == seen:
@@ -148,7 +147,7 @@ class RecordStore:
     def readable(self) -> Iterator[ClaimRecord]:
         """Yield the records that this version can read. Changes nothing.
 
-        A file that the disk does not give out is said once: nobody else's report waits for it.
+        A file that the disk refuses to read is logged once and skipped: others do not wait for it.
         """
         uids = self.uids()
         self._unreadable &= uids
@@ -167,7 +166,7 @@ class RecordStore:
                 yield record
 
     def all(self) -> Iterator[ClaimRecord]:
-        """Yield the same, for those who must not miss one."""
+        """Yield the same records, but raise StateError if the disk refuses to read one."""
         for uid in sorted(self.uids()):
             with suppress(VersionError):
                 record = self.peek(uid)
@@ -177,7 +176,7 @@ class RecordStore:
     def note_release(self, uid: ClaimUid) -> None:
         """Note that the claim is being taken back: its record is read as released from now on.
 
-        No record is fine. Not synced: a power cut ends everything that had the claim's devices.
+        A missing record is fine. Not synced: a power cut ends all that used the claim's devices.
         """
         path = self._path(uid)
         try:
@@ -203,7 +202,7 @@ class RecordStore:
     def delete(self, uid: ClaimUid) -> None:
         """Remove the claim's record and what a crash may have left beside it. None is fine.
 
-        Not synced: a record that a power cut brings back is of a former boot and binds nobody.
+        Not synced: a record that returns after a power cut is of a former boot and holds nothing.
         """
         path = self._path(uid)
         try:
@@ -214,7 +213,7 @@ class RecordStore:
         self._peeked.pop(uid, None)
 
     def uids(self) -> set[ClaimUid]:
-        """Return the UIDs of all claims with a record, and of those with half a record."""
+        """Return the UIDs of all claims with a record, even one that is only partly written."""
         names = _names(self._claims)
         stems = {name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)}
         being_written = _SUFFIX + TEMPORARY_SUFFIX
@@ -272,28 +271,28 @@ class RecordStore:
 
 
 class _Damaged(Struct, frozen=True, kw_only=True):
-    """A file that is not the record it should be."""
+    """A record file with unusable content."""
 
     reason: str
     is_empty: bool = False
 
 
 def _as_stored(data: bytes, seen: os.stat_result) -> ClaimRecord:
-    """Return the record in a file; StateError when it is damaged."""
+    """Return the record in a file; raises StateError if it is damaged."""
     record = decode(data)
     return record if seen.st_mode & stat.S_IWUSR else released(record, seen.st_ctime)
 
 
 def _newer(data: bytes, error: VersionError) -> str:
-    """Return why a record cannot be read here, and which version of the driver can."""
+    """Return why a record cannot be read here, and which version of the driver can read it."""
     version = written_by(data)
     return f"{error}; version {version} of the driver wrote it" if version else str(error)
 
 
 class StoredRecords(Struct, frozen=True, kw_only=True):
-    """What lies below a directory. `damaged` is by file name, with the reason.
+    """The records below a directory. `damaged` maps file names to reasons.
 
-    `newer` are the names of those that are not damaged, but of a newer version of this driver.
+    `newer` has the names of files that are not damaged, but of a newer version of this driver.
     """
 
     records: tuple[ClaimRecord, ...]
@@ -302,9 +301,9 @@ class StoredRecords(Struct, frozen=True, kw_only=True):
 
 
 def stored_records(directory: Path) -> StoredRecords:
-    """Return all records below a directory, for one who only looks: nothing is made or moved.
+    """Return all records below a directory, without making or moving anything.
 
-    Raises StateError where a folder cannot be listed: what it has is not nothing.
+    Raises StateError if a folder cannot be listed, because that does not mean that it is empty.
     """
     records: list[ClaimRecord] = []
     damaged: dict[str, str] = {}
@@ -337,7 +336,7 @@ def stored_records(directory: Path) -> StoredRecords:
 
 
 def _names(folder: Path) -> list[str]:
-    """Return the names in a folder; StateError where it cannot be listed."""
+    """Return the names in a folder; raises StateError if it cannot be listed."""
     try:
         return os.listdir(folder)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Whether a claim that is prepared here still has a right to its devices: the API server says.
+"""Asks the API server whether a claim that is prepared here still has a right to its devices.
 
 In: a record. Out: a reason, or none. A claim loses its devices when it is deleted, or when the last
-pod that was reserved for it is gone and its allocation is taken back; the scheduler may then give
+pod that it was reserved for is gone and its allocation is removed. The scheduler may then allocate
 them to others at once, while the kubelet still has to end the containers and call Unprepare.
 """
 
@@ -17,10 +17,10 @@ from dra_driver.kube.client import KubeClient
 
 
 def why_gone(claims: KubeClient, record: ClaimRecord, *, timeout: float) -> str | None:
-    """Return why a recorded claim has no right to its devices any more, or None when it has.
+    """Return why a recorded claim has no right to its devices any more; None if it has.
 
-    The answer goes after "claim X, which …". `timeout` is in seconds. Raises TransientError if the
-    API server does not say, or what cannot be read; DriverError if it refuses to say.
+    The answer follows "claim X, which …". `timeout` is in seconds. Raises TransientError if the API
+    server does not answer, or the answer cannot be read; DriverError if it refuses to answer.
     """
     if not record.ref.name:
         raise UnavailableError("a claim that was taken over has not been looked up by its UID yet")
@@ -37,15 +37,15 @@ def why_gone(claims: KubeClient, record: ClaimRecord, *, timeout: float) -> str 
     try:
         claim = parse_claim(stored, DRIVER_NAME)
     except ConfigError as error:
-        # Only what is plainly not there is gone: a claim that cannot be read keeps its devices.
+        # A claim that cannot be read may still have its devices.
         raise UnavailableError(f"claim {record.ref}: {error}") from error
     return None if has_devices_of(claim, record) else "was allocated again"
 
 
 def stored_claim(claims: KubeClient, ref: ClaimRef, *, timeout: float) -> Mapping[str, Any] | None:
-    """Return a claim as the API server has it; None if it is gone, or is another one now.
+    """Return a claim as the API server has it; None if it is gone or its name has another UID now.
 
-    `timeout` is in seconds. Raises DriverError if the API server does not say.
+    `timeout` is in seconds. Raises DriverError if the API server does not answer.
     """
     try:
         stored = claims.get_claim(ref.namespace, ref.name, timeout=timeout)
@@ -55,14 +55,14 @@ def stored_claim(claims: KubeClient, ref: ClaimRef, *, timeout: float) -> Mappin
 
 
 def allocated(stored: Mapping[str, Any] | None) -> Claim | None:
-    """Return a claim that is there and has devices; None for one that is not, or has none."""
+    """Return a claim that exists and has devices; None if it does not exist or has none."""
     with suppress(ConfigError):
         return None if stored is None else parse_claim(stored, DRIVER_NAME)
     return None
 
 
 def has_devices_of(claim: Claim, record: ClaimRecord) -> bool:
-    """Tell whether the claim is allocated just the devices that the record has."""
+    """Tell whether the claim is allocated exactly the devices in the record."""
     allocated = {
         (result.pool, result.device, result.share_id, result.admin_access)
         for result in claim.results

@@ -1,1 +1,1 @@
-"""A node that NVIDIA's DRA driver has left: its checkpoint becomes records."""
+"""Takes over a node from NVIDIA's DRA driver: its checkpoint becomes records."""
