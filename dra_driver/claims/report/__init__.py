@@ -1,1 +1,1 @@
-"""Reports on claims, beside the kubelet's calls: status, events, health."""
+"""Reports on claims beside the kubelet's calls: claim status, events and health."""

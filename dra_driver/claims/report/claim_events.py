@@ -1,7 +1,7 @@
 """Posts Kubernetes events on claims, and on the pods and PodGroups that have them reserved.
 
-Events are of type Warning (kube/events.py) and name this node. What the API server refuses is
-logged and harms nobody; that it cannot be reached is raised, so that the caller tries again.
+Events are of type Warning (kube/events.py) and name this node. An event that the API server refuses
+is logged and skipped. If the API server cannot be reached, an error lets the caller try again.
 """
 
 import structlog
@@ -20,20 +20,20 @@ _REQUEST_SECONDS = 10.0
 
 
 class ClaimEvents:
-    """Posts events for one node. UnavailableError says that the API server is out of reach."""
+    """Posts events for one node. Raises UnavailableError if the API server cannot be reached."""
 
     def __init__(self, api: KubeClient, *, node: str) -> None:
         self._api = api
         self._reporter = Reporter(controller=CONTROLLER, instance=node)
 
     def tell(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
-        """Say something of a claim and its pods and PodGroups; one that is gone is passed over."""
+        """Post an event on a claim and its pods and PodGroups; a claim that is gone is skipped."""
         claim = allocated(stored_claim(self._api, ref, timeout=_REQUEST_SECONDS))
         for about in _claim_and_pods(claim) if claim else ():
             self.post(about, reason=reason, action=action, note=note)
 
     def post(self, about: Regarding, *, reason: str, action: str, note: str) -> None:
-        """Say something of one object, which is not asked for."""
+        """Post an event on one object, without asking whether it exists."""
         what = Happening(reason=reason, action=action, note=note, time=utc_now())
         body = warning_event(about, what, self._reporter)
         try:

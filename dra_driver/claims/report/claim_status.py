@@ -1,13 +1,13 @@
-"""What a claim's own status says of its devices: `status.devices` of a ResourceClaim. Pure.
+"""Computes `status.devices` of a ResourceClaim: what its status says about its devices. Pure.
 
 In: the record of a prepared claim, what is known of its GPUs, and conditions. Out: one entry for
-each allocated device, and the object by which they are applied: who a device is (UUIDs, MIG ids,
-PCI address), what of it the claim has, and what keeps it to that. Rules: KEP-4817 and the API
-reference of resource.k8s.io/v1: an entry is of an allocated device, by driver, pool, device and
-share id; at most 8 conditions; `data` is an object of at most 10 KiB.
+each allocated device, and the object that applies the entries. An entry says which device it is
+(UUIDs, MIG ids, PCI address), which part the claim has, and what limits it to that. Rules: KEP-4817
+and the API reference of resource.k8s.io/v1: an entry is identified by driver, pool, device and
+share id; it has at most 8 conditions; `data` is an object of at most 10 KiB.
 
-The API server keeps the entries while the claim is allocated, so what a record does not say, or a
-GPU at this moment, is taken from what was written before (`kept`).
+The API server keeps the entries while the claim is allocated. So facts that neither the record nor
+the GPU gives at the moment are taken from what was written before (`kept`).
 """
 
 import json
@@ -26,8 +26,8 @@ from dra_driver.devices.shares import ConsumedShare, EqualShare, Share
 from resource_nvidia_com.printable import printable
 
 DATA_VERSION = "v1"
-"""Of `data`. Fields may be added to a version; it becomes another one when a field goes, or comes
-to mean something else. Entries of drivers older than this have none, and are of this version."""
+"""The version of `data`. Fields may be added within a version; it changes when a field is removed
+or gets another meaning. Entries without a version, from older drivers, count as this version."""
 
 MOST_CONDITIONS = 8
 """AllocatedDeviceStatusMaxConditions of the API."""
@@ -36,27 +36,27 @@ MOST_DATA_BYTES = 10 * 1024
 """AllocatedDeviceStatusDataMaxLength of the API."""
 
 _LONGEST_TEXT = 512
-"""Bytes of a text in `data`: names of cards are at most 96 long, reasons are for people."""
+"""Bytes of a text in `data`: product names have at most 96, longer texts are reasons for people."""
 
 _LONGEST_MESSAGE = 1024
 """Bytes of a condition's message; the API would take 32 KiB."""
 
 _CARD = ("productName", "pciBusID", "driverVersion")
-"""What the GPU says, and a record does not have."""
+"""Facts that the GPU gives and a record does not have."""
 
 IDENTITY = ("type", "uuid", *_CARD)
-"""Who a device is. These names and meanings are the same in every version of `data`, and those that
-NVIDIA's own driver is to have (its issue 1456 and pull request 1357)."""
+"""The fields that identify a device. Names and meanings are the same in every version of `data`,
+and the ones planned for NVIDIA's own driver (its issue 1456 and pull request 1357)."""
 
 Object = dict[str, Any]
 Key = tuple[str, str, str, str]
-"""Driver, pool, device, share id: what an entry is known by."""
+"""Driver, pool, device and share id, which identify an entry."""
 
 
 class Condition(Struct, frozen=True, kw_only=True):
-    """One condition of a device. `status` is True, False or, as None, unknown.
+    """One condition of a device. `status` is True, False, or None for unknown.
 
-    `reason` is a word in CamelCase, `message` for people.
+    `reason` is a word in CamelCase; `message` is for people.
     """
 
     type: str
@@ -66,17 +66,17 @@ class Condition(Struct, frozen=True, kw_only=True):
 
 
 Conditions = Callable[[ClaimRecord, DeviceRecord], Sequence[Condition]]
-"""Says how a device of a prepared claim is."""
+"""Returns the conditions of a device of a prepared claim."""
 
 
 def prepared(record: ClaimRecord, device: DeviceRecord) -> Sequence[Condition]:
-    """Return what is true of every device of a prepared claim."""
+    """Return the condition that every device of a prepared claim has."""
     del record, device
     return (Condition(type="Ready", status=True, reason="Prepared"),)
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """What is said of one device."""
+    """What the claim's status says about one device."""
 
     key: Key
     data: Mapping[str, object]
@@ -86,9 +86,9 @@ class Entry(Struct, frozen=True, kw_only=True):
 def entries(
     record: ClaimRecord, inventory: Inventory, conditions: Conditions = prepared
 ) -> tuple[Entry, ...]:
-    """Return what is to be said of the devices of a prepared claim, in a fixed order."""
+    """Return the entries for the devices of a prepared claim, in a fixed order."""
     told: dict[Key, Entry] = {}
-    # A device can be there twice, with admin access and without; its entry is one.
+    # A claim can have a device twice, with admin access and without; it gets one entry.
     for device in sorted(record.devices, key=lambda entry: entry.admin_access):
         key = (DRIVER_NAME, device.pool, device.name, device.share_id or "")
         told.setdefault(
@@ -105,11 +105,11 @@ def entries(
 def applied(
     ref: ClaimRef, wanted: Iterable[Entry], stored: Iterable[Object], now: str, version: str = ""
 ) -> Object:
-    """Return the object to be applied to a claim's status; what this driver said before goes.
+    """Return the object to apply to a claim's status; it replaces this driver's former entries.
 
-    By the UID in `ref` the API server refuses another claim of that name. `stored` are the entries
-    that are there, for since when a condition has been as it is; `now` is the time of new ones.
-    `version` is the resourceVersion that the claim must still have; empty: any.
+    The UID in `ref` makes the API server refuse another claim of that name. `stored` are the
+    present entries, which say how long each condition has been as it is; `now` is the time of new
+    ones. `version` is the resourceVersion that the claim must still have; empty: any.
     """
     since = {
         (key_of(entry), each.get("type"), each.get("status")): each.get("lastTransitionTime")
@@ -128,12 +128,12 @@ def applied(
 
 
 def merged(body: Object, stored: Mapping[str, Any]) -> Object:
-    """Return what is to be merged into a claim's status in the place of a body to be applied.
+    """Return the object to merge into a claim's status when `body` cannot be applied.
 
-    To apply, the API server writes the whole status again, sorts the keys of opaque configs in the
-    allocation by that, and refuses it, because an allocation never changes. A merge leaves them as
-    they are. It takes all entries as one, so those of other drivers are in it as they were found,
-    and it is for the claim as it was found alone.
+    For an apply, the API server writes the whole status, which sorts the keys of opaque configs in
+    the allocation. It then refuses that as a change of the allocation. A merge leaves the
+    allocation alone, but replaces the whole list of entries. So other drivers' entries are repeated
+    as they were found, and the resourceVersion restricts the merge to the claim as it was found.
     """
     others = [entry for entry in _all_entries(stored) if entry.get("driver") != DRIVER_NAME]
     version = str(stored["metadata"].get("resourceVersion", ""))
@@ -150,9 +150,9 @@ def stored_entries(claim: Mapping[str, Any]) -> tuple[Object, ...]:
 
 
 def understood(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what an entry's `data` says in words that are known here.
+    """Return the fields of an entry's `data` that this version knows.
 
-    Of another version, as a newer driver writes it, that is who the device is, and no more.
+    For data of another version, from a newer driver, those are the fields that identify the device.
     """
     data: Mapping[str, Any] = entry.get("data") or {}
     if data.get("version", DATA_VERSION) == DATA_VERSION:
@@ -166,7 +166,7 @@ def _all_entries(claim: Mapping[str, Any]) -> tuple[Object, ...]:
 
 
 def kept(wanted: Sequence[Entry], stored: Iterable[Object]) -> tuple[Entry, ...]:
-    """Return entries with what the GPU does not say now as it was written before."""
+    """Return the entries, with facts that a GPU does not give now as they were written before."""
     before = {key_of(entry): understood(entry) for entry in stored}
 
     def completed(entry: Entry) -> Entry:
@@ -180,7 +180,7 @@ def kept(wanted: Sequence[Entry], stored: Iterable[Object]) -> tuple[Entry, ...]
 
 
 def are_stored(wanted: Iterable[Entry], stored: Iterable[Object]) -> bool:
-    """Tell whether an API server has these entries and no other of this driver."""
+    """Tell whether the API server has these entries and no others of this driver."""
 
     def facts(entry: Object) -> object:
         conditions = {
@@ -194,7 +194,7 @@ def are_stored(wanted: Iterable[Entry], stored: Iterable[Object]) -> bool:
 
 
 def key_of(entry: Mapping[str, Any]) -> Key:
-    """Return what an entry of the API is known by."""
+    """Return what identifies an entry of the API."""
     driver, pool, device, share = (
         str(entry.get(name) or "") for name in ("driver", "pool", "device", "shareID")
     )
@@ -226,7 +226,7 @@ def _devices(
 
 
 def _distinct(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
-    """Return the conditions, one of each type and as many as the API takes."""
+    """Return one condition of each type, and at most as many as the API accepts."""
     return tuple({condition.type: condition for condition in conditions}.values())[:MOST_CONDITIONS]
 
 
@@ -251,14 +251,14 @@ def _data(record: ClaimRecord, device: DeviceRecord, inventory: Inventory) -> Ob
 
 
 def _part(device: Device) -> Object:
-    """Return what of its GPU a device is."""
+    """Return which part of its GPU a device is."""
     share = {} if device.share is None else {"share": _share(device.share)}
     base = device.base
     match base:
         case Whole() | Vfio():
             return share
         case Mig():
-            # The first two are what NVIDIA's driver is to say beside the identity, by its names.
+            # NVIDIA's driver is to report the first two beside the identity, under these names.
             known = {"parentUUID": base.gpu, "migProfile": base.profile}
             return {**known, "mig": _mig(base), **share}
         case _:
@@ -294,7 +294,7 @@ def _share(share: Share) -> Object:
 
 
 def _sharing(record: ClaimRecord, device: DeviceRecord) -> Object:
-    """Return how the device is shared, and with what limits: as `dra-driver status` has it."""
+    """Return how the device is shared, with its limits, in the words of `dra-driver status`."""
     share = device.device.share
     sharing: Object = {
         "strategy": strategy_of(record, device) if share is None else str(share.strategy)
@@ -305,7 +305,7 @@ def _sharing(record: ClaimRecord, device: DeviceRecord) -> Object:
 
 
 def _fitting(data: Object) -> Object:
-    """Return data that the API takes; of what is too long the identity is what stays."""
+    """Return data that the API accepts: if it is too long, only the identity stays in full."""
     data = _bounded(data)
     if _size(data) > MOST_DATA_BYTES:
         data |= {"sharing": {"strategy": data["sharing"]["strategy"]}}
@@ -323,7 +323,7 @@ def _bounded(value: Any) -> Any:
 
 
 def _size(data: Object) -> int:
-    """Return the bytes of data as JSON, with the signs that Go escapes escaped."""
+    """Return the bytes of data as JSON in which the characters that Go escapes are escaped."""
     text = json.dumps(data)
     return len(text) + 5 * sum(map(text.count, "<>&"))
 

@@ -1,8 +1,7 @@
-"""How a device of a claim is shared, as its record says it: the strategy's name, and its settings.
+"""Describes from a record how a claim's device is shared: the strategy's name and settings. Pure.
 
-In: a record and one of its devices. Out: what `dra-driver status` shows on the node (admin/status),
-and what the claim's own status says in the cluster (claims/report/claim_status.py): the same words
-for both. Pure.
+In: a record and one of its devices. Out: the words that `dra-driver status` shows on the node
+(admin/status) and that the claim's own status has in the cluster (claims/report/claim_status.py).
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,18 +12,18 @@ from dra_driver.sharing.base import EXCLUSIVE
 from dra_driver.sharing.steps import Description, SharingStep, UseShares
 
 ADMIN_ACCESS = "AdminAccess"
-"""What devices with admin access have in the place of a strategy: they are never changed."""
+"""Stands in place of a strategy for devices with admin access, which are never changed."""
 
 
 def strategy_of(record: ClaimRecord, device: DeviceRecord) -> str:
-    """Return the name of how a device is shared."""
+    """Return the name of the strategy by which a device is shared."""
     if device.admin_access:
         return ADMIN_ACCESS
     return next((step.name for step in _steps_of(record, device)), EXCLUSIVE)
 
 
 def description_of(record: ClaimRecord, device: DeviceRecord) -> Description:
-    """Return what a device's containers are given."""
+    """Return the sharing settings that a device's containers get."""
     key = device.device.key
     parts = [step.describe(key) for step in _steps_of(record, device)] if key else []
     settings: dict[str, object] = {}
@@ -38,10 +37,10 @@ def description_of(record: ClaimRecord, device: DeviceRecord) -> Description:
 
 
 def memory_limit(record: ClaimRecord, devices: Iterable[DeviceRecord]) -> int | None:
-    """Return the MiB that a claim may have of a GPU or MIG device; None if nothing limits it.
+    """Return the MiB that a claim may use of a GPU or MIG device; None if nothing limits it.
 
-    `devices` are all that it has there. Those under one step, as shares that add up, are limited
-    together: each is described with the limit of all.
+    `devices` are all that the claim has there. Devices under one step, such as shares that add up,
+    have one limit together, and each of them is described with it.
     """
     limits: dict[int, int] = {}
     for device in devices:

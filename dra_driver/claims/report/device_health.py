@@ -1,11 +1,11 @@
-"""How the devices of claims are doing, for those who tell it: one word, one reason. Pure.
+"""Computes the health of the devices of claims, as one word and one reason. Pure.
 
-In: a device as a claim's record has it, the latest look, and what is wrong by GPU. Out: whether it
-is well, and what is wrong in a sentence; the same as entries for the kubelet, and as a condition of
-the claim's status. Rules: a MIG device has what is wrong with the whole GPU or with its own
-instance, and no more, and may be gone from a GPU that is well; a warning leaves a device well, and
-a remark, which any of its users can cause, is not told; what a look could not find out is unknown,
-unless it was known to be wrong before. How taints are set changes nothing here.
+In: a device in a claim's record, the latest look, and what is wrong with each GPU. Out: whether the
+device is well, and a sentence about what is wrong; the same as entries for the kubelet, and as a
+condition in the claim's status. Rules: a MIG device is affected only by what is wrong with the
+whole GPU or its own instance, and it may be gone from a healthy GPU. A warning leaves a device
+well. A remark is not reported, because any user of the device can cause it. What a look cannot find
+out is unknown, unless the device was unhealthy before. Settings of taints change nothing here.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,15 +21,15 @@ from dra_driver.devices.health.findings import Severity
 from dra_driver.devices.model import Inventory
 
 MOST_BYTES = 1024
-"""Of a message: what the kubelet passes on (pkg/kubelet/cm/dra/manager.go)."""
+"""The longest message that the kubelet passes on (pkg/kubelet/cm/dra/manager.go)."""
 
 HEALTHY = "Healthy"
-"""The type of the condition. Kubernetes itself names one type only, `Ready`, for a device that is
-set up as it was asked for; whether it then works is another question."""
+"""The type of the condition. Kubernetes itself names only one type, `Ready`, for a device that is
+set up as requested; whether it then works is another question."""
 
 
 class Wellness(IntEnum):
-    """Whether a device does what it is there for, from the best to the worst."""
+    """Whether a device works, from the best case to the worst."""
 
     WELL = 0
     UNKNOWN = 1
@@ -50,11 +50,11 @@ class DeviceHealth(Struct, frozen=True, kw_only=True):
 WELL = DeviceHealth(wellness=Wellness.WELL, reason="Well")
 
 Judge = Callable[[ClaimRecord, Device], DeviceHealth]
-"""Says how a device of a claim is doing."""
+"""Returns the health of a device of a claim."""
 
 
 class Reported(Struct, frozen=True, kw_only=True):
-    """How a device is doing, by the name under which the kubelet knows it."""
+    """The health of a device, by the name under which the kubelet knows it."""
 
     pool: str
     device: str
@@ -69,8 +69,8 @@ def health_of(
 ) -> DeviceHealth:
     """Return how a device is doing, by the latest look.
 
-    `conditions` are by UUID of the GPU, the gravest first; `is_gone` tells whether a MIG device is
-    not there any more (devices/health/presence.py).
+    `conditions` are keyed by the GPU's UUID, the gravest first; `is_gone` tells whether a MIG
+    device no longer exists (devices/health/presence.py).
     """
     wrong = [
         ill
@@ -93,7 +93,7 @@ def health_of(
 
 
 def concerns(told: GpuCondition, device: Device) -> bool:
-    """Tell whether a claim's device has what was noticed: of a MIG device only that one does."""
+    """Tell whether a GPU's condition affects a device; that of an instance affects only it."""
     if told.instance is None:
         return True
     ids = device.base.instance if isinstance(device.base, Mig) else None
@@ -101,9 +101,9 @@ def concerns(told: GpuCondition, device: Device) -> bool:
 
 
 def reported(records: Iterable[ClaimRecord], judge: Judge) -> tuple[Reported, ...]:
-    """Return how the devices of claims are doing, each once, in a fixed order.
+    """Return the health of the devices of claims, each device once, in a fixed order.
 
-    Several claims can have one device: shares by capacity have its name, and so has admin access.
+    Several claims can have one device, by shares of its capacity or admin access; the worst counts.
     """
     worst: dict[tuple[str, str], DeviceHealth] = {}
     for record in records:
@@ -117,7 +117,7 @@ def reported(records: Iterable[ClaimRecord], judge: Judge) -> tuple[Reported, ..
 
 
 def conditions(judge: Judge) -> Conditions:
-    """Return what says of a device of a prepared claim that it is set up, and how it is doing."""
+    """Return what gives a device's conditions: that it is set up, and how it is doing."""
 
     def of(record: ClaimRecord, device: DeviceRecord) -> Sequence[Condition]:
         return (*prepared(record, device), condition(judge(record, device.device)))
@@ -126,7 +126,7 @@ def conditions(judge: Judge) -> Conditions:
 
 
 def condition(health: DeviceHealth) -> Condition:
-    """Return it as a condition of the device in the claim's status."""
+    """Return a device's health as a condition in the claim's status."""
     is_well = {Wellness.WELL: True, Wellness.SICK: False, Wellness.UNKNOWN: None}
     return Condition(
         type=HEALTHY,
@@ -137,7 +137,7 @@ def condition(health: DeviceHealth) -> Condition:
 
 
 def _destroyed(device: Mig, ids: MigIds, wrong: Iterable[GpuCondition]) -> DeviceHealth:
-    """Return it of a MIG device that is gone; what is wrong with its GPU is told beside it."""
+    """Return the health of a MIG device that is gone, including what is wrong with its GPU."""
     gone = (
         f"{ids.uuid} ({device.profile} of {device.gpu}) no longer exists: its GPU was "
         "reset, or something destroyed it; delete the pods that have it, so that they get a new "
@@ -154,7 +154,7 @@ def _destroyed(device: Mig, ids: MigIds, wrong: Iterable[GpuCondition]) -> Devic
 def _ailing(wellness: Wellness, wrong: Iterable[GpuCondition]) -> DeviceHealth:
     findings = [ill.finding for ill in wrong]
     words = f"{findings[0].cause}-{findings[0].value}".rstrip("-").split("-")
-    # What is wrong with a GPU and with the instance alone can be the same.
+    # A GPU and its instance can have findings with the same text.
     texts = dict.fromkeys(finding.text for finding in findings)
     return DeviceHealth(
         wellness=wellness,
@@ -164,7 +164,7 @@ def _ailing(wellness: Wellness, wrong: Iterable[GpuCondition]) -> DeviceHealth:
 
 
 def _missing(device: Device, inventory: Inventory) -> DeviceHealth:
-    """Return it of a device whose GPU the look did not find, and that was not known to be ill."""
+    """Return the health of a device whose GPU was not found, and that was not known to be sick."""
     sick = "; ".join(f"at index {gpu.index}: {gpu.reason}" for gpu in inventory.sick)
     others = f"NVML cannot describe the GPU {sick}" if sick else "it was removed from the machine"
     return DeviceHealth(
@@ -179,7 +179,7 @@ def _capitalized(text: str) -> str:
 
 
 def _fitting(text: str) -> str:
-    """Return a text that is cut between characters, where it has to be cut."""
+    """Return a text, cut between characters if it is too long."""
     data = text.encode(errors="replace")
     if len(data) <= MOST_BYTES:
         return data.decode()

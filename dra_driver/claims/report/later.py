@@ -1,8 +1,8 @@
-"""Posts Events in a thread of its own, so that no call and no look waits for the API server.
+"""Posts Events on a thread of its own, so that no call and no look waits for the API server.
 
-In: what is to be done. Out: nothing but that it is done; again after a while if the API server was
-away, while what it refuses harms none. What waits is bounded, and done at the driver's end, too. If
-the API server is away then it stays untold, as logs and `dra-driver status` say it anyway.
+In: work to do, in a bounded queue. If the API server cannot be reached, work is repeated after a
+while; what the API server refuses is dropped. At the driver's end, queued work is still tried once.
+An Event that is lost then is not missed: logs and `dra-driver status` have the same facts.
 """
 
 import queue
@@ -23,7 +23,7 @@ Work = Callable[[], None]
 
 
 class Later(Worker):
-    """A thread that does one thing after the other; again in `retry_seconds` without an answer."""
+    """A thread that does work in order, and repeats it after `retry_seconds` without an answer."""
 
     def __init__(self, *, retry_seconds: float = 15.0) -> None:
         super().__init__("later-events")
@@ -31,15 +31,15 @@ class Later(Worker):
         self._waiting: queue.Queue[Work | None] = queue.Queue(MOST_WAITING)
 
     def do(self, work: Work) -> None:
-        """Have something done. Never blocks."""
+        """Queue work. Never blocks: if too much is waiting, the work is dropped."""
         try:
             self._waiting.put_nowait(work)
         except queue.Full:
             log.debug("event not posted", reason="too many wait")
 
     def ring(self) -> None:
-        """Wake the thread, which waits for work."""
-        with suppress(queue.Full):  # then it is awake
+        """Wake the thread if it waits for work."""
+        with suppress(queue.Full):  # then the thread is awake
             self._waiting.put_nowait(None)
 
     def _run(self) -> None:
@@ -56,7 +56,7 @@ class Later(Worker):
                         return
                     continue
                 pause = self._tried(each)
-                if pause is not None:  # the others need not wait for it
+                if pause is not None:  # other work need not wait for it
                     late.append(each)
                     due = monotonic() + pause
             if len(late) > MOST_WAITING:
@@ -64,7 +64,7 @@ class Later(Worker):
                 late = late[-MOST_WAITING:]
 
     def _tried(self, work: Work) -> float | None:
-        """Do something; return after how many seconds to do it again, None for never."""
+        """Do the work; return after how many seconds to repeat it, or None for never."""
         try:
             work()
         except UnavailableError as error:

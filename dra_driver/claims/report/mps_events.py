@@ -2,10 +2,10 @@
 
 That is when their daemon has died, or its server is in FAULT or hangs (mps/daemon/health.py).
 
-In: the supervisor's status files, read every few seconds. Out: an event on the claim, or on every
-claim that has joined a shared domain, one on each pod that has it reserved, and a log line. The
-driver posts them because the supervisor has no access to the API server. What was reported is kept
-in a file beside the status files, so a restarted driver reports the deaths that it missed, and none
+In: the supervisor's status files, read every few seconds. Out: a log line, and an event on the
+claim, or on every claim of a shared domain, and on each pod that has it reserved. The driver posts
+the events because the supervisor has no access to the API server. Reported deaths are kept in a
+file beside the status files, so a restarted driver reports the deaths that it missed, and none
 twice. A daemon that keeps dying is reported once in a while, with the number of deaths. A fault is
 reported once, and again by a restarted driver if it lasts.
 """
@@ -33,17 +33,17 @@ FAULT = "MPSServerFault"
 FILE_NAME = "reported-deaths.json"
 
 _NONE_THERE = 5
-"""How many times rarer it looks while there is no domain."""
+"""How many times longer the pause is while there is no domain."""
 
 BETWEEN_EVENTS = 60.0
-"""Seconds between two events of one reason for one claim."""
+"""Seconds between two events with the same reason for one claim."""
 
 
 class MpsEvents(Worker):
     """A thread that posts events when an MPS daemon dies, or its server is in FAULT.
 
-    It looks at the status files every `look_seconds`, and again after `retry_seconds` when they
-    cannot be read or the API server is out of reach. `folder` is the MPS directory.
+    It reads the status files every `look_seconds`, or after `retry_seconds` if they cannot be read
+    or the API server cannot be reached. `folder` is the MPS directory.
     """
 
     def __init__(  # noqa: PLR0913 (all that an event is made of)
@@ -71,11 +71,11 @@ class MpsEvents(Worker):
         self._told: dict[tuple[DomainId, str], set[str]] = {}
 
     def look(self) -> bool:
-        """Report every death and fault that was not reported yet; return if there is any domain.
+        """Report every death and fault not reported yet; return whether there is any domain.
 
-        What cannot be told of one domain keeps no other from being told of. Raises UnavailableError
-        if the API server did not take an event (the next look tries again), and StateError if the
-        MPS directory, or a file of a domain, cannot be read or written.
+        A failure for one domain does not hold up the others. Raises UnavailableError if the API
+        server did not take an event (the next look tries again), and StateError if the MPS
+        directory, or a file of a domain, cannot be read or written.
         """
         before = self._read_reported() if self._reported is None else self._reported
         listed = sorted(self._domains.list())
@@ -97,7 +97,7 @@ class MpsEvents(Worker):
             self._report(domain, DEATH, status)
             reported[domain] = status.restarts
         if status.state is State.READY:
-            # Fewer than before: the claim was unprepared and prepared again meanwhile.
+            # The number falls if the claim was unprepared and prepared again meanwhile.
             reported[domain] = min(reported[domain], status.restarts)
             self._faulted.discard(domain)
         elif status.state is State.FAULTED and domain not in self._faulted:
@@ -110,7 +110,7 @@ class MpsEvents(Worker):
         while not self._stop.wait(pause):
             problem = ""
             try:
-                # Where there is no daemon none can die: the first of a while may be told of later.
+                # Without a daemon nothing can die: the first one's death may be reported later.
                 pause = self._look_seconds if self.look() else _NONE_THERE * self._look_seconds
             except UnavailableError as error:
                 pause = max(self._retry_seconds, error.retry_after or 0.0)
@@ -126,7 +126,7 @@ class MpsEvents(Worker):
         return at is None or self._clock() >= at + BETWEEN_EVENTS
 
     def _report(self, domain: DomainId, reason: str, status: Status) -> None:
-        """Tell every claim of the domain; those that were told stay so if another cannot be."""
+        """Report to every claim of the domain; a retry skips the claims that got the event."""
         told = self._told.setdefault((domain, reason), set())
 
         def tell(uid: str) -> None:
@@ -142,7 +142,7 @@ class MpsEvents(Worker):
         try:
             record = self._records.peek(uid)
         except VersionError:
-            return  # told by the version that prepared the claim
+            return  # the version that prepared the claim reports it
         if record is None:
             return  # the claim is being unprepared
         if reason == DEATH:

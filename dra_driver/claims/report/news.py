@@ -1,9 +1,9 @@
-"""Tells those beside the calls late which claims were prepared and unprepared.
+"""Tells listeners which claims were prepared and unprepared, when calls leave time for it.
 
-In: each claim when its call has succeeded, and what was given back. Out: the same, for many claims
-at once, when the calls leave time for it. A thread that is woken takes the interpreter from the
-call that woke it. So of many calls in a row the first alone wakes this thread, for a moment: the
-others leave notes. What a claim was in between is not told, and nothing is lost at the end.
+In: a note of each claim whose call has succeeded, and of what was given back. Out: the notes of
+many claims at once. A thread that wakes up takes the interpreter from the call that woke it. So
+only the first of many calls in a row wakes this thread, for a moment; the others leave notes. Only
+the latest state of a claim is passed on, and no note is lost at the driver's end.
 """
 
 import threading
@@ -16,7 +16,7 @@ from dra_driver.host.listeners import Listeners
 from dra_driver.host.worker import Worker
 
 IDLE_SECONDS = 3600.0
-"""For the thread to wait for a first note, which wakes it."""
+"""The longest wait of the thread for a first note, which wakes it."""
 
 
 class _Notes(Struct):
@@ -26,10 +26,10 @@ class _Notes(Struct):
 
 
 class ClaimNews(Worker):
-    """A thread that passes on what calls have noted. Fill the listeners before it starts.
+    """A thread that passes on the notes of calls. Fill the listeners before it starts.
 
     Listeners:
-        changed: claims that are prepared now, and those that were unprepared, also if they are
+        changed: claims that are prepared now, and those that were unprepared, even if they are
             prepared again.
         released: a claim has given something back.
     """
@@ -37,10 +37,10 @@ class ClaimNews(Worker):
     def __init__(
         self, busy: Callable[[], float], *, look_seconds: float = 0.5, longest: float = 3.0
     ) -> None:
-        """Take what says for how many seconds calls should be left alone.
+        """Take `busy`, which returns for how many seconds calls should be left alone.
 
-        Notes are looked for every `look_seconds`, and told beside calls that leave no time for so
-        many seconds.
+        The thread looks for notes every `look_seconds`, and passes them on beside calls if these
+        leave it no time for `longest` seconds.
         """
         super().__init__("claim-news")
         self.changed: Listeners[[Collection[ClaimRef], Collection[ClaimRef]]] = Listeners()
@@ -72,7 +72,7 @@ class ClaimNews(Worker):
         self._wake()
 
     def look(self) -> None:
-        """Pass on what is noted, if calls leave time for it or have not for long."""
+        """Pass on the notes, if calls leave time for it or have left none for long."""
         self._waited += self._look_seconds
         if self._waited >= self._longest or not self._busy():
             self._waited = 0.0

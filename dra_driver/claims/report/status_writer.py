@@ -1,22 +1,22 @@
-"""Writes into each claim's own status which devices it has: a thread beside the kubelet's calls.
+"""Writes into each claim's own status which devices it has, on a thread beside the kubelet's calls.
 
 In: the records of claims, the GPUs, and the claims as the API server has them. Out: their
 `status.devices` (claims/report/claim_status.py), by server-side apply under a field manager of its
-own, so that entries of other drivers stay; where that cannot be, by a merge. No pod waits for it:
-Prepare only rings, and what the API server refuses harms no claim. What it holds already is not
-written again, also not after a restart.
+own, so that entries of other drivers stay; by a merge where an apply is refused. No pod waits for
+it: Prepare only rings, and a refusal by the API server harms no claim. What the API server already
+has is not written again, even after a restart.
 
-What fails for one claim waits for that claim alone: an admission policy may refuse one, a webhook
-may fail for one namespace, and a right may hold in some namespaces only. All wait only if the API
-server does not accept the driver's credentials, or fails for two claims in a row. Who has waited
-longest is next.
+A failure for one claim delays only that claim: an admission policy may refuse one, a webhook may
+fail for one namespace, and a right may hold in some namespaces only. All claims wait only if the
+API server does not accept the driver's credentials, or fails for two claims in a row. The claim
+that has waited longest is next.
 
-What is wrong with devices is told at once. For all else the thread leaves calls alone first: it
-looks at a claim, and asks and writes, when no call has run for a moment, up to a limit.
+What is wrong with devices is written at once. Otherwise the thread gives way to calls: it looks at
+a claim, asks and writes when no call has run for a moment, or when it has waited long enough.
 
-Entries of a claim that was unprepared are taken out if it is still allocated after a while; else
-the API server has dropped them. A process that ends in that while leaves them there, until the
-claim is prepared again or gives its devices back.
+Entries of a claim that was unprepared are removed if it is still allocated after a while; otherwise
+the API server has removed them. If the driver ends in between, they stay until the claim is
+prepared again or gives its devices back.
 """
 
 import math
@@ -69,29 +69,29 @@ _REFUSED = "claim status refused"
 _LATER = "claim status not written yet"
 
 MANAGER = f"{DRIVER_NAME}/dra-driver"
-"""The field manager; there is one for the drivers of all nodes, as a claim is on one at a time."""
+"""The field manager, the same on all nodes, because a claim is on one node at a time."""
 
 _ALLOCATION = "status.allocation"
-"""The field that the API server names when it takes an applied status for a change of it."""
+"""The field that the API server names when it mistakes an applied status for a change of it."""
 
-# Seconds. Records that nobody has told of are looked at once in a period; they are read from disk.
+# Seconds between two looks at all records, which are read from disk.
 _PERIOD = 30.0
 
 GIVES_WAY = 5.0
-"""Seconds for which all the claims of a look together wait for calls, each for its part of them."""
+"""Seconds for which a look gives way to calls in all, divided equally among its claims."""
 
 WITHDRAW_AFTER = 10.0
-"""Seconds from a claim's unprepare on: until then most are deallocated or deleted."""
+"""Seconds after a claim's unprepare; by then most claims are deallocated or deleted."""
 
 FIRST_RETRY = 1.0
 _LONGEST_RETRY = 60.0
-"""Seconds after the API server failed, for a claim or for all."""
+"""Seconds after a failure of the API server, for one claim or for all."""
 
 _STALE_RETRY = 1.0
-"""Seconds after somebody changed the claim at the same time."""
+"""Seconds after somebody else changed the claim at the same time."""
 
 REFUSED_RETRY = 600.0
-"""Seconds for a claim, after a refusal, as rights may be granted and policies changed later."""
+"""Seconds for a claim after a refusal, since rights may be granted and policies changed later."""
 
 _REQUEST_TIMEOUT = 10.0
 
@@ -99,8 +99,8 @@ _REQUEST_TIMEOUT = 10.0
 class _Told(Struct, kw_only=True):
     """What is known of the status of one claim.
 
-    `entries` is what the API server has of this driver, None while that is not known; `due` is when
-    there may be a next request, and `said` of which refusal the log has told.
+    `entries` are this driver's entries at the API server; None while they are not known. `due` is
+    the earliest time of the next request, and `said` is the refusal that was logged last.
     """
 
     ref: ClaimRef
@@ -114,10 +114,10 @@ class _Told(Struct, kw_only=True):
 class StatusWriter(Worker):
     """A thread that keeps the status of this node's claims. `clock` is monotonic, in seconds.
 
-    `conditions` says how a device is; callers ring at each change. `busy` says for how many
-    seconds at least calls should be left alone. `may_begin` waits so many seconds for what
-    conditions need, and says whether it is there: a writer that did not would take back what its
-    predecessor has written. If it is not `on`, nothing is asked or written.
+    `conditions` returns a device's conditions; callers ring when they change. `busy` returns for
+    how many seconds calls should be left alone. `may_begin` waits up to the given seconds for what
+    conditions need, and returns whether it is there; without that the writer would take back what
+    its predecessor wrote. If it is not `on`, nothing is asked or written.
     """
 
     def __init__(  # noqa: PLR0913 (all that a status is made of)
@@ -161,7 +161,7 @@ class StatusWriter(Worker):
             super().start()
 
     def ring(self) -> None:
-        """Have the thread look at all claims at once: something is the matter with devices."""
+        """Have the thread look at all claims at once: the health of devices has changed."""
         with self._lock:
             self._is_urgent = True
         super().ring()
@@ -175,7 +175,7 @@ class StatusWriter(Worker):
         super().ring()
 
     def look(self, claims: Collection[ClaimUid] | None = None) -> None:
-        """Write what is not as it should be of these claims, or of all, as far as it is time to.
+        """Write what has changed of these claims, or of all claims, if it is time to.
 
         Raises StateError.
         """
@@ -191,7 +191,7 @@ class StatusWriter(Worker):
         try:
             record = self._claims.records.peek(uid)
         except DriverError:
-            return  # those who read all records say so
+            return  # code that reads all records reports it
         told = self._told.get(uid)
         if record is None or record.state is RecordState.RELEASED:
             if told is not None:
@@ -213,7 +213,7 @@ class StatusWriter(Worker):
         return told.due if told else 0.0
 
     def _give_way(self, until: float) -> None:
-        """Wait for calls to leave time, unless something is urgent."""
+        """Wait until calls leave time, unless something is urgent."""
         while (left := until - self._clock()) > 0 and not self._is_urgent:
             pause = min(left, self._busy())
             if not pause or self._stop.wait(pause):
@@ -241,7 +241,7 @@ class StatusWriter(Worker):
         return changed if changed and not is_urgent and self._clock() < self._next else None
 
     def _attempt(self, told: _Told, work: Callable[[], None]) -> None:
-        """Do something about one claim, if it is time to; note when to try again."""
+        """Do something for one claim if it is time to; note when to try again."""
         due = max(told.due, self._paused_until)
         if self._clock() >= due and not self._stop.is_set():
             due = self._tried(told, work)
@@ -281,18 +281,18 @@ class StatusWriter(Worker):
         return told.due if told.due > now else math.inf
 
     def _say_of(self, told: _Told, event: str, error: DriverError) -> None:
-        """Log once what keeps one claim from being told of, until it is."""
+        """Log once why one claim's status is not written, until it is."""
         if told.said != event:
             log.warning(event, claim=str(told.ref), reason=str(error))
         told.said = event
 
     def _pause(self, event: str, error: DriverError, least: float = 0.0) -> None:
-        """Leave all claims alone for a while, at least for so many seconds."""
+        """Leave all claims alone for a while, for at least `least` seconds."""
         self._paused_until = self._clock() + max(self._backoff.delay(), least)
         self._say(event, str(error))
 
     def _write(self, told: _Told, record: ClaimRecord, wanted: tuple[Entry, ...]) -> None:
-        """Have the API server say this of a prepared claim."""
+        """Write the status of a prepared claim."""
         body = stored_claim(self._api, told.ref, timeout=_REQUEST_TIMEOUT)
         claim = allocated(body)
         if body is not None and claim is not None and has_devices_of(claim, record):
@@ -301,7 +301,7 @@ class StatusWriter(Worker):
             if not are_stored(complete, stored):
                 answer = self._send(applied(told.ref, complete, stored, _now()), body)
                 self._look_at_dropped(is_dropped=not stored_entries(answer))
-        # Of a claim that is gone or has other devices now there is nothing to say.
+        # For a claim that is gone, or has other devices now, there is nothing to write.
         told.entries = wanted
 
     def _look_at_dropped(self, *, is_dropped: bool) -> None:
@@ -314,19 +314,19 @@ class StatusWriter(Worker):
         self._is_dropped = is_dropped
 
     def _withdraw(self, uid: ClaimUid, told: _Told) -> None:
-        """Have the API server say nothing more of a claim that was unprepared."""
+        """Remove this driver's entries from the status of a claim that was unprepared."""
         stored = None
         if told.entries:
             stored = stored_claim(self._api, told.ref, timeout=_REQUEST_TIMEOUT)
         ours = {entry.key for entry in told.entries or ()}
         if stored is not None and any(key_of(entry) in ours for entry in stored_entries(stored)):
-            # Not if it was allocated again in between: then others may have spoken of it.
+            # Bound to this version, because the claim may be allocated again, with new entries.
             version = str(stored["metadata"].get("resourceVersion", ""))
             self._send(applied(told.ref, (), (), _now(), version), stored)
         del self._told[uid]
 
     def _send(self, body: dict[str, Any], stored: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Apply a status to the claim that was found, or merge it where it cannot be applied."""
+        """Apply a status to the claim that was found, or merge it if it cannot be applied."""
         name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
         try:
             return self._api.apply_status(
@@ -350,7 +350,7 @@ class StatusWriter(Worker):
         )
 
     def _say(self, event: str, reason: str) -> None:
-        """Log once what keeps all claims from being told of, until something works."""
+        """Log once why no claim's status can be written, until something works."""
         if self._once.is_new(event):
             log.warning(event, reason=reason)
 

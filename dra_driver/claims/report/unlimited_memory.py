@@ -1,11 +1,11 @@
-"""Tells a claim of limits that do nothing.
+"""Posts Events on claims whose limits have no effect.
 
-Nothing limits how much memory of a GPU it uses that it has a share of; the limit in its config is
-more than the device has; or it asked for a part of a device and has all of it.
+There are three cases: nothing limits the memory that a claim uses of a shared GPU; the limit in its
+config is more than the device has; or it asked for a part of a device and got all of it.
 
-In: the claims that have just been prepared, and their records. Out: an Event with the reason and
-what to do, once while it is prepared: on the pods, where people look, and on the claim, which for
-resource names in limits has a name that nobody knows. It is posted after Prepare has answered.
+In: the claims that have been prepared, and their records. Out: an Event with the reason and what to
+do, once while the claim is prepared. It is posted after Prepare has answered: on the claim, and on
+its pods, where people look who do not know the claim because they wrote resource names in limits.
 """
 
 from functools import partial
@@ -26,7 +26,7 @@ WHOLE = "WholeDeviceAllocated"
 
 
 class UnlimitedMemory:
-    """Has Events posted about prepared claims. For any thread."""
+    """Has Events posted about prepared claims. Methods may be called from any thread."""
 
     def __init__(self, records: RecordStore, events: ClaimEvents, later: Later) -> None:
         self._records = records
@@ -35,12 +35,12 @@ class UnlimitedMemory:
         self._told: set[ClaimUid] = set()
 
     def prepared(self, ref: ClaimRef) -> None:
-        """Say that a claim was prepared, for the first time or again. Never blocks."""
+        """Take note that a claim was prepared, for the first time or again. Never blocks."""
         if ref.uid not in self._told:
             self._later.do(partial(self._tell, ref))
 
     def unprepared(self, ref: ClaimRef) -> None:
-        """Say that a claim was unprepared. Never blocks."""
+        """Take note that a claim was unprepared. Never blocks."""
         self._told.discard(ref.uid)
 
     def _tell(self, ref: ClaimRef) -> None:
@@ -55,7 +55,7 @@ class UnlimitedMemory:
             WHOLE: _whole(record),
         }
         if any(notes.values()):
-            self._told.add(ref.uid)  # before: it may be unprepared meanwhile
+            self._told.add(ref.uid)  # set before posting, as it may be unprepared meanwhile
         told = [about_claim(ref), *(about_pod(ref.namespace, pod) for pod in record.pods)]
         try:
             for reason, note in notes.items():
@@ -69,7 +69,7 @@ class UnlimitedMemory:
 
 
 def _whole(record: ClaimRecord) -> str | None:
-    """Return which devices it has whole and asked for a part of; None if none is."""
+    """Return the requests for a part of a device that got all of it; None if there are none."""
     if not record.asked_parts:
         return None
     return (
@@ -79,7 +79,7 @@ def _whole(record: ClaimRecord) -> str | None:
 
 
 def _too_high(record: ClaimRecord) -> str | None:
-    """Return which limits of MPS are more than the device has; None if none is."""
+    """Return the MPS limits that are more than the device has; None if there are none."""
     limits = [
         f"{asked} MiB for {entry.name}, which has {step.memory_mib(key)} MiB"
         for step in record.steps
@@ -97,7 +97,7 @@ def _too_high(record: ClaimRecord) -> str | None:
 
 
 def _not_limited(record: ClaimRecord) -> str | None:
-    """Return what a claim is to be told; None if something limits the memory of all its shares."""
+    """Return what to tell a claim; None if something limits the memory of all its shares."""
     loose = [step for step in share_steps(record) if step.memory.by is Backend.NOTHING]
     names = [
         entry.name for entry in record.devices if any(step.is_about(entry.device) for step in loose)
