@@ -1,11 +1,11 @@
-"""What a claim was allocated means on this node: devices, and the configs that hold for them.
+"""Translates what a claim was allocated into devices of this node and the configs for them.
 
-The scheduler allocates by name, and a name begins with a minor number (devices/names.py). It is
-turned into a device of this node once, when a claim is prepared; from then on a record has it by
-UUID. The name of a MIG device says a place on a GPU; whether one is there or has to be made is
-looked at later, under a lock (claims/prepare/resolve.py). The name of a share says of how many;
-what that means for its tenant is the division that holds for the device now. A consumed share has
-the name of its device: that it is one, its share id says.
+The scheduler allocates by name, and a name begins with a minor number (devices/names.py). When a
+claim is prepared, the name is translated once into a device of this node; from then on the record
+has the device's UUID. The name of a MIG device means a place on a GPU. Whether a device exists
+there or has to be made is checked later, under a lock (claims/prepare/resolve.py). The name of a
+share says how many shares there are; what that means is up to the division that holds now. A
+consumed share has the name of its device, and differs from it by its share id.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,8 +40,8 @@ _Parsed = GpuName | MigName | VfioName | ShareName
 class Allocation(Struct, frozen=True, kw_only=True):
     """What a claim was allocated, on this node.
 
-    `draft` is the record that it will have, its devices not looked for yet; `gpus` are those that
-    these are on, and `groups` are the results by the config that holds for them.
+    `draft` is the record that the claim will have, with devices that may not exist yet; `gpus` are
+    the devices' GPUs, and `groups` are the results grouped by the config that applies to them.
     """
 
     draft: ClaimRecord
@@ -52,15 +52,15 @@ class Allocation(Struct, frozen=True, kw_only=True):
 def allocation_of(
     claim: Claim, pool: str, inventory: Inventory, divisions: Divisions, boot_id: str
 ) -> Allocation:
-    """Return what a claim was allocated; `pool` is the name of this node's.
+    """Return what a claim was allocated; `pool` is the name of this node's pool.
 
-    Raises ConfigError if a config is wrong or holds for nothing, or a device is of another pool;
-    DeviceError if this node has no such device, or its GPU is left out; TransientError if a device
-    is not there now, and this driver is still looking.
+    Raises ConfigError if a config is wrong or applies to nothing, or a device is of another pool;
+    DeviceError if this node has no such device, or its GPU is excluded; TransientError if a device
+    is missing now, and this driver is still looking for it.
     """
     # Configs first: their authors should not have to wait for hardware to hear of a mistake.
     groups = group_by_config(claim, {got.device: kind_named(got.device) for got in claim.results})
-    # Without a config it is time-slicing, which needs nothing to be set.
+    # Without a config, shares use time-slicing, for which nothing has to be set.
     strategies = {
         result.allocation_id: ShareStrategy.MPS
         if strategy_name(group.config) == ShareStrategy.MPS
@@ -97,7 +97,7 @@ def allocation_of(
 
 
 def kind_named(name: str) -> DeviceKind:
-    """Return the kind of a device from its name, which needs no GPU to answer."""
+    """Return the kind of a device from its name alone."""
     return _kind(parse_device_name(name))
 
 
@@ -108,7 +108,7 @@ def _kind(name: _Parsed | None) -> DeviceKind:
         case VfioName():
             return DeviceKind.VFIO
         case GpuName() | ShareName() | None:
-            return DeviceKind.GPU  # no such name is found later
+            return DeviceKind.GPU  # an unknown name is reported later
 
 
 def allocated_devices(
@@ -118,10 +118,10 @@ def allocated_devices(
     divisions: Divisions,
     strategies: Mapping[str, ShareStrategy],
 ) -> dict[str, Device]:
-    """Return every allocated device by allocation id, none of them looked for yet.
+    """Return every allocated device by allocation id, without looking whether it exists.
 
-    `strategies` are those of consumed shares, by allocation id; time-slicing for others. Raises
-    as `allocation_of`.
+    `strategies` are those of consumed shares, by allocation id; others time-slice. Raises as
+    `allocation_of` does.
     """
     devices: dict[str, Device] = {}
     for result in results:
@@ -145,7 +145,7 @@ def allocated_devices(
 
 
 def consumed(device: Device, result: Result, strategy: ShareStrategy) -> Device:
-    """Return a device, or what a claim consumes of it if it was allocated with a share id."""
+    """Return a device, or the part that a claim consumes if it was allocated with a share id."""
     if result.share_id is None or result.admin_access:
         return device
     if device.share is not None:
@@ -178,7 +178,7 @@ def _device(
     device = Device(base=base)
     if isinstance(parsed, ShareName):
         device = Device(base=base, share=_share(name, parsed, divisions.of(base)))
-    # The readable part too: with another card in its place the number means another shape.
+    # The whole name must match: if the card was replaced, its minor number may mean another device.
     return device if name_of(gpu, device) == name else None
 
 
@@ -193,7 +193,7 @@ def _passthrough(name: VfioName, inventory: Inventory) -> Device | None:
 
 
 def _excluded(name: _Parsed | None, inventory: Inventory) -> ExcludedGpu | None:
-    """Return the GPU behind a name if it is left out."""
+    """Return the GPU that a name refers to if it is excluded."""
     of = name.of if isinstance(name, ShareName) else name
     if of is None or isinstance(of, VfioName):
         return None
@@ -222,7 +222,7 @@ def _share(name: str, parsed: ShareName, division: Division | None) -> EqualShar
 
 
 def recorded_gpus(devices: Iterable[DeviceRecord], inventory: Inventory) -> dict[GpuUuid, Gpu]:
-    """Return the GPUs that a record is about, wherever their minor numbers are now.
+    """Return the GPUs in a record by UUID, whatever their minor numbers are now.
 
     Raises DeviceError if one is gone, TransientError while this driver is still looking for it.
     """
@@ -246,7 +246,7 @@ def _absent(what: str, kind: DeviceKind, inventory: Inventory) -> DriverError:
     if inventory.sick:
         reasons = "; ".join(f"GPU {sick.index}: {sick.reason}" for sick in inventory.sick)
         if all(sick.is_lost for sick in inventory.sick):
-            # Whichever of them it is, if any: it does not come back while this call waits.
+            # Whichever of them it is, if any, it does not come back while this call waits.
             return DeviceError(
                 f"{what} is lost ({reasons}); once the GPU is back, the pod starts by itself; to "
                 "run it elsewhere, delete the pod and its claim"

@@ -1,17 +1,16 @@
-"""What is taken back, now or later: of a claim that ends, and of what could not be taken back then.
+"""Takes back what a claim has when it ends, and later what could not be taken back then.
 
-What hardware refuses to take back is a pending cleanup: it stays in the claim's record, and its
-GPUs stay marked, so that the next caller finds it. It is tried again by
-claims/reconcile/reconciler.py and by the next claim that gets the GPU, and it keeps no pod from
-ending but one whose processes still use the device, and that for some minutes only: the process may
-be no pod's. Sharing is undone before the devices under it are unmade. A disk on which nothing can
-be written keeps nobody either: what is on it names more than is left to do, and to undo is harmless
-when it is repeated.
+What the hardware refuses to take back is a pending cleanup: it stays in the claim's record, and its
+GPUs stay marked, so that the next caller finds it. claims/reconcile/reconciler.py tries it again,
+and so does the next claim that gets the GPU. It keeps a pod from ending only if a process still
+uses the device, and only for some minutes, as the process may not be the pod's. Sharing is undone
+before the devices under it are destroyed. A disk that cannot be written does not stop this: its
+records then name more than is left to undo, and it does no harm to undo something twice.
 
     released -> end -> undo -> unspecify -> forget -> unmark
 
-Callers hold the lock of the claim and of the GPUs it touches, but for `begin_release` and `end`,
-which wait for daemons before.
+Callers hold the locks of the claim and of the GPUs it touches. Before that, `begin_release` and
+`end` wait for daemons without the GPUs' locks.
 """
 
 import time
@@ -36,8 +35,8 @@ log = structlog.get_logger()
 class Cleanup:
     """Takes back what claims of this node have, had or left.
 
-    `on_failed` is told the name of what could not be undone, each time, and `step` that of each
-    step that is done.
+    `on_failed` is called with the name of each step that could not be undone, at each attempt, and
+    `step` with the name of each step that is done.
     """
 
     def __init__(
@@ -62,12 +61,12 @@ class Cleanup:
     # What a claim has done
 
     def begin_release(self, record: ClaimRecord, *, deadline: float) -> bool:
-        """Have a claim's daemons end before `release`; tell whether all have. Raises StateError."""
+        """End a claim's daemons before `release`; tell whether all ended. Raises StateError."""
         self._note_release(record)
         return self.end(record, deadline)
 
     def release(self, record: ClaimRecord, *, deadline: float) -> tuple[PendingCleanup, ...]:
-        """Take back everything of a claim; return what hardware refuses to, which its record keeps.
+        """Take back all of a claim; return what the hardware refuses, which stays in its record.
 
         Raises StateError, with nothing undone, on a read-only disk; a full one is no obstacle.
         """
@@ -77,7 +76,7 @@ class Cleanup:
         return self._forget(record, left)
 
     def _note_release(self, record: ClaimRecord) -> None:
-        # What is half undone is not prepared, and must not be taken for that.
+        # A claim that is half undone must not count as prepared.
         if record.state is not RecordState.RELEASED:
             self._records.note_release(record.ref.uid)
 
@@ -87,16 +86,16 @@ class Cleanup:
         return self._steps.end([*record.steps, *owed], deadline)
 
     def _undo(self, record: ClaimRecord, deadline: float) -> tuple[PendingCleanup, ...]:
-        """Undo all that a record names, pending cleanups too; return what could not be.
+        """Undo all steps in a record, pending ones too; return those that could not be undone.
 
-        Steps of the record go before pending ones, which may be about the same GPU and are older;
-        sharing goes before the devices that are shared.
+        The record's own steps go before pending ones, which are older and may be about the same
+        GPU. Sharing goes before the devices that are shared.
         """
         here = self._holdings.is_of_this_boot(record)
         owed = [cleanup.of for cleanup in reversed(record.pending)]
         left: tuple[PendingCleanup, ...] = ()
         for kind in (sharing_steps, mig_steps):
-            # A reboot undid settings and devices, and the GPU may be another claim's by now.
+            # A reboot undid settings and devices, and another claim may have the GPU by now.
             mine = [step for step in kind(record.steps) if here or step.outlives_reboot]
             left += self._undone(mine, left, deadline)
             for step in kind(owed):
@@ -107,9 +106,9 @@ class Cleanup:
     def _forget(
         self, record: ClaimRecord, left: Sequence[PendingCleanup]
     ) -> tuple[PendingCleanup, ...]:
-        """Reduce a released record to its pending cleanups, and delete its spec; return them.
+        """Delete a released record's spec, and reduce the record to pending cleanups; return them.
 
-        A record without any is deleted. Raises StateError if it cannot be.
+        A record without any is deleted. Raises StateError if it cannot be deleted.
         """
         left = self._dated(record, left)
         self._say_new(record, left)
@@ -119,7 +118,7 @@ class Cleanup:
             reduced = replace(
                 record,
                 state=RecordState.RELEASED,
-                # Whatever boot it was done in, what is left of it is there in this one.
+                # What is left is there in this boot, in whichever boot it was done.
                 boot_id=self._holdings.boot_id,
                 steps=(),
                 pending=tuple(left),
@@ -141,9 +140,9 @@ class Cleanup:
         deadline: float,
         gpus: Collection[GpuUuid] | None = None,
     ) -> tuple[PendingCleanup, ...]:
-        """Retry cleanups that change nothing a claim has, on `gpus` or on all; return what is left.
+        """Retry cleanups on `gpus`, or all, that change nothing a claim has; return what is left.
 
-        Raises StateError if a record of which nothing is left cannot be deleted.
+        Raises StateError if a record with nothing left to undo cannot be deleted.
         """
         todo = [
             cleanup
@@ -164,10 +163,10 @@ class Cleanup:
         return left
 
     def vacate(self, record: ClaimRecord, wanted: ClaimRecord, *, deadline: float) -> None:
-        """Take back what a claim has left on GPUs that another one is about to use.
+        """Take back what a claim has left on GPUs that another claim is about to use.
 
-        A setting that cannot be reset does not keep the other one away. Raises TransientError if
-        something is there that nobody can share a GPU with, StateError if the disk refused.
+        A setting that cannot be reset does not keep the other claim away. Raises TransientError if
+        something is left that excludes all other use of a GPU, StateError if the disk refused.
         """
         if self._holdings.is_of_this_boot(record):
             left = self.settle(record, deadline=deadline, gpus=wanted.held_gpus)
@@ -176,7 +175,7 @@ class Cleanup:
         self.check_free(left, wanted)
 
     def check_free(self, pending: Iterable[PendingCleanup], wanted: ClaimRecord) -> None:
-        """Raise TransientError if a pending cleanup keeps what a record wants from being used."""
+        """Raise TransientError if a pending cleanup excludes the use of what a record wants."""
         for cleanup in pending:
             step = cleanup.of
             if step.excludes and overlap(step.devices, wanted.held):
@@ -188,8 +187,8 @@ class Cleanup:
     def keeps_pod(self, cleanup: PendingCleanup, longest: float) -> bool:
         """Tell whether a pod has to stay until a cleanup is done: a process still uses its device.
 
-        What hardware refuses for good, or cannot be asked for now, keeps nobody; and nothing keeps
-        anybody for more than `longest` seconds, as NVML calls any open handle a process.
+        It need not stay for what the hardware refuses for good or cannot be asked for now. It stays
+        for at most `longest` seconds in all, because NVML counts any open handle as a process.
         """
         if not isinstance(cleanup.of, MakeMigDevices):
             return False
@@ -204,7 +203,7 @@ class Cleanup:
         return Counter(cleanup.of.name for record in records for cleanup in record.pending)
 
     def lapse(self, record: ClaimRecord, *, deadline: float) -> bool:
-        """Take back what of a claim has outlived a reboot; return whether all of it is gone.
+        """Take back what outlived a reboot of a claim; return whether all of it is gone.
 
         The record stays: the kubelet prepares the claim again or unprepares it.
         """
@@ -221,13 +220,13 @@ class Cleanup:
     def _undone(
         self, steps: Sequence[ClaimStep], left: Sequence[PendingCleanup], deadline: float
     ) -> tuple[PendingCleanup, ...]:
-        """Undo steps, but none whose devices are still shared; return what is left of them.
+        """Undo steps except those whose devices are still shared; return those that are left.
 
-        `left` is what could not be undone before: nothing is destroyed below its users.
+        `left` are the steps that could not be undone before; devices that these use stay.
         """
         users = {id(step): _user_of(step, left) for step in mig_steps(steps)}
         kept = [
-            # Our own daemon, no process of the pod: no reason for the pod to stay.
+            # The user is this driver's own daemon, not the pod's process, so the pod need not stay.
             PendingCleanup(of=step, reason=user.reason)
             for step in steps
             if (user := users.get(id(step))) is not None
@@ -246,10 +245,10 @@ class Cleanup:
         )
 
     def _is_in_use(self, cleanup: PendingCleanup, record: ClaimRecord) -> bool:
-        """Tell whether doing a cleanup would change what a claim has."""
+        """Tell whether doing a cleanup would change something that a claim has."""
         step = cleanup.of
         if step.excludes:
-            return False  # nobody has it before it is gone
+            return False  # no claim can have it before it is undone
         if record.state is not RecordState.RELEASED and overlap(step.devices, record.held):
             return True
         return self._holdings.holds_any(step.gpus, step.devices, but=record.ref.uid)
@@ -257,7 +256,7 @@ class Cleanup:
     def _dated(
         self, record: ClaimRecord, left: Sequence[PendingCleanup]
     ) -> tuple[PendingCleanup, ...]:
-        """Return what is left, with when each was first seen: by the record, or now."""
+        """Return the cleanups with the time when each was first seen: as in the record, or now."""
         now = time.time()  # noqa: TID251 (records tell drivers of later)
 
         def since(cleanup: PendingCleanup) -> float:
@@ -267,7 +266,7 @@ class Cleanup:
         return tuple(replace(cleanup, since=since(cleanup)) for cleanup in left)
 
     def _rewrite(self, record: ClaimRecord) -> None:
-        """Write a record of which less is left to undo; the longer one is right as well."""
+        """Write a record with less left to undo. If it fails, the longer record is valid too."""
         try:
             self._records.write(record)
         except StateError as error:
@@ -293,7 +292,7 @@ class Cleanup:
 
 
 def _user_of(step: ClaimStep, left: Iterable[PendingCleanup]) -> PendingCleanup | None:
-    """Return what still shares the devices of a step, if anything does."""
+    """Return the pending cleanup that still shares the devices of a step, if there is one."""
     for cleanup in left:
         is_sharing = not isinstance(cleanup.of, MigStep)
         if is_sharing and cleanup.of.excludes and overlap(cleanup.of.devices, step.devices):

@@ -1,20 +1,20 @@
-"""What containers are told of their devices: a file for each request, as KEP-5304 has it.
+"""Writes the files that tell containers about their devices, one for each request (KEP-5304).
 
     <directory>/device-metadata/<claim UID>/<request>.json
 
 In: the record of a claim, and its GPUs as they are now. Out: files, written whole or not at all,
-and where containers find them. Form and paths are those of Kubernetes' own library for drivers
-(k8s.io/dynamic-resource-allocation, api/metadata): one JSON object after the other, each of which
-says the same in one version of the API, newest first, so that a reader takes the first that it
-knows. Attributes are those of the device's ResourceSlice, with the UUID of a MIG device that was
-made for the claim, which no slice has.
+and their paths in containers. Format and paths are those of Kubernetes' own library for drivers
+(k8s.io/dynamic-resource-allocation, api/metadata): a sequence of JSON objects, one for each version
+of the API, newest first, with the same content. A reader takes the first version that it knows.
+Attributes are those of the device's ResourceSlice, and the UUID of a MIG device that was made for
+the claim, which no slice has.
 
-A path in a container is made of names that tenants choose. They are checked here, and lead nowhere
-but below one folder within the claim's own containers. On the node files go by the claim's UID, so
-that a claim never meets what one of the same name has left. They are derived:
-claims/prepare/specs.py can write each again, and does where somebody has deleted it. A container
-keeps the file that it was started with, as it is mounted by itself: what is written later has a
-higher generation and is for containers that start later.
+A path in a container is made of names that tenants choose. They are checked here, so that the path
+stays below one folder within the claim's own containers. On the node the folder's name is the
+claim's UID, so that a claim never gets the files of an earlier claim of the same name. The files
+are derived: claims/prepare/specs.py writes them again where they are missing. Each file is mounted
+by itself, so a container keeps the one that it was started with; a file written later has a higher
+generation and is for containers that start later.
 """
 
 import os
@@ -44,18 +44,18 @@ from dra_driver.slices.attributes import Attributes, describe
 log = structlog.get_logger()
 
 VERSIONS = ("v1beta1", "v1alpha1")
-"""Of the API metadata.resource.k8s.io, newest first; both have the same fields."""
+"""Versions of the API metadata.resource.k8s.io, newest first; both have the same fields."""
 
 CONTAINER_FOLDER = "/var/run/kubernetes.io/dra-device-attributes"
-"""Below which containers find the files of all drivers."""
+"""The folder below which containers find the files of all drivers."""
 
 _FILE = f"{DRIVER_NAME}-metadata.json"
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 
 FOLDER = "device-metadata"
-"""Below the driver's directory."""
+"""The folder's name below the driver's directory."""
 
-_FILE_MODE, _FOLDER_MODE = 0o644, 0o755  # containers read it as whatever user
+_FILE_MODE, _FOLDER_MODE = 0o644, 0o755  # containers read it as any user
 _GENERATION = re.compile(rb'"generation": ?([1-9][0-9]{0,8})\b')
 _HEAD = 4096
 
@@ -63,7 +63,7 @@ Object = dict[str, Any]
 
 
 class Document(Struct, frozen=True, kw_only=True):
-    """What is told of the devices of one request; `metadata` lacks the generation."""
+    """The metadata of one request's devices; `metadata` does not have the generation."""
 
     metadata: Mapping[str, str]
     content: Mapping[str, object]
@@ -71,16 +71,16 @@ class Document(Struct, frozen=True, kw_only=True):
     def render(self, generation: int) -> bytes:
         """Return the bytes of a file, an object a line; the same document gives the same bytes."""
         metadata = {**self.metadata, "generation": generation}
-        # What all versions say is encoded once.
+        # The part that all versions share is encoded once.
         said = msgspec.json.encode({"metadata": metadata, **self.content}).decode()[1:]
         group = '{"kind": "DeviceMetadata", "apiVersion": "metadata.resource.k8s.io'
         return "".join(f'{group}/{version}", {said}\n' for version in VERSIONS).encode()
 
 
 def container_paths(record: ClaimRecord) -> dict[str, str]:
-    """Return where containers find the file of each request; none where the record cannot say.
+    """Return the path in containers of each request's file; none if the record has no name for it.
 
-    A claim from a template goes by what its pod calls it: nobody knows its name beforehand.
+    The path of a claim from a template has the pod's name for it, as the claim's own is generated.
     """
     folder = _folder(record)
     if folder is None:
@@ -94,10 +94,10 @@ def documents(
     inventory: Inventory,
     groups: Mapping[GpuUuid, Joined],
 ) -> dict[str, Document]:
-    """Return what is told of each request of a claim, all of whose devices exist.
+    """Return the metadata of each request of a claim, all of whose devices exist.
 
-    `groups` are those that NVLink joins. Raises TransientError while a GPU does not say which MIG
-    profiles it has.
+    `groups` are the GPUs that NVLink joins. Raises TransientError while a GPU does not report its
+    MIG profiles.
     """
     if _folder(record) is None:
         return {}
@@ -123,7 +123,7 @@ def documents(
 
 
 def _folder(record: ClaimRecord) -> str | None:
-    """Return the folder of a claim's files in containers; None: nothing is told of the claim."""
+    """Return the folder of a claim's files in containers; None if the claim gets no files."""
     pod_claim_name, name = record.pod_claim_name, record.ref.name
     if pod_claim_name is None or not _SUBDOMAIN.fullmatch(name) or ".." in name:
         return None
@@ -133,7 +133,7 @@ def _folder(record: ClaimRecord) -> str | None:
 
 
 def _requests(record: ClaimRecord) -> dict[str, list[DeviceRecord]]:
-    """Return the devices of a claim by request, in their order."""
+    """Return the devices of a claim by request, in the claim's order."""
     entries: dict[str, list[DeviceRecord]] = {}
     for entry in record.devices:
         for name in filter(is_label, entry.request_names):
@@ -142,7 +142,7 @@ def _requests(record: ClaimRecord) -> dict[str, list[DeviceRecord]]:
 
 
 def _full_name(request: str, entry: DeviceRecord) -> str:
-    """Return the name of a request with what was chosen of it, as the allocation has it."""
+    """Return the name of a request with the chosen sub-request, as the allocation has it."""
     chosen = entry.subrequest
     return f"{request}/{chosen}" if chosen is not None and is_label(chosen) else request
 
@@ -161,9 +161,9 @@ def _device(
 
 
 class MetadataFiles:
-    """The files below the driver's directory. Calls for one claim are serialised by the caller.
+    """The files below the driver's directory. Callers make one call at a time for each claim.
 
-    If it is not `is_on`, containers get none; those that are there are deleted all the same.
+    If it is not `is_on`, containers get no files; existing ones are deleted all the same.
     """
 
     def __init__(self, directory: Path, *, is_on: bool = True) -> None:
@@ -172,18 +172,18 @@ class MetadataFiles:
         self.is_on = is_on
 
     def path(self, uid: ClaimUid, request: str) -> str:
-        """Return where the file of a request is. The request's name is a DNS label."""
+        """Return the path of a request's file on the node. The request's name is a DNS label."""
         return f"{self._folder(uid)}/{request}.json"
 
     def _folder(self, uid: ClaimUid) -> str:
         return f"{self._root}/{check_uid(uid)}"
 
     def write(self, uid: ClaimUid, documents: Mapping[str, Document]) -> bool:
-        """Write a claim's files, and a folder for them even if there is none.
+        """Write a claim's files, and a folder for them even if there are none.
 
-        A file that says the same already is left alone. Not synced: a power cut ends all containers
-        that had them. Raises StateError if a file that is not there cannot be written, and returns
-        False if one that is there cannot: it says what it said before.
+        A file with the same content is left alone. Not synced: a power cut ends all containers that
+        had the files. If an existing file cannot be written it stays as it was, and this returns
+        False. Raises StateError if a missing file cannot be written.
         """
         folder = self._folder(uid)
         try:
@@ -199,12 +199,12 @@ class MetadataFiles:
         return all(are_new)
 
     def looks(self, uid: ClaimUid) -> tuple[Look | None, ...]:
-        """Return what tells of a change of a claim's files, as they were written here."""
+        """Return what reveals a change of the claim's files that were written here."""
         folder = self._folder(uid)
         return tuple(look_of(f"{folder}/{name}") for name in self._written.get(uid, ()))
 
     def delete(self, uid: ClaimUid) -> None:
-        """Delete a claim's files; none is fine. Raises StateError if they cannot be deleted."""
+        """Delete a claim's files; missing ones are fine. Raises StateError if it fails."""
         folder = self._folder(uid)
         try:
             _remove(folder, self._written.pop(uid, ()))
@@ -221,18 +221,18 @@ class MetadataFiles:
             raise disk_refused(f"read device metadata {self._root}", error) from error
         uids: set[ClaimUid] = set()
         for name in names:
-            with suppress(ConfigError):  # nothing of a claim's
+            with suppress(ConfigError):  # this is not a claim's folder
                 uids.add(check_uid(name))
         return uids
 
     def complete(self) -> set[ClaimUid]:
-        """Return the claims whose folder has each file written to it. Raises StateError."""
+        """Return the claims whose folder has every file written to it. Raises StateError."""
         return {uid for uid in self.uids() if self._is_complete(uid)}
 
     def _is_complete(self, uid: ClaimUid) -> bool:
         try:
             names = set(os.listdir(self._folder(uid)))
-        except OSError:  # a file in its place, for one: the next writer says what is wrong
+        except OSError:  # for example, a file in its place: the next writer says what is wrong
             return False
         return self._written.get(uid, set()) <= names
 
@@ -256,14 +256,14 @@ class MetadataFiles:
             failed = disk_refused(f"write device metadata {path}", error)
             if stored is None:
                 raise failed from error
-            # Of the same devices, and of an earlier day: no reason to keep a container from them.
+            # The file describes the same devices at an earlier time: containers can start with it.
             log.warning("device metadata left as it was", reason=str(failed))
             return False
         return True
 
 
 def _read(path: str) -> tuple[bytes | None, int]:
-    """Return what a file has, and its permission bits; None for what is no such file."""
+    """Return a file's content and permission bits; None and 0 if it is not a regular file."""
     with suppress(OSError):
         contents = read_whole(path)
         if contents is not None:
@@ -277,7 +277,7 @@ def _generation_of(data: bytes | None) -> int:
 
 
 def _is_folder(path: Name) -> bool:
-    """Tell whether a folder is there, and no link to one."""
+    """Tell whether the path is a folder, and not a link to one."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
@@ -285,7 +285,7 @@ def _is_folder(path: Name) -> bool:
 
 
 def _make_folder(path: str) -> None:
-    """Make a folder, replacing anything else that is there; an existing one stays as it is."""
+    """Make a folder, replacing a file or link that is there; an existing folder stays as it is."""
     try:
         os.mkdir(path)
     except FileExistsError:
@@ -297,7 +297,7 @@ def _make_folder(path: str) -> None:
 
 
 def _remove(path: str, names: Iterable[str] = ()) -> None:
-    """Remove a file, a link or a folder with all that is in it; nothing is fine.
+    """Remove a file, a link, or a folder with its content; a missing one is fine.
 
     A folder that has only files of these names is not listed first.
     """

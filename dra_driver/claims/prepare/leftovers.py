@@ -1,8 +1,8 @@
-"""What a crash has left of claims that have no record: found by its traces, and taken back.
+"""Finds what a crash left of claims without a record, and takes it back.
 
-In: CDI specs, marks and notes on disk, and what lives by itself, as MPS daemons do. Nothing of it
-proves that a claim is there: only a record does (claims/model/record.py). Callers hold the lock of
-the claim, and of the GPUs where something is taken back, but for `end`, which waits for daemons.
+In: CDI specs, marks and notes on disk, and what lives by itself, such as MPS daemons. None of these
+proves that a claim exists: only a record does (claims/model/record.py). Callers hold the locks of
+the claim and of the GPUs where something is taken back, except in `end`, which waits for daemons.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 class Leftovers:
     """What claims without a record have left on this node.
 
-    `on_failed` is told the name of what cannot be taken back, each time.
+    `on_failed` is called with the name of what cannot be taken back, at each attempt.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Leftovers:
         self._on_failed = on_failed
 
     def traced(self) -> set[ClaimUid]:
-        """Return the claims of which anything is there: a record, a file, a mark, or a daemon."""
+        """Return the claims of which anything is there: a record, file, mark, note or daemon."""
         others = self._specs.traced() | self._steps.claims()
         return (
             self._records.uids()
@@ -55,20 +55,20 @@ class Leftovers:
         )
 
     def made_for(self, uid: ClaimUid) -> dict[MigSlot, ClaimUid]:
-        """Return the MIG devices that were made for a claim: their GPUs are locked for `sweep`."""
+        """Return the MIG devices that were made for a claim; `sweep` needs their GPUs' locks."""
         return {slot: owner for slot, owner in self._ownership.made().items() if owner == uid}
 
     def end(self, uid: ClaimUid, *, deadline: float) -> None:
-        """Have the daemons of a claim end that has no record; `sweep` says what has not."""
+        """End the daemons of a claim without a record; `sweep` reports those that did not end."""
         if uid in self._steps.claims():
             log.warning("claim without a record undone", claim_uid=uid)
             self._steps.sweep(uid, deadline)
 
     def sweep(self, uid: ClaimUid, made: Mapping[MigSlot, ClaimUid]) -> bool:
-        """Take back what is there for a claim that has no record; return whether all of it is.
+        """Take back what is there for a claim without a record; return whether all of it is gone.
 
-        `made` are the MIG devices that were made for it; one that is gone by now is fine. No daemon
-        is waited for: `end` comes before.
+        `made` are the MIG devices that were made for it; it is fine if one is gone by now. This
+        waits for no daemon: `end` comes before.
         """
         if made:
             log.warning("mig devices of a claim without a record undone", claim_uid=uid)
@@ -76,7 +76,7 @@ class Leftovers:
         for name, _ in failed:
             self._on_failed(name)
         if failed:
-            return False  # nothing is destroyed below its users
+            return False  # devices in use are not destroyed
         try:
             self._mig.take_away(made)
         except DriverError:
@@ -89,9 +89,9 @@ class Leftovers:
     def vacate(self, uid: ClaimUid, wanted: ClaimRecord) -> None:
         """Take back what a claim without a record may have left where a record wants something.
 
-        A claim of which a whole GPU was given to another one is gone. Of one with another part of
-        the GPU nothing is known; where it is in the way, `MigDevices.make_room` finds it. Raises
-        TransientError if something is still there, StateError if the disk refused.
+        If a whole GPU that the claim had is given to another one, the claim is gone. If only a part
+        of the GPU is wanted, `MigDevices.make_room` removes what is in the way. Raises
+        TransientError if something is still there, StateError if the disk refuses.
         """
         whole = {device.gpu for device in wanted.held if isinstance(device.base, Whole | Vfio)}
         marked = [gpu for gpu in whole if uid in self._ownership.holders(gpu)]
@@ -104,17 +104,17 @@ class Leftovers:
             self._ownership.unmark(gpu, uid)
 
     def forget(self, uid: ClaimUid) -> None:
-        """Delete the files of a claim that is gone and has no whole record. Raises StateError."""
+        """Delete the files of a claim that is gone without a readable record. Raises StateError."""
         self._specs.delete(uid)
         self._records.delete(uid)
         self._ownership.unmark_all(uid)
 
     def delete_halves(self) -> None:
-        """Delete what a killed process was writing into the CDI folder, and notes of old boots."""
+        """Delete CDI files that a killed process did not finish, and notes of former boots."""
         self._specs.files.delete_leftovers()
         self._ownership.forget_other_boots()
 
 
 def gpus_of(made: Iterable[MigSlot]) -> set[GpuUuid]:
-    """Return the GPUs on which MIG devices are."""
+    """Return the GPUs on which the MIG devices are."""
     return {slot.gpu for slot in made}

@@ -1,10 +1,10 @@
-"""MIG devices of claims: found where others made them, else made for the claim, and destroyed.
+"""Finds MIG devices of claims where they exist, else makes them for the claim, and destroys them.
 
-What is made is noted (claims/state/ownership.py) before it is made, so that after a crash nobody
-destroys what another one made, and MIG mode that was turned on here is turned off when the last MIG
-device made here has gone.
+A device is noted (claims/state/ownership.py) before it is made, so that after a crash no device of
+others is destroyed. MIG mode that was turned on here is turned off after the last device made here
+is gone.
 
-All is called with the GPUs locked, but for what only lists.
+Callers hold the GPUs' locks, except to list.
 """
 
 from collections.abc import Mapping
@@ -50,8 +50,8 @@ log = structlog.get_logger()
 class MigDevices:
     """The MIG devices of this node's claims.
 
-    `switches` is told which GPUs were switched to MIG mode, or could not be, and for which claim;
-    `switches_modes` says whether MIG mode may be turned on for a claim, and turned off although
+    `switches` records which GPUs were switched to MIG mode, or could not be, and for which claim.
+    `switches_modes` says whether MIG mode may be turned on for a claim, and turned off even if
     others turned it on.
     """
 
@@ -71,7 +71,7 @@ class MigDevices:
         self._switches = switches
         self.switches_modes = switches_modes
         self._left_on: dict[GpuUuid, str] = {}
-        """Why the mode of a GPU could not be turned off, which was said."""
+        """The last logged reason why each GPU's mode could not be turned off."""
 
     def is_on(self, gpu: GpuUuid) -> bool:
         """Tell whether a GPU is in MIG mode now."""
@@ -82,7 +82,7 @@ class MigDevices:
         return self._ownership.turned_on(gpu)
 
     def find(self, entry: DeviceRecord, place: Mig, gpu: Gpu, uid: ClaimUid) -> Mig:
-        """Return the MIG device that is there, or the place where one is to be made."""
+        """Return the MIG device that exists, or the place where one is to be made."""
         owner = self._ownership.maker(place.slot)
         instance = self._hardware.find(place.slot)
         if entry.admin_access:
@@ -107,7 +107,7 @@ class MigDevices:
         return place
 
     def do(self, step: MigStep) -> tuple[Mig, ...]:
-        """Make MIG devices and return them, MIG mode turned on for the first; or turn it off.
+        """Make MIG devices and return them, with MIG mode on; or turn MIG mode off.
 
         May be repeated. Raises ConflictError if others have MIG devices on a GPU that is to be used
         as a whole, DeviceError if NVML refuses, TransientError if other instances or processes are
@@ -124,10 +124,10 @@ class MigDevices:
                 assert_never(step)
 
     def undo(self, step: MigStep) -> None:
-        """Destroy MIG devices that were made for the claim, and put MIG mode back.
+        """Destroy MIG devices that were made for the claim, and restore MIG mode.
 
-        What is at their places but was made by others stays, and what another claim has a share
-        of goes with that one. The others are destroyed although one cannot be.
+        Devices at their places that others made stay. A device of which another claim has a share
+        stays until that claim ends. If one cannot be destroyed, the others still are.
         """
         match step:
             case MakeMigDevices():
@@ -178,15 +178,15 @@ class MigDevices:
         return now
 
     def given_up(self, uid: ClaimUid) -> None:
-        """Count no more on the claim waiting for MIG devices: its pods have ended."""
+        """Forget that the claim waits for MIG devices, because its pods have ended."""
         self._switches.given_up(uid)
 
     # What claims have left behind
 
     def make_room(self, wanted: ClaimRecord) -> None:
-        """Destroy what was made where a record wants something, for claims without a record.
+        """Destroy what was made for claims without a record at places that a record wants.
 
-        Raises as `take_away`.
+        Raises as `take_away` does.
         """
         orphans = {
             slot: uid
@@ -217,7 +217,7 @@ class MigDevices:
     def tidy(self, gpu: GpuUuid) -> bool:
         """Turn MIG mode off if it was turned on here and nothing made here is left on the GPU.
 
-        What refuses keeps nobody from anything and is tried again; returns whether it is done.
+        A failure blocks nothing and is tried again later. Returns whether nothing is left to do.
         """
         if not self._ownership.turned_on(gpu) or self._ownership.made(gpu):
             return True
@@ -226,7 +226,7 @@ class MigDevices:
         except ConflictError:
             log.info("mig mode left on", gpu=gpu, reason="MIG devices of others are on the GPU")
         except DriverError as error:
-            # Who has it open changes from try to try.
+            # The processes that have it open change from try to try.
             kind = type(error).__name__ if isinstance(error, HeldError) else str(error)
             if self._left_on.get(gpu) != kind:
                 log.warning("mig mode not turned off yet", gpu=gpu, reason=str(error))
@@ -260,7 +260,7 @@ class MigDevices:
         return made
 
     def _check_mode(self, slot: MigSlot) -> bool:
-        """Tell whether a GPU is in MIG mode. Raises DeviceError if it is not, and stays so."""
+        """Tell whether a GPU is in MIG mode. Raises DeviceError if it is off and stays off."""
         if self.is_on(slot.gpu):
             return True
         if not self.switches_modes:
@@ -278,7 +278,7 @@ class MigDevices:
             self._ownership.forget(slot)
 
     def _there(self, slot: MigSlot) -> Device:
-        """Return what of a GPU a place takes; all of it while the GPU does not say."""
+        """Return the part of a GPU that a place takes; all of it if the GPU does not say."""
         return Device(base=self._place(slot) or Whole(gpu=slot.gpu))
 
     def _place(self, slot: MigSlot) -> Mig | None:

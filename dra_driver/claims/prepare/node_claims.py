@@ -1,4 +1,4 @@
-"""All that knows of this node's claims, below the driver's own directory, built once."""
+"""Builds everything that handles this node's claims, once, below the driver's own directory."""
 
 from collections.abc import Callable
 
@@ -18,11 +18,11 @@ from dra_driver.devices.model import InventorySource
 
 
 class NodeClaims:
-    """What knows of this node's claims.
+    """The objects that handle this node's claims.
 
     `switches_modes` says whether MIG modes may be switched for claims, `device_metadata` whether
-    containers get files with metadata of their devices. `on_failed_undo` is told the name of each
-    step that cannot be undone. `tidy` ends what claims share and none of them uses any more; it
+    containers get files with metadata of their devices. `on_failed_undo` is called with the name of
+    each step that cannot be undone. `tidy` ends what claims shared and none uses any more; it
     raises StateError. `step` is called with the name of each step that is done; tests end the
     process there.
     """

@@ -1,14 +1,14 @@
-"""Prepare and unprepare: what the kubelet asks of a claim, and what it is told.
+"""Prepare and unprepare: answers what the kubelet asks about a claim.
 
 In: a claim as the kubelet names it, and how long the kubelet waits. Out: the devices with their CDI
-ids, or an error for the person who reads the pod's events. The kubelet comes back only 60 to 90 s
-after a failure, so whatever may pass is waited for inside the call: an API server that is away, a
-driver that is starting, a GPU whose former claim the kubelet unprepares in a moment.
+ids, or an error for people who read the pod's events. The kubelet comes back only 60 to 90 s after
+a failure. So a call waits for whatever may pass: an API server that cannot be reached, a driver
+that is starting, a GPU whose former claim the kubelet is about to unprepare.
 
-The kubelet repeats Prepare for claims that are in use (after its restart, for a new sandbox): the
+The kubelet repeats Prepare for claims that are in use (after its restart, for a new sandbox). The
 answer is then the same and nothing is touched. Unprepare needs no API server, and a claim that is
-not known is unprepared. Steps on disk and hardware are in claims/prepare/transaction.py and
-claims/prepare/cleanup.py.
+not known counts as unprepared. The steps on disk and hardware are in claims/prepare/transaction.py
+and claims/prepare/cleanup.py.
 """
 
 import threading
@@ -56,10 +56,10 @@ from dra_driver.sharing.steps import Backend, PassThrough
 log = structlog.get_logger()
 
 _UNDO_SECONDS = 2.0
-"""Kept after a call's deadline, to take back what could not be done by then."""
+"""Time kept after a call's deadline, to undo what could not be completed by then."""
 
 _LONGEST_UNDO_SECONDS = 5.0
-"""The most of a call that failed for taking back; its reason should not wait for what is hung."""
+"""The longest undo in a call that failed: hardware that hangs should not delay the reason."""
 
 
 class PrepareTiming(Struct, frozen=True, kw_only=True):
@@ -69,26 +69,26 @@ class PrepareTiming(Struct, frozen=True, kw_only=True):
     """The kubelet ends a call after 45 s."""
 
     margin: float = 1.0
-    """Kept of the caller's time, to answer in."""
+    """Time of the caller that is kept for the answer."""
 
     first_pause: float = 0.05
     longest_pause: float = 1.0
 
     longest_in_use: float = 300.0
-    """For processes that still use a claim's MIG device to keep its pod, over all calls."""
+    """For how long processes that use a claim's MIG device may keep its pod, over all calls."""
 
     read_timeout: float = 10.0
-    """For one answer of the API server: if a connection is dead, the next may not be."""
+    """For one answer of the API server: if a connection is dead, the next one may work."""
 
     repeat_timeout: float = 2.0
-    """For the API server, when the answer is known already."""
+    """For the API server if the answer is already known."""
 
 
 class ClaimPreparer:
-    """Prepares and unprepares claims. Calls may come from many threads, also for the same claim.
+    """Prepares and unprepares claims. Calls may come from many threads, even for the same claim.
 
-    `pool` is the name of this node's pool in its ResourceSlices; deadlines are values of `clock`,
-    in monotonic seconds; `on_release` is called after a claim has given something back.
+    `pool` is the name of this node's pool in its ResourceSlices. Deadlines are values of `clock`,
+    in monotonic seconds. `on_release` is called after a claim has given something back.
     """
 
     def __init__(  # noqa: PLR0913 (the one place where all parts meet)
@@ -120,7 +120,7 @@ class ClaimPreparer:
         self._stopping = False
 
     def stop(self) -> None:
-        """End all waiting: calls that wait now fail, later ones do not wait."""
+        """End all waiting: calls that wait now fail, and later ones do not wait."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -132,7 +132,7 @@ class ClaimPreparer:
             return self._patiently(ref, end)
 
     def unprepare(self, ref: ClaimRef, *, deadline: float) -> None:
-        """Take back what was prepared for the claim; nothing is fine.
+        """Take back what was prepared for the claim; a claim that is not prepared is fine.
 
         Raises ConflictError if other calls for the claim or its GPUs went on until the deadline,
         TransientError if processes still use a MIG device that was made for the claim, and
@@ -157,9 +157,9 @@ class ClaimPreparer:
                 self._release_all(record, end)
 
     def discard(self, record: ClaimRecord, *, deadline: float) -> bool:
-        """Unprepare a claim if its record still is this one; tell whether it was.
+        """Unprepare a claim if its record is still this one; tell whether it was.
 
-        Raises ConflictError and StateError as `unprepare`.
+        Raises ConflictError and StateError as `unprepare` does.
         """
         with self._locks.claim(record.ref.uid, deadline):
             if self._records.read(record.ref.uid) != record:
@@ -188,7 +188,7 @@ class ClaimPreparer:
             pause = min(2 * pause, self._timing.longest_pause)
 
     def _pause(self, seconds: float) -> bool:
-        """Wait; False when there is no time left, or the driver stops."""
+        """Wait; return False if there is no time left, or the driver is stopping."""
         with waiting(), self._changed:
             if seconds > 0:
                 self._changed.wait_for(lambda: self._stopping, seconds)
@@ -208,8 +208,8 @@ class ClaimPreparer:
         while True:
             has_ended = self._claims.cleanup.begin_release(record, deadline=end)
             with self._locks.gpus(record.touched_gpus, end):
-                # The last other claim of a shared domain may have left since, before the lock or
-                # within it: then its end is waited for, too.
+                # The last other claim of a shared domain may have left meanwhile, before the lock
+                # or under it: then this call waits for the domain's end, too.
                 if not has_ended or self._claims.cleanup.end(record, NO_WAIT):
                     left = self._claims.cleanup.release(record, deadline=end)
                     is_ending = any(each.of.lives_by_itself for each in left)
@@ -223,7 +223,7 @@ class ClaimPreparer:
 
     @contextmanager
     def _wanting_no_more(self, uid: ClaimUid) -> Iterator[None]:
-        """Let a Prepare that waits for something give up: the claim's pod is gone."""
+        """Make a Prepare that waits for something give up, because the claim's pod is gone."""
         with self._changed:
             self._unwanted[uid] = self._unwanted.get(uid, 0) + 1
             self._changed.notify_all()
@@ -253,7 +253,7 @@ class ClaimPreparer:
                 pause = min(2 * pause, self._timing.longest_pause)
 
     def _wait(self, uid: ClaimUid, end: float, pause: float, seen: int) -> bool:
-        """Wait until a GPU came free or `pause` is over; False when there is no point in it."""
+        """Wait until a claim is released or `pause` is over; return False if waiting is useless."""
         with waiting(), self._changed:
             left = end - self._clock()
             if left <= 0 or self._is_given_up(uid):
@@ -264,7 +264,7 @@ class ClaimPreparer:
             return not self._is_given_up(uid)
 
     def _is_given_up(self, uid: ClaimUid) -> bool:
-        """Tell whether there is no point in a Prepare: the claim's pod is gone, or we stop."""
+        """Tell whether a Prepare is useless: the claim's pod is gone, or the driver is stopping."""
         return self._stopping or uid in self._unwanted
 
     def _attempt(self, ref: ClaimRef, end: float) -> tuple[DeviceRecord, ...]:
@@ -275,7 +275,7 @@ class ClaimPreparer:
         except DriverError as error:
             if known is None or isinstance(error, ConfigError | NotFoundError | ConflictError):
                 raise
-            # A sandbox is made again while the API server is away: containers need not notice.
+            # A sandbox may be made again while the API server is away: containers need not notice.
             log.warning("claim answered from record", claim=str(ref), reason=str(error))
             return self._again(known, end)
         if known and has_devices_of(claim, known):
@@ -307,14 +307,14 @@ class ClaimPreparer:
         return claim
 
     def _again(self, record: ClaimRecord, end: float) -> tuple[DeviceRecord, ...]:
-        """Answer as before. The CDI spec may be gone: /var/run/cdi does not outlast a reboot."""
+        """Answer as before. The CDI spec may be missing: /var/run/cdi does not survive a reboot."""
         uid = record.ref.uid
         try:
             with self._locks.gpus(record.touched_gpus, end):
                 record = self._claims.transaction.remake(record)
                 self._claims.transaction.restore(record)
         except (DeviceError, TransientError) as error:
-            # What no container starts without may be gone.
+            # Something that containers cannot start without may be missing.
             if not self._claims.specs.files.exists(uid) or _depends_on_steps(record):
                 raise
             log.warning("spec left as it was", claim=str(record.ref), reason=str(error))
@@ -331,7 +331,7 @@ class ClaimPreparer:
         allocation = allocation_of(claim, self._pool, inventory, self._divisions, boot_id)
         draft = allocation.draft
         if former:
-            # Of another boot, broken off by a crash, or of an allocation that is gone.
+            # The former record is of another boot or allocation, or a crash interrupted it.
             draft = replace(draft, pending=self._release(former, end))
             self._claims.cleanup.check_free(draft.pending, draft)
             allocation = replace(allocation, draft=draft)
@@ -360,7 +360,7 @@ class ClaimPreparer:
         return record.devices
 
     def _newer_divisions(self, draft: ClaimRecord) -> str:
-        """Return what to add to a refusal where a newer share config waits for other claims."""
+        """Return what to add to a refusal if a newer share config waits for other claims."""
         shares = [entry for entry in draft.devices if entry.device.share is not None]
         waiting = self._divisions.waiting(entry.device.gpu for entry in shares)
         for entry in shares:
@@ -372,7 +372,7 @@ class ClaimPreparer:
         return ""
 
     def _take_back(self, uid: ClaimUid, end: float) -> None:
-        """Take back what a Prepare that failed has begun; the reconciler does the rest."""
+        """Undo what a failed Prepare has begun; the reconciler does the rest."""
         until = self._clock()
         if not self._is_given_up(uid):  # else Unprepare, or the next start, waits for the rest
             until = min(end + _UNDO_SECONDS, until + _LONGEST_UNDO_SECONDS)
@@ -384,10 +384,10 @@ class ClaimPreparer:
             log.warning("preparation not undone yet", claim_uid=uid, reason=str(error))
 
     def _clear(self, former: Iterable[ClaimUid], draft: ClaimRecord, end: float) -> None:
-        """Have taken back what earlier claims have left on the draft's GPUs."""
+        """Take back what earlier claims have left on the draft's GPUs."""
         for uid in sorted(former):
             try:
-                # Not waited for: the call that has that claim may be waiting for our GPUs.
+                # This does not wait: the call that holds that claim may be waiting for these GPUs.
                 with self._locks.claim(uid, self._clock()):
                     record = self._records.read(uid)
                     if record is None:
@@ -402,7 +402,7 @@ class ClaimPreparer:
                     ) from error
 
     def _is_in_the_way(self, uid: ClaimUid, draft: ClaimRecord) -> bool:
-        """Tell whether a former claim had, or has left, any of what a draft wants."""
+        """Tell whether a former claim had, or has left, something that a draft wants."""
         former = self._records.peek(uid)
         if former is None:
             return True
@@ -443,7 +443,7 @@ def _facts(record: ClaimRecord) -> dict[str, object]:
 
 
 def _depends_on_steps(record: ClaimRecord) -> bool:
-    """Tell whether control groups limit memory of a claim, or a GPU is taken for it."""
+    """Tell whether control groups limit a claim's memory, or a GPU is passed through for it."""
     if any(isinstance(step, PassThrough) for step in record.steps):
         return True
     parts = memory_parts(record)
@@ -451,5 +451,5 @@ def _depends_on_steps(record: ClaimRecord) -> bool:
 
 
 def _asked_pause(error: TransientError) -> float:
-    """Return the seconds that a busy API server asked for."""
+    """Return the seconds that a busy API server asked to wait."""
     return (error.retry_after or 0.0) if isinstance(error, UnavailableError) else 0.0

@@ -1,9 +1,9 @@
-"""Finds the devices of a claim as they are there, and says what is to be done so that all exist.
+"""Finds the devices of a claim, and plans the steps that make those that do not exist yet.
 
-In: what a claim was allocated, or its record. Out: its devices with the instances that are there,
-and the steps that make the others. Whole GPUs are there, but may be in the wrong MIG mode; MIG
-devices are found or made (claims/prepare/mig.py); of a share it is the device that has to exist.
-Devices with admin access are seen, never made, changed or unmade. Callers hold the GPUs' locks.
+In: what a claim was allocated, or its record. Out: its devices with the instances that exist, and
+the steps that make the others. Whole GPUs exist, but may be in the wrong MIG mode; MIG devices are
+found or made (claims/prepare/mig.py); for a share, the device it is part of has to exist. Devices
+with admin access are never made, changed or destroyed. Callers hold the GPUs' locks.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,9 +22,9 @@ from dra_driver.errors import DeviceError, TransientError
 
 
 def resolve(mig: MigDevices, draft: ClaimRecord, gpus: Mapping[GpuUuid, Gpu]) -> ClaimRecord:
-    """Return a draft with what is there of its devices, and the steps that make the rest.
+    """Return a draft with the devices that exist, and the steps that make the rest.
 
-    Changes nothing. Raises DeviceError if one is not there and cannot be made, or is not usable
+    Changes nothing. Raises DeviceError if a device is missing and cannot be made, or cannot be used
     as it is; TransientError if NVML does not answer now, or what is there is about to go.
     """
     uid = draft.ref.uid
@@ -37,7 +37,7 @@ def resolve(mig: MigDevices, draft: ClaimRecord, gpus: Mapping[GpuUuid, Gpu]) ->
 
 
 def with_made(record: ClaimRecord, made: Iterable[Mig]) -> ClaimRecord:
-    """Return a record with the MIG devices that have been made at its places."""
+    """Return a record with the MIG devices that were made at its places."""
     at = {place_of(mig): mig for mig in made}
     devices = tuple(
         _with_base(entry, at.get(entry.device.base, entry.device.base)) for entry in record.devices
@@ -46,10 +46,10 @@ def with_made(record: ClaimRecord, made: Iterable[Mig]) -> ClaimRecord:
 
 
 def remake(mig: MigDevices, record: ClaimRecord) -> ClaimRecord:
-    """Return the record of a prepared claim with its devices as they are; lost ones are made.
+    """Return the record of a prepared claim with its present devices; lost ones are made again.
 
-    Raises DeviceError if one is gone, or a new one cannot take the old one's place;
-    TransientError if NVML does not answer now, or there is no room for it now.
+    Raises DeviceError if a device is gone, or a new one cannot replace it; TransientError if NVML
+    does not answer now, or there is no room for the device now.
     """
     devices = tuple(
         entry if entry.admin_access else _with_base(entry, _remade(mig, entry, record))
@@ -59,7 +59,7 @@ def remake(mig: MigDevices, record: ClaimRecord) -> ClaimRecord:
 
 
 def _found(mig: MigDevices, entry: DeviceRecord, gpu: Gpu, uid: ClaimUid) -> Base:
-    """Return what is there now of a device, or what is to be made."""
+    """Return the device that exists now, or the place where one is to be made."""
     device = entry.device
     match device.base:
         case Whole():
@@ -98,7 +98,7 @@ def _found(mig: MigDevices, entry: DeviceRecord, gpu: Gpu, uid: ClaimUid) -> Bas
 def _to_turn_off(
     mig: MigDevices, entries: Iterable[DeviceRecord], gpus: Mapping[GpuUuid, Gpu]
 ) -> Iterator[TurnMigModeOff]:
-    """Yield the GPUs whose MIG mode is in the way of their use as a whole."""
+    """Yield a step for each GPU that is to be used as a whole and is in MIG mode."""
     whole = {
         entry.device.base: entry
         for entry in entries
@@ -107,7 +107,7 @@ def _to_turn_off(
     for base, entry in whole.items():
         gpu = gpus[base.gpu]
         if gpu.mig is not None and mig.is_on(gpu.uuid):
-            # What we turned on ourselves was off before.
+            # If this driver turned the mode on, it was off before, and undo leaves it off.
             is_ours = mig.turned_on(gpu.uuid)
             if not (is_ours or mig.switches_modes):
                 raise _in_mig_mode(entry, gpu)
@@ -118,7 +118,7 @@ def _remade(mig: MigDevices, entry: DeviceRecord, record: ClaimRecord) -> Base:
     base = entry.device.base
     match base:
         case Whole() | Vfio():
-            return base  # it is there, or the inventory lacks it
+            return base  # otherwise the inventory would not have it
         case Mig():
             return mig.remake(entry, base, record)
         case _:
@@ -134,7 +134,7 @@ def _with_base(entry: DeviceRecord, base: Base) -> DeviceRecord:
 def _to_make(
     entries: Sequence[DeviceRecord], gpus: Iterable[GpuUuid], uid: ClaimUid
 ) -> Iterator[MakeMigDevices]:
-    """Yield for each GPU the MIG devices that have to be made on it."""
+    """Yield a step for each GPU on which MIG devices have to be made."""
     for gpu in gpus:
         places = {
             place_of(entry.device.base): None

@@ -1,8 +1,8 @@
 """The CDI spec of each claim: derived from its record, and written again whenever it is missing.
 
 In: a record. Out: a spec with one CDI device for each device of the claim (cdi/spec.py), kept as a
-file (cdi/store.py); and the files with device metadata that it mounts
-(claims/prepare/device_metadata.py), which are there before it and go after it.
+file (cdi/store.py), and the files with device metadata that it mounts
+(claims/prepare/device_metadata.py). These are written before the spec and deleted after it.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,9 +32,9 @@ _MOUNT_OPTIONS = ("ro", "nosuid", "nodev", "noexec", "bind")
 
 
 class _Known(Struct, frozen=True, kw_only=True):
-    """What an inventory says, and what NVLink joins of it; `seen` is the latest that says so.
+    """An inventory, and the GPUs in it that NVLink joins; `seen` is the latest that is equal.
 
-    Each look makes a new inventory; of equal ones claims keep the first.
+    Each look makes a new inventory; as long as they are equal, claims keep the first.
     """
 
     seen: Inventory
@@ -43,7 +43,7 @@ class _Known(Struct, frozen=True, kw_only=True):
 
 
 _Written = tuple[ClaimRecord, Spec, Inventory, tuple[Look | None, ...]]
-"""What a spec and its files were made of, and by what a change of them is noticed."""
+"""What a spec and its files were made of, and what reveals that they were changed."""
 
 
 class ClaimSpecs:
@@ -70,11 +70,11 @@ class ClaimSpecs:
     def of(self, record: ClaimRecord) -> Spec:
         """Return the spec of a claim, all of whose devices exist.
 
-        Raises DeviceError or TransientError if a device or its files are not there.
+        Raises DeviceError or TransientError if a device or its files are missing.
         """
         gpus = recorded_gpus(record.devices, self._inventory.current())
         added = self._steps.edits(record.steps)
-        # A virtual machine has none of the GPU driver's files, which may not even be there.
+        # A virtual machine gets none of the GPU driver's files, which may not even exist.
         is_for_machine = all(isinstance(entry.device.base, Vfio) for entry in record.devices)
         node = None if is_for_machine else self._edits.look()
 
@@ -84,7 +84,7 @@ class ClaimSpecs:
             key = entry.device.key
             return own if key is None or key not in added else own + added[key]
 
-        # The same device can stand in a claim twice, with admin access and without.
+        # A claim can have the same device twice, with admin access and without.
         devices = {_device_name(record.ref.uid, entry): entry for entry in record.devices}
         mounts = self._mounts(record)
         return Spec(
@@ -96,10 +96,9 @@ class ClaimSpecs:
         )
 
     def _mounts(self, record: ClaimRecord) -> dict[str, tuple[Mount, ...]]:
-        """Return what is mounted of device metadata, by CDI device.
+        """Return the mounts for device metadata, by CDI device.
 
-        A container that gets a request gets all of its devices: its file comes with the first of
-        them.
+        A container that gets a request gets all its devices, so the first of them mounts the file.
         """
         mounts: dict[str, tuple[Mount, ...]] = {}
         paths = container_paths(record) if self._metadata.is_on else {}
@@ -112,10 +111,9 @@ class ClaimSpecs:
         return mounts
 
     def write(self, record: ClaimRecord, spec: Spec) -> None:
-        """Write the device metadata of a claim, then its spec, which mounts that.
+        """Write the device metadata of a claim, then its spec, which mounts the metadata.
 
-        Raises DeviceError or TransientError if a device is not there, StateError if the disk
-        refused.
+        Raises DeviceError or TransientError if a device is missing, StateError if the disk refuses.
         """
         uid, known, is_new = record.ref.uid, self._look(), True
         if self._metadata.is_on:
@@ -132,7 +130,7 @@ class ClaimSpecs:
         return (self.files.look(uid), *self._metadata.looks(uid))
 
     def _look(self) -> "_Known":
-        """Return what is there now; the same object as before where that says the same."""
+        """Return the inventory now; the same object as before if the content is equal."""
         seen, known = self._inventory.current(), self._known
         if known is None or known.seen is not seen:
             if known is not None and known.inventory == seen:
@@ -149,23 +147,23 @@ class ClaimSpecs:
             return
         spec, looks = self.of(record), self._looks(uid)
         written = (record, spec, self._look().inventory, looks)
-        # Of what stands there as it was left here a look is enough: the kubelet asks often.
+        # The kubelet asks often, so for files that are as they were left here a look is enough.
         if None in looks or self._written.get(uid) != written:
             self.write(record, spec)
         else:
-            self._written[uid] = written  # so that nothing of an earlier look at the node is kept
+            self._written[uid] = written  # so that no former inventory is kept
 
     def complete(self) -> set[ClaimUid]:
-        """Return the claims of which everything is there that containers need."""
+        """Return the claims for which all files exist that containers need."""
         uids = set(map(ClaimUid, self.files.uids()))
         return uids & self._metadata.complete() if self._metadata.is_on else uids
 
     def traced(self) -> set[str]:
-        """Return the claims of which any file is there."""
+        """Return the claims for which any file exists."""
         return self.files.uids() | self._metadata.uids()
 
     def delete(self, uid: ClaimUid) -> None:
-        """Delete a claim's spec and what it mounts; what cannot be is left to a reconcile."""
+        """Delete a claim's spec and what it mounts; a later reconcile deletes what is left."""
         self._written.pop(uid, None)
         try:
             self.files.delete(uid)
@@ -175,7 +173,7 @@ class ClaimSpecs:
 
 
 def _device_name(uid: ClaimUid, entry: DeviceRecord) -> str:
-    """Return the name by which the kubelet was told of a device, or the one it has by itself."""
+    """Return the name of a device in its CDI ids, as the kubelet knows it; else the usual name."""
     ours = f"{KIND}="
     told = (cdi_id.removeprefix(ours) for cdi_id in entry.cdi_device_ids if cdi_id.startswith(ours))
     return next(told, claim_device_name(uid, entry.name, entry.share_id))

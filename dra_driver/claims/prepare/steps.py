@@ -1,12 +1,12 @@
 """Carries out the steps of claims: do, ensure, wait, undo.
 
-In: config groups and the devices they are for, or the steps of a record. Out: steps that share the
-devices, what containers get for them, hardware and daemons as the steps say, or as before.
+In: config groups and the devices they are for, or the steps of a record. Out: the steps that share
+the devices, what containers get for them, and hardware and daemons as the steps say, or as before.
 
-Steps stand in one order: those that make devices exist before those that share them. Those about
-the same GPU are done one after the other and undone from behind; those of different GPUs go side by
-side, because eight GPUs should take no longer than one. Callers hold the GPUs' locks, but for
-`wait` and `end`: nobody waits for a daemon with a GPU's lock in hand.
+Steps have one order: those that make devices exist come before those that share them. Steps about
+the same GPU are done one after the other and undone in reverse. Steps about different GPUs run in
+parallel, so that eight GPUs take no longer than one. Callers hold the GPUs' locks, except in `wait`
+and `end`, so that no lock is held while a daemon is waited for.
 """
 
 import math
@@ -42,7 +42,7 @@ from dra_driver.sharing.steps import (
 )
 
 NO_WAIT = -math.inf
-"""A deadline by which nothing is waited for."""
+"""A deadline that has always passed, so that nothing is waited for."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -53,8 +53,8 @@ Failures = list[tuple[ClaimStep, DriverError]]
 class Sharing(Struct, frozen=True, kw_only=True):
     """What shares devices on this node.
 
-    `planners` are the strategies by name, as configs name them; UseShares.name is that of shares.
-    The others carry out the steps of one kind each.
+    `planners` are the strategies by the names that configs use; shares have the name
+    UseShares.name. Each of the others carries out steps of one kind.
     """
 
     planners: Mapping[str, Planner]
@@ -66,7 +66,7 @@ class Sharing(Struct, frozen=True, kw_only=True):
     passthrough: Doer[PassThrough]
 
     def doer(self, step: SharingStep) -> Doer[Any]:
-        """Return what carries a step out."""
+        """Return the object that carries out a step."""
         match step:
             case TimeSlice():
                 return self.time_slices
@@ -85,7 +85,7 @@ class Sharing(Struct, frozen=True, kw_only=True):
 
     @property
     def daemons(self) -> Mapping[str, Doer[Any]]:
-        """What makes something that lives by itself, and can be found without a record."""
+        """The doers whose effects live by themselves, and can be found without a record."""
         return {MpsDomain.name: self.mps_domains, JoinDomain.name: self.memberships}
 
 
@@ -103,12 +103,12 @@ class Steps:
         owed: tuple[SharingStep, ...],
         deadline: float,
     ) -> tuple[SharingStep, ...]:
-        """Return what shares the devices of a record, by the configs that hold for them.
+        """Return the steps that share a record's devices, by the configs that apply to them.
 
-        Devices that are yet to be made are planned for as if they were there: such steps only show
-        whether the configs can be had. `owed` are steps of former claims on the devices that could
-        not be undone yet. Raises ConfigError if a config asks for what these devices or this driver
-        cannot do, DeviceError or TransientError if a GPU does not say how it is set.
+        Devices that are still to be made are planned for as if they existed: such steps only show
+        if the configs are possible. `owed` are steps of former claims on these devices that could
+        not be undone yet. Raises ConfigError if a config asks for something that these devices or
+        this driver cannot do, DeviceError or TransientError if a GPU does not say how it is set.
         """
         entries = {entry.allocation_id: entry for entry in record.devices}
         named: dict[str, list[ConfigGroup]] = {}
@@ -129,7 +129,7 @@ class Steps:
         return tuple(steps)
 
     def edits(self, steps: Sequence[ClaimStep]) -> dict[DeviceKey, Edits]:
-        """Return what containers get for the steps, by the device they use."""
+        """Return the edits that containers get for the steps, by the device that they use."""
         by_key: dict[DeviceKey, Edits] = {}
         for step in sharing_steps(steps):
             for key, edits in self._sharing.doer(step).edits(step).items():
@@ -137,9 +137,9 @@ class Steps:
         return by_key
 
     def do(self, steps: Sequence[ClaimStep], deadline: float) -> list[Mig]:
-        """Bring steps about; return the MIG devices that were made.
+        """Carry out steps; return the MIG devices that were made.
 
-        The first DriverError of any is raised when all others have ended.
+        The first DriverError is raised after all other steps have ended.
         """
 
         def lane(members: Sequence[ClaimStep]) -> list[Mig]:
@@ -154,7 +154,7 @@ class Steps:
         return [mig for each in _all_or_error(_lanes(steps), lane) for mig in each]
 
     def ensure(self, steps: Sequence[ClaimStep]) -> None:
-        """See to it that what was done still is. Raises DeviceError or TransientError."""
+        """Make sure that steps are still in effect. Raises DeviceError or TransientError."""
         try_all(partial(self._sharing.doer(step).ensure, step) for step in sharing_steps(steps))
 
     def wait(
@@ -165,7 +165,7 @@ class Steps:
         _all_or_error(daemons, lambda step: self._sharing.doer(step).wait(step, deadline, given_up))
 
     def end(self, steps: Iterable[ClaimStep], deadline: float) -> bool:
-        """Undo what lives by itself, waiting for its end, and tell whether all has ended.
+        """Undo steps whose effect lives by itself, and wait; tell whether all have ended.
 
         Needs no GPU's lock; `undo` follows.
         """
@@ -173,9 +173,9 @@ class Steps:
         return not _failures(daemons, lambda step: self._undo(step, deadline))
 
     def undo(self, steps: Sequence[ClaimStep], deadline: float) -> Failures:
-        """Take steps back, from behind; return those that could not be, with the reasons.
+        """Undo steps in reverse order; return those that could not be undone, with the reasons.
 
-        What lives by itself is not waited for: that has been done (`end`).
+        The end of what lives by itself is not waited for here, as `end` has done that.
         """
 
         def lane(members: Sequence[ClaimStep]) -> Failures:
@@ -190,11 +190,11 @@ class Steps:
         return [left for each in _all_or_error(_lanes(steps), lane) for left in each]
 
     def claims(self) -> set[str]:
-        """Return the UIDs of claims for which something is there that lives by itself."""
+        """Return the UIDs of claims for which something that lives by itself exists."""
         return {uid for doer in self._sharing.daemons.values() for uid in doer.claims()}
 
     def sweep(self, uid: str, deadline: float) -> list[tuple[str, DriverError]]:
-        """Undo all that is there for a claim without a record; return what could not be."""
+        """Undo all that exists for a claim without a record; return what could not be undone."""
         daemons = self._sharing.daemons
         names = [name for name, doer in daemons.items() if uid in doer.claims()]
         return _failures(names, lambda name: daemons[name].sweep(uid, deadline))
@@ -207,17 +207,17 @@ class Steps:
 
 
 def mig_steps(steps: Iterable[ClaimStep]) -> list[MigStep]:
-    """Return those of some steps that make devices exist."""
+    """Return the steps that make devices exist."""
     return [step for step in steps if isinstance(step, MigStep)]
 
 
 def sharing_steps(steps: Iterable[ClaimStep]) -> list[SharingStep]:
-    """Return those of some steps that share devices."""
+    """Return the steps that share devices."""
     return [step for step in steps if not isinstance(step, MigStep)]
 
 
 def _lanes(steps: Sequence[ClaimStep]) -> Sequence[Sequence[ClaimStep]]:
-    """Return steps by the GPU that they begin on, in their order."""
+    """Group steps by the GPU of their first device, in their order."""
     lanes: dict[GpuUuid, list[ClaimStep]] = {}
     for step in steps:
         lanes.setdefault(step.devices[0].gpu, []).append(step)
@@ -227,7 +227,7 @@ def _lanes(steps: Sequence[ClaimStep]) -> Sequence[Sequence[ClaimStep]]:
 def _by_strategy(
     groups: Sequence[ConfigGroup], entries: Mapping[str, DeviceRecord]
 ) -> Iterator[tuple[str, ConfigGroup]]:
-    """Yield each group with its strategy. How shares are used, the node says, and no claim."""
+    """Yield each group with its strategy; for shares the node decides it, not the claim."""
     for group in groups:
         devices = {each.allocation_id: entries[each.allocation_id].device for each in group.results}
         if any(isinstance(device.base, Vfio) for device in devices.values()):
@@ -274,7 +274,7 @@ def _group(
 
 
 def _as_if_made(device: Device) -> Device:
-    """Return a device as if it was there; the UUID of one yet to be made is no other's."""
+    """Return a device as if it existed; a device still to be made gets a UUID of its own."""
     base = device.base
     if not isinstance(base, Mig) or base.instance is not None:
         return device
@@ -311,7 +311,7 @@ def _outcomes(values: Sequence[T], call: Callable[[T], R]) -> list[R | DriverErr
 
     if len(values) <= 1:
         return [outcome(value) for value in values]
-    # Each with what this thread's log lines say of the claim.
+    # Each thread gets this thread's log context, which names the claim.
     contexts = [copy_context() for _ in values]
     with waiting(), ThreadPoolExecutor(len(values), thread_name_prefix="claim-step") as pool:
         return list(pool.map(lambda context, value: context.run(outcome, value), contexts, values))

@@ -1,16 +1,16 @@
-"""A claim's way to its devices, step by step, each between two consistent states.
+"""Prepares a claim step by step, each between two consistent states.
 
 In: a claim with its configs, or its record. Out: marks on GPUs, a record, devices that exist and
-are shared as the configs say, and a CDI spec. The way back is claims/prepare/cleanup.py.
+are shared as the configs say, and a CDI spec. claims/prepare/cleanup.py undoes it.
 
     resolve -> plan -> mark -> intend -> do -> wait -> record -> describe -> specify
 
-Hardware is changed only under a record that says what will be changed, and a kill at any point is
-repaired by the next call for the claim or by claims/reconcile/reconciler.py. Where no hardware is
-changed, nothing is intended. Sharing is planned for devices that exist; while some are still to be
-made it is tried out, and intended when they are there. Nothing here asks the API server or takes a
-lock. Callers hold the lock of the claim, and that of the GPUs it touches, but not where a daemon is
-waited for (`complete`): the GPU's other users need not.
+Hardware is changed only under a record that says what will be changed. After a kill at any point,
+the next call for the claim or claims/reconcile/reconciler.py repairs the state. If no hardware is
+changed, no intent is written. Sharing is planned for devices that exist; while some are still to be
+made, it is planned on trial, and intended once they exist. Nothing here asks the API server or
+takes a lock. Callers hold the locks of the claim and of the GPUs it touches, but no GPU's lock in
+`complete`, so that a wait for a daemon does not hold up other users of the GPU.
 """
 
 from collections.abc import Callable, Collection
@@ -32,7 +32,7 @@ from dra_driver.sharing.steps import PassThrough
 
 
 class Begun(Struct, frozen=True, kw_only=True):
-    """A claim's record, and its spec that is yet to be written; None: all is done."""
+    """A claim's record, and its spec if that is still to be written; None if all is done."""
 
     record: ClaimRecord
     spec: Spec | None
@@ -60,28 +60,27 @@ class Transaction:
     def begin(
         self, allocation: Allocation, *, deadline: float, lost: Collection[GpuUuid] = ()
     ) -> Begun:
-        """Give a claim what it is to get; a daemon is asked for, and `complete` waits for it.
+        """Prepare a claim; if a daemon was asked for, `complete` waits for it.
 
-        On `lost` GPUs something may be set for a claim whose record is lost: what is found there is
-        not taken for what stood before.
-        Raises ConfigError if a config asks for what these devices or this driver cannot do,
-        DeviceError or TransientError if the hardware refused or takes longer than until the
-        deadline, StateError if the disk refused. In any case what was changed stands in a record
-        that is PREPARING.
+        On `lost` GPUs something may be set for a claim whose record is lost, so what is found there
+        does not count as the state to restore. Raises ConfigError if a config asks for what these
+        devices or this driver cannot do, DeviceError or TransientError if the hardware refuses or
+        takes longer than until the deadline, StateError if the disk refuses. In any case the
+        record, which is then PREPARING, says what was changed.
         """
         draft = allocation.draft
         self._mig.make_room(draft)
         owed = (*self._holdings.owed(draft), *map(time_slicing.of_unknown, lost))
         record = resolve.resolve(self._mig, draft, allocation.gpus)
-        # Of devices that are to be made the plan is thrown away: a wrong config should be heard
-        # of before anything is made.
+        # For devices that are still to be made this plan is thrown away. It reveals a wrong config
+        # before anything is made.
         sharing = self._steps.plan(record, allocation, owed, deadline)
         spec: Spec | None = None
         if record.is_complete:
             record = replace(record, steps=(*record.steps, *sharing))
             if not any(isinstance(step, PassThrough) for step in sharing):
-                spec = self._specs.of(record)  # else its nodes are there only afterwards
-        # Up to here nothing was changed that would have to be taken back.
+                spec = self._specs.of(record)  # else its device nodes exist only afterwards
+        # Up to here nothing was changed that would have to be undone.
         for uuid in record.held_gpus:
             self._holdings.ownership.mark(uuid, record.ref.uid)
         self._step("marked")
@@ -108,7 +107,7 @@ class Transaction:
     ) -> ClaimRecord:
         """Wait for what was begun for a claim, and record it; return its record.
 
-        Raises DeviceError or TransientError, the record still PREPARING, or StateError.
+        Raises DeviceError or TransientError, with the record still PREPARING, or StateError.
         """
         if begun.spec is not None:
             self._steps.wait(begun.record.steps, deadline, given_up)
@@ -116,9 +115,9 @@ class Transaction:
         return begun.record
 
     def remake(self, record: ClaimRecord) -> ClaimRecord:
-        """Return the record of a prepared claim whose devices are there; lost ones are made.
+        """Return the record of a prepared claim, after lost devices have been made again.
 
-        Raises as `resolve.remake`, or StateError if the disk refused.
+        Raises as `resolve.remake` does, or StateError if the disk refuses.
         """
         remade = resolve.remake(self._mig, record)
         if remade != record:
@@ -126,9 +125,9 @@ class Transaction:
         return remade
 
     def restore(self, record: ClaimRecord) -> None:
-        """Bring marks, sharing and CDI spec of a prepared claim in line with its record.
+        """Restore marks, sharing and CDI spec of a prepared claim as its record says.
 
-        Raises DeviceError or TransientError if a GPU is not there, StateError if the disk refused.
+        Raises DeviceError or TransientError if a GPU is not there, StateError if the disk refuses.
         """
         for uuid in record.touched_gpus:
             self._holdings.ownership.mark(uuid, record.ref.uid)
@@ -147,11 +146,11 @@ class Transaction:
         return replace(begun, spec=None)
 
     def _write(self, record: ClaimRecord) -> None:
-        """Store a record, synced if what it names could outlive a power cut and be found by nobody.
+        """Store a record, synced only if a power cut could leave what nobody finds without it.
 
-        Such are MIG modes, and what earlier claims left. What sharing sets goes with the power, or
-        is found without a record (`sweep`), and so are marks and files; containers and CDI specs
-        are gone as well. A claim whose record is lost with them is one that the scheduler allocated
-        and nobody prepared yet: the kubelet prepares it in the new boot, or unprepares it.
+        That can be MIG modes, and what earlier claims left. What sharing sets does not survive a
+        power cut, or is found without a record (`sweep`), as marks and files are. Containers and
+        CDI specs do not survive either. So a claim that loses its record is like one that is
+        allocated and not prepared yet: the kubelet prepares it in the new boot, or unprepares it.
         """
         self._records.write(record, durable=bool(mig_steps(record.steps) or record.pending))
