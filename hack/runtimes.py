@@ -69,7 +69,7 @@ class Pair:
     def row(self) -> Row:
         """Run the tests; return the row of the table.
 
-        Raises ClusterError if a program cannot be had.
+        Raises ClusterError if a program cannot be fetched.
         """
         today = f"{datetime.now(tz=UTC):%-d %B %Y}"
         name = "CRI-O" if self.runtime == "crio" else "containerd"

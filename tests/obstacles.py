@@ -32,7 +32,7 @@ def without(one: Case, answer: NodeAnswer) -> Case:
 
 
 def _in_want(answer: NodeAnswer) -> list[RequestAnswer]:
-    """Of each request for which no alternative has devices enough, the first alternative."""
+    """The first alternative of each request for which no alternative has enough devices."""
     found: dict[tuple[str, str], list[RequestAnswer]] = {}
     for request in answer.requests:
         found.setdefault((request.claim, request.request.parent), []).append(request)
@@ -130,7 +130,7 @@ class _Cleared:
         if names:
             self._end(names)
             return
-        if "has the constraint" in text and "devices enough have" not in text:
+        if "has the constraint" in text and "enough devices have" not in text:
             for claim in self.case.claims:
                 if f"claim team/{claim['metadata']['name']} has the constraint" in text:
                     claim["spec"]["devices"].pop("constraints", None)

@@ -139,7 +139,7 @@ def describe(root: Path) -> Description:
 def up(root: Path, profile: Profile, options: Options) -> Description:
     """Make the driver root, or leave it when it already is this machine.
 
-    Raises SetupError if the folder is in use for something else, or a file cannot be had or made.
+    Raises SetupError if the folder is in use for something else, or a file cannot be found or made.
     """
     root.parent.mkdir(parents=True, exist_ok=True)
     with _locked(root.parent):
@@ -371,7 +371,7 @@ def _userspace(profile: Profile, options: Options) -> Userspace:
         except SetupError as error:
             if options.userspace == "real":
                 raise
-            why = f"NVIDIA's own files cannot be had here ({error})"
+            why = f"NVIDIA's own files are not available here ({error})"
     return userspace.stand_ins(cache, options.environment, profile.driver_version, why)
 
 

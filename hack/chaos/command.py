@@ -145,7 +145,7 @@ def _campaign(options: argparse.Namespace, report: Report) -> Iterator[Campaign]
         node.up_to_driver(print)
         _show_containers(node)
         if not node.can_run_mps:
-            raise TestbedError("NVIDIA's MPS programs could not be had")
+            raise TestbedError("NVIDIA's MPS programs are not available")
         disk = SmallDisk(node.place.data, size=_DISK_BYTES, inodes=_DISK_INODES)
         undo.callback(disk.unmount)
         node.start_supervisor()

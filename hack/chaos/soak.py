@@ -277,7 +277,7 @@ def _node(options: argparse.Namespace) -> Iterator[InstalledNode]:
         node.end_over_limit()
         node.up(print)
         if not node.can_run_mps:
-            raise TestbedError("NVIDIA's MPS programs could not be had")
+            raise TestbedError("NVIDIA's MPS programs are not available")
         # What this policy refuses should reach the driver, as on a cluster without it.
         kinds = "validatingadmissionpolicybindings,validatingadmissionpolicies"
         node.cluster.kubectl("delete", kinds, "dra-driver-claim-configs")

@@ -58,7 +58,7 @@ def unpack(package: str, root: Path, cache: Path) -> None:
 def source(package: str, release: str, folder: Path, cache: Path) -> Path:
     """Download the upstream source of a package of a Debian release into a folder; return its path.
 
-    apt checks it against that release's signed lists. Raises SourceError if it cannot be had.
+    apt checks it against that release's signed lists. Raises SourceError if it fails.
     """
     lists = cache / "apt" / release
     own = [*_own_lists(lists), f"-o=Dir::Etc::sourcelist={lists}/sources.list"]

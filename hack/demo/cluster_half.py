@@ -45,7 +45,7 @@ def run_demos(
     for demo in chosen:
         screen.part(f"Demo {demo.name}")
         if demo.mps and not node.can_run_mps:
-            screen.line(f"demo {demo.name}: left out: NVIDIA's MPS programs could not be had")
+            screen.line(f"demo {demo.name}: left out: NVIDIA's MPS programs are missing")
             failed += [demo.name] if os.environ.get("CI") else []
             continue
         try:

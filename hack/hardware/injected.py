@@ -23,7 +23,7 @@ def _containers(run: Run) -> Containers:
         folder = Path(mkdtemp(dir=run.folder))
         return Containers(folder, programs=[built(run.folder)], name=run.name)
     except ClusterError as error:
-        raise LeftOut(f"runc and the rest of a container cannot be had: {error}") from error
+        raise LeftOut(f"runc or another part of a container is missing: {error}") from error
 
 
 def _run(run: Run, where: Containers, claim: Prepared, command: Sequence[str]) -> str:

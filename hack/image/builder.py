@@ -95,7 +95,7 @@ class Builder:
             return
         if not shutil.which("apt-get", path=search):
             raise ImageError(
-                f"{' and '.join(missing)} cannot be had here: install them; where the base image "
+                f"not found: {' and '.join(missing)}: install them; where the base image "
                 "can be pulled, `docker build .` makes the same image"
             )
         self.say(f"installing {' '.join(missing)}")

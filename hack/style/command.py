@@ -87,7 +87,7 @@ def vale() -> Path:
     command = (sys.executable, REPOSITORY / "hack" / "cluster", "fetch", "vale")
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
-        raise StyleError("vale could not be had, for the reason above")
+        raise StyleError("vale is not available, for the reason above")
     return Path(done.stdout.split()[1], "vale")
 
 

@@ -244,8 +244,8 @@ def _of_constraint(
         )
         if enough := _with(free, needed):
             return Conflict(
-                f"{subject}devices enough have {' or '.join(enough[:_VALUES])}, but not all of "
-                "them can be had at once: they use the same counters or capacity, or other "
+                f"{subject}enough devices have {' or '.join(enough[:_VALUES])}, but they cannot "
+                "all be allocated at once: they use the same counters or capacity, or other "
                 "requests need them"
             )
         there = _by_value(
@@ -292,7 +292,7 @@ def _by_value(
 
 
 def _with(by_value: Mapping[str | None, Mapping[DeviceId, DeviceAnswer]], needed: int) -> list[str]:
-    """Return the values that devices enough have; one claim can have several parts of a device."""
+    """Return the values that enough devices have; one claim can have several parts of a device."""
     return [
         value
         for value, devices in by_value.items()

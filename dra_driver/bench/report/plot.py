@@ -124,8 +124,8 @@ class _Bars(Struct, frozen=True, kw_only=True):
     is_ratio: bool = True
 
 
-def _ratio(figure: FigureName, title: str, against: str = "what it is compared with") -> _Bars:
-    return _Bars(title=title, unit=f"times {against}", figure=lambda row: row.figure(figure))
+def _ratio(figure: FigureName, title: str, against: str = "the reference case") -> _Bars:
+    return _Bars(title=title, unit=f"ratio to {against}", figure=lambda row: row.figure(figure))
 
 
 _LATENCY = _ratio("p99", "99th percentile of latency")
@@ -134,7 +134,7 @@ _RATIOS = (
     _ratio("throughput", "Throughput"),
     _LATENCY,
     _RUN_TIME,
-    _ratio("isolation", "Isolation", "without neighbours"),
+    _ratio("isolation", "Isolation", "no neighbours"),
 )
 _MEMORY = _Bars(
     title="Memory of a tenant",

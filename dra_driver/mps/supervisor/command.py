@@ -166,7 +166,7 @@ def build(settings: MpsSupervisor, *, on_death: Callable[[], None] = lambda: Non
 def run(supervisor: Supervisor, http: HttpEndpoint | None) -> int:
     """Run the supervisor until SIGTERM or SIGINT, or until a thread dies; return the exit status.
 
-    Raises SetupError if the HTTP address cannot be had.
+    Raises SetupError if it cannot listen on the HTTP address.
     """
     shutdown = Shutdown()
     shutdown.watch_signals()

@@ -100,5 +100,5 @@ def test_a_constraint_is_not_blamed_for_capacity(command: Command) -> None:
     share = ShareOffer(consumable=Consumable.of("memory"))
     two = slices(projection(make.inventory(make.gpu(0), make.gpu(1)), share=share).devices)
     said = command.says(*ALONE, *two, wanted, pod("wanted"))
-    assert "devices enough have" in said
+    assert "enough devices have" in said
     assert "they use the same counters or capacity" in said
