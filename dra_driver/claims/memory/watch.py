@@ -1,13 +1,13 @@
-"""Looks after the memory limits of shares, every half minute and at start.
+"""Checks the memory limits of shares, every half minute and at start, and restores them.
 
 In: the records of claims whose memory control groups limit, the claims as the API server has them,
-and what NVML has in force. Out: limits that are set again where they were lost (the kubelet made
-a pod's group again, the GPU driver was loaded again), containers that escape their pod's limit
-bound again, and pods that are left no memory because they came to a claim that another pod has;
-Events say so. Where the recorded pod is gone and one other is left, that one gets its place. What a
-lost record has left of the limit of all pods is taken back. Why all this is decision 13.
+and the limits that NVML reports. Lost limits are set again (the kubelet made a pod's group again,
+or the GPU driver was loaded again). Containers that escape their pod's limit are bound again. Pods
+that came to a claim that another pod has get no memory. Events report all this. If the recorded pod
+is gone and exactly one other is left, that one gets its place. What a lost record has left of the
+limit of all pods is removed. Decision 13 gives the reasons.
 
-Takes the claim's lock and those of its GPUs, as the kubelet's calls do, and gives way to them.
+Takes the locks of the claim and its GPUs, as the kubelet's calls do, and gives way to them.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,10 +45,10 @@ from dra_driver.sharing.steps import Backend, MemoryPart, UseShares
 log = structlog.get_logger()
 
 NO_MEMORY = "NoGPUMemory"
-"""Reason of the Event of a pod that came to a claim which another pod has."""
+"""Reason of the Event of a pod that came to a claim that another pod has."""
 
 ESCAPED = "GPUMemoryLimitRestored"
-"""Reason of the Event of a pod one of whose containers its limit did not bind."""
+"""Reason of the Event of a pod that had a container without the pod's limit."""
 
 NOT_IN_FORCE = "GPUMemoryLimitNotInForce"
 """Reason of the Event of a pod whose limit cannot be set again."""
@@ -60,10 +60,10 @@ _REQUEST_SECONDS = 10.0
 
 
 class MemoryWatch(Worker):
-    """A thread that looks after memory limits, every `period` seconds; `clock` is monotonic.
+    """A thread that checks memory limits every `period` seconds; `clock` is monotonic.
 
-    Every `reservations` seconds it asks who has reserved a claim, where later pods have no memory
-    anyway (misc); else at each look.
+    It asks at each look for which pods a claim is reserved. Where the GPU driver counts memory
+    (misc), later pods have none anyway, and it asks only every `reservations` seconds.
     """
 
     def __init__(  # noqa: PLR0913 (all that a limit depends on)
@@ -96,11 +96,11 @@ class MemoryWatch(Worker):
         self._api_is_away = False
 
     def not_in_force(self) -> int:
-        """Return of how many claims limits were found not to be in force, and could not be set."""
+        """Return the number of claims whose limits were not in force and could not be set."""
         return len(self._not_in_force)
 
     def look(self) -> None:
-        """Look at all claims that control groups limit, and at unshared GPUs. Raises StateError."""
+        """Check all claims that control groups limit, and unshared GPUs. Raises StateError."""
         self._api_is_away = False
         records = self._claims.records.readable()
         limited = [record.ref.uid for record in records if any(_limited(record))]
@@ -119,7 +119,7 @@ class MemoryWatch(Worker):
             self._try("all", self.look)
 
     def _try(self, subject: str, work: Callable[[], None]) -> None:
-        """Do something; the trouble of one claim or GPU is not another's, and is said once."""
+        """Do the work; log each failure once, so that one claim or GPU does not hold up others."""
         if self._stop.is_set():
             return
         try:
@@ -150,28 +150,28 @@ class MemoryWatch(Worker):
                         self._refuse_later_pods(record, now)
 
     def _asked(self, uid: ClaimUid) -> Claim | None:
-        """Return the claim as it is now; None if it is not time to ask, or it cannot be known."""
+        """Return the claim as it is now; None if it is not time to ask, or there is no answer."""
         every = 0.0 if self._pods.are_counted_by_kernel() else self._reservations
         at = self._asked_at.get(uid)
         record = self._claims.records.peek(uid)
         if record is None or (at is not None and self._clock() < at + every):
             return None
         if self._api_is_away:
-            return None  # limits are looked after without its word
+            return None  # limits are checked without its answer
         try:
             claim = allocated(stored_claim(self._api, record.ref, timeout=_REQUEST_SECONDS))
         except DriverError as error:
             self._api_is_away = isinstance(error, UnavailableError)
             log.debug("reservations not checked", claim=str(record.ref), reason=str(error))
             return None
-        if claim is not None:  # of one that is gone the reconciler takes care
+        if claim is not None:  # the reconciler handles one that is gone
             self._asked_at[uid] = self._clock()
         return claim
 
     def _handed_over(self, record: ClaimRecord, now: Claim) -> ClaimRecord:
-        """Give the place of a pod that is gone to the only one that the claim is reserved for.
+        """Give the place of a pod that is gone to the only pod that the claim is reserved for.
 
-        The kubelet does not call when a pod of a claim goes and another one stays.
+        The kubelet makes no call when one pod of a claim ends and another one stays.
         """
         parts = list(_limited(record))
         if now.groups or len(now.pods) != 1 or not parts or now.pods[0].uid == parts[0].pod:
@@ -249,7 +249,7 @@ class MemoryWatch(Worker):
             self._pods.refuse_pod(pod.uid, gpu)
 
     def _tell_group(self, record: ClaimRecord, group: ConsumerGroup, names: str) -> None:
-        """Tell a PodGroup that came to a claim which a pod has: which pods it has is not known."""
+        """Post an Event on a PodGroup that came to a claim of a pod. Its pods are not known."""
         unlimited = self._pods.are_counted_by_kernel()
         what = "nothing limits the GPU memory of" if unlimited else "no GPU memory is left for"
         note = (
@@ -265,11 +265,11 @@ class MemoryWatch(Worker):
         self._tell(record, about, NOT_LIMITED if unlimited else NO_MEMORY, note)
 
     def _has_share(self, pod: str, gpu: GpuUuid) -> bool:
-        """Tell whether another claim gives a pod memory of a GPU."""
+        """Tell whether a claim gives a pod memory of a GPU."""
         return any(tenant.pod == pod for tenant in self._claims.holdings.tenants(gpu))
 
     def _admit(self, gpu: GpuUuid) -> None:
-        """Take the limit of all pods back that a claim without a record has left."""
+        """Remove the limit of all other pods that a claim without a record has left on a GPU."""
         if self._is_shared(gpu) or not self._pods.are_others_refused(gpu):
             return
         with self._locks.gpus([gpu], self._clock() + _LOCK_SECONDS):
@@ -282,14 +282,14 @@ class MemoryWatch(Worker):
 
 
 def _for_pod(step: ClaimStep, pod: str) -> ClaimStep:
-    """Return a step with another pod in the place of the one that is limited, if one is."""
+    """Return a step with its limited pod, if it has one, replaced by another pod."""
     if not isinstance(step, UseShares) or not step.memory.pod:
         return step
     return replace(step, memory=replace(step.memory, pod=pod))
 
 
 def _limited(record: ClaimRecord) -> Iterator[MemoryPart]:
-    """Yield what control groups limit of a claim."""
+    """Yield the parts of memory for which control groups limit a claim."""
     if record.state is not RecordState.RELEASED:
         for part in memory_parts(record):
             if part.by is Backend.CONTROL_GROUPS and part.mib:

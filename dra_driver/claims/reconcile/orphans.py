@@ -1,14 +1,14 @@
-"""Claims of which this node knows the UID alone: the API server is asked for all claims there are.
+"""Handles claims of which this node knows only the UID, by asking the API server for all claims.
 
-Names are given to records of claims that were taken over. CDI specs of claims that have no record
-here are deleted once the API server says that their claims are gone; with a spec goes what lives by
-itself for its claim, as MPS daemons and MIG devices do.
+Records of claims that were taken over get the claims' names. CDI specs without a record are deleted
+once the API server says that their claims are gone. What lives by itself for such a claim, such as
+MPS daemons and MIG devices, is removed with the spec.
 
-Such a spec may be in use: its record was damaged, or NVIDIA's driver wrote it before this one came
-to the node, under the same name. Without it no container of a running pod can be started again, so
-nothing but a claim that no longer exists is a reason to delete one; an API server that does not
-answer, or does not let us list claims, is none. Usually the kubelet's Unprepare comes first. Specs
-whose names end as those of NVIDIA's driver do are not looked at here.
+Such a spec may be in use: its record was damaged, or NVIDIA's driver wrote it under the same name
+before this driver came to the node. Without it no container of a running pod can be restarted. So a
+spec is deleted only if the claim no longer exists, and not if the API server does not answer or
+does not let the driver list claims. Usually the kubelet's Unprepare comes first. Specs with the
+name endings of NVIDIA's driver are not handled here.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -34,10 +34,10 @@ class ReconcileTiming(Struct, frozen=True, kw_only=True):
     """How often to look. All in seconds."""
 
     period: float = 600.0
-    """Between looks when all is well."""
+    """Between two looks if nothing is left to do."""
 
     retry: float = 10.0
-    """Until claims are looked at again that could not be finished, or are seen gone; and between
+    """Between two looks at claims that could not be finished or seem to be gone, and between two
     looks for records without a CDI spec."""
 
     grace: float = 90.0
@@ -47,7 +47,7 @@ class ReconcileTiming(Struct, frozen=True, kw_only=True):
     """How long to wait for a claim that the kubelet is busy with."""
 
     undo_timeout: float = 10.0
-    """For hardware to take back what was set for one claim."""
+    """For the hardware to undo what was set for one claim."""
 
     request_timeout: float = 20.0
     """For one request to the API server."""
@@ -56,13 +56,13 @@ class ReconcileTiming(Struct, frozen=True, kw_only=True):
 def _those_there(
     api: KubeClient, uids: Collection[ClaimUid], timeout: float
 ) -> dict[ClaimUid, ClaimRef]:
-    """Return which of these claims there are. A UID never comes back."""
+    """Return which of these claims exist. A UID never comes back."""
     every = map(ref_of, api.each_claim(timeout=timeout))
     return {ref.uid: ref for ref in every if ref.uid in uids}
 
 
 class ClaimNames:
-    """Gives records their claims' names. Raises StateError if the records cannot be read."""
+    """Adds the claims' names to records. Raises StateError if the records cannot be read."""
 
     def __init__(self, api: KubeClient, records: RecordStore, locks: NodeLocks) -> None:
         self._api = api
@@ -71,10 +71,10 @@ class ClaimNames:
         self._gone: set[ClaimUid] = set()
 
     def look(self, *, timeout: float, lock_deadline: float) -> set[ClaimUid]:
-        """Name each record without a name whose claim is still there; return those left for later.
+        """Add names to records whose claims still exist; return the claims to try again later.
 
-        `timeout` is for one request, in seconds; a claim that somebody is busy with is waited for
-        until `lock_deadline`.
+        `timeout` is for one request, in seconds; a claim that is in use by another call is waited
+        for until `lock_deadline`.
         """
         nameless = {record.ref.uid for record in self._records.readable() if not record.ref.name}
         self._gone &= nameless
@@ -99,18 +99,18 @@ class ClaimNames:
                 if record is not None and not record.ref.name:
                     self._records.write(replace(record, ref=ref))
                     log.info("claim taken over has a name", claim=str(ref), claim_uid=ref.uid)
-        except DriverError as error:  # somebody is busy with it, or the disk refused
+        except DriverError as error:  # another call has it, or the disk refused
             log.debug("claim not named yet", claim=str(ref), reason=str(error))
             return False
         return True
 
     def is_gone(self, uid: ClaimUid) -> bool:
-        """Tell whether the API server has said that there is no claim of this UID."""
+        """Tell whether the API server has said that there is no claim with this UID."""
         return uid in self._gone
 
 
 class OrphanedSpecs:
-    """The specs without a record. `clock` is monotonic, in seconds."""
+    """Deletes CDI specs without a record. `clock` is monotonic, in seconds."""
 
     def __init__(
         self,
@@ -131,14 +131,14 @@ class OrphanedSpecs:
         self._once = LogOnce()
 
     def look(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
-        """Delete specs whose claims have been gone for a while; return those to come back for."""
+        """Delete specs whose claims have been gone for a while; return those to look at again."""
         records = self._claims.records.uids()
         orphans = {ClaimUid(uid) for uid in self._claims.specs.files.uids()} - records
         self._found = {uid: ref for uid, ref in self._found.items() if uid in orphans}
         self._gone_since = {uid: at for uid, at in self._gone_since.items() if uid in orphans}
         self._once.keep(orphans)
         todo = orphans if only is None else orphans.intersection(only)
-        # A UID never comes back: what is gone need not be asked for again.
+        # A UID never comes back, so claims that are gone need not be asked for again.
         asked = todo.difference(self._gone_since)
         left: set[ClaimUid] = set()
         for uid in self._gone(asked, left):
@@ -146,9 +146,9 @@ class OrphanedSpecs:
         return left | {uid for uid in todo if uid in self._gone_since and not self._deleted(uid)}
 
     def _gone(self, uids: set[ClaimUid], left: set[ClaimUid]) -> set[ClaimUid]:
-        """Return which of these claims no longer exist. All claims are listed once at most.
+        """Return which of these claims no longer exist. All claims are listed at most once.
 
-        Those of which the API server does not say it are added to `left`.
+        Claims for which the API server does not answer are added to `left`.
         """
         gone: set[ClaimUid] = set()
         for uid in sorted(uids.intersection(self._found)):

@@ -1,11 +1,11 @@
-"""Brings records, CDI specs and the API server's claims back in line, at start and now and then.
+"""Brings records, CDI specs and the API server's claims into agreement, at start and periodically.
 
-On this node: half-done preparations are taken back, missing or outdated CDI specs written. Against
-the API server: a claim that no longer exists, was replaced, or lost its devices is unprepared, in
-case the kubelet never does it (its state was lost, or the node was replaced under its name); specs
-without a record are claims/reconcile/orphans.py's. Not at once: the kubelet ends a deleted pod's
-containers first, and looks for leftovers every 60 s, so a claim must be seen gone for a while. An
-API server that does not answer is no reason to unprepare anything.
+On this node, half-done preparations are undone, and missing or outdated CDI specs are written.
+Against the API server, a claim that no longer exists, was replaced, or lost its devices is
+unprepared, in case the kubelet never does it (its state was lost, or the node was replaced under
+its name). claims/reconcile/orphans.py handles specs without a record. A claim must have been gone
+for a while, because the kubelet ends a deleted pod's containers first, and looks for leftovers
+every 60 s. Nothing is unprepared because the API server does not answer.
 
 Every step takes the claim's lock, as the kubelet's calls do, and gives way to them.
 """
@@ -31,9 +31,9 @@ log = structlog.get_logger()
 
 
 class Reconciler(Worker):
-    """A thread that keeps prepared claims in line. `clock` is monotonic, in seconds.
+    """A thread that reconciles prepared claims. `clock` is monotonic, in seconds.
 
-    What looks raises StateError if the driver's directory or the CDI folder cannot be read.
+    Methods that look raise StateError if the driver's directory or the CDI folder cannot be read.
 
     `take_over` takes over what another driver prepared, and tells whether nothing of it is left.
     """
@@ -66,9 +66,9 @@ class Reconciler(Worker):
         self._once = LogOnce()
 
     def mend(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
-        """Bring records, hardware and CDI specs on this node in line; return what is not yet.
+        """Bring records, hardware and CDI specs on this node into agreement; return what is left.
 
-        Without `only` that is all claims, and then what they share and none of them uses.
+        Without `only`, that covers all claims, and then what they shared and none uses any more.
         """
         is_full = only is None
         if only is None:
@@ -80,10 +80,10 @@ class Reconciler(Worker):
         return left
 
     def mend_unfinished(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
-        """Mend the claims that have a record and no CDI spec, and MIG modes; return what is left.
+        """Mend claims with a record and no CDI spec, and MIG modes; return the claims left.
 
-        Either something of them could not be taken back, or somebody emptied the CDI or metadata
-        folder: the kubelet does not notice, and the runtime refuses their containers.
+        Either something could not be undone for them, or somebody emptied the CDI or metadata
+        folder. The kubelet does not notice that, and the runtime refuses their containers.
         """
         self._tidy_modes()
         specs = self._claims.specs
@@ -92,7 +92,7 @@ class Reconciler(Worker):
         return self.mend(unfinished if only is None else unfinished.intersection(only))
 
     def compare(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
-        """Unprepare claims that the API server has no more; return those to be asked for again."""
+        """Unprepare claims that the API server no longer has; return those to ask for again."""
         uids = self._claims.records.uids()
         self._gone_since = {uid: at for uid, at in self._gone_since.items() if uid in uids}
         self._unanswered &= uids
@@ -108,7 +108,7 @@ class Reconciler(Worker):
                 if not self._done(uid, self._compare_claim):
                     left.add(uid)
             except UnavailableError as error:
-                # It may fail for one claim alone; that one is last the next time.
+                # It may fail for this claim only; so this one is last the next time.
                 log.debug("claim not compared", claim_uid=uid, reason=str(error))
                 self._unanswered.add(uid)
                 left.add(uid)
@@ -137,22 +137,22 @@ class Reconciler(Worker):
             self._stop.wait(max(0.0, due - self._clock()))
 
     def compare_orphans(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
-        """Delete CDI specs of claims that are gone; return those to be looked at again."""
+        """Delete CDI specs of claims that are gone; return the claims to look at again."""
         return self._orphans.look(only)
 
     def _delete_halves(self, only: Iterable[ClaimUid] | None) -> set[ClaimUid]:
-        """Delete what a killed process was writing; once is enough."""
+        """Delete files that a killed process did not finish; once is enough."""
         del only
         self._claims.leftovers.delete_halves()
         return set()
 
     def _taken_over(self, only: Iterable[ClaimUid] | None) -> set[ClaimUid]:
-        """Take over what another driver prepared, again and again until it is done."""
+        """Take over what another driver prepared, repeatedly until it is done."""
         del only
         return set() if self._take_over() else {ClaimUid("")}
 
     def _done(self, uid: ClaimUid, work: Callable[[ClaimUid], bool]) -> bool:
-        """Do the work for one claim; one claim's trouble is not another's."""
+        """Do the work for one claim, so that its failure does not affect other claims."""
         if self._stop.is_set():
             return False
         try:
@@ -160,7 +160,7 @@ class Reconciler(Worker):
         except ConflictError:
             return False  # the kubelet is busy with it
         except UnavailableError:
-            raise  # no claim's own trouble
+            raise  # it is not about this claim
         except DriverError as error:
             if self._once.is_new(str(error), uid):
                 log.warning("claim not reconciled", claim_uid=uid, reason=str(error))
@@ -188,7 +188,7 @@ class Reconciler(Worker):
         deadline = self._undo_deadline()
         match record.state:
             case RecordState.PREPARED if not self._claims.holdings.is_of_this_boot(record):
-                # Nothing runs with it. The kubelet prepares the claim again or unprepares it.
+                # Nothing uses it. The kubelet prepares the claim again or unprepares it.
                 return self._claims.cleanup.lapse(record, deadline=deadline)
             case RecordState.PREPARED:
                 if not self._claims.specs.files.exists(record.ref.uid):
@@ -202,13 +202,13 @@ class Reconciler(Worker):
                 return not self._claims.cleanup.release(record, deadline=deadline)
 
     def _tidy_modes(self) -> None:
-        """Turn MIG mode off that was turned on here and could not be turned off again."""
+        """Turn off MIG modes that were turned on here and could not be turned off before."""
         for gpu in self._claims.ownership.gpus_turned_on():
             try:
                 with self._locks.gpus([gpu], self._clock() + self._timing.lock_timeout):
                     self._claims.mig.tidy(gpu)
             except ConflictError:
-                continue  # a claim is busy with it, and tidies up itself
+                continue  # a call has its lock, and turns the mode off itself
             except DriverError as error:
                 log.debug("mig mode not looked at", gpu=gpu, reason=str(error))
 
@@ -239,7 +239,7 @@ class Reconciler(Worker):
 
 
 class _Round:
-    """A look at all claims now and then, and at those that were not finished soon again."""
+    """Looks at all claims periodically, and sooner at those that were not finished."""
 
     def __init__(
         self, look: Callable[[Iterable[ClaimUid] | None], set[ClaimUid]], period: float
@@ -252,7 +252,7 @@ class _Round:
 
     @property
     def due(self) -> float:
-        """When the next look is, on the clock."""
+        """The time of the next look, on the clock."""
         return min(self._next_full, self._next_retry)
 
     def run_when_due(self, clock: Callable[[], float], retry: float) -> None:

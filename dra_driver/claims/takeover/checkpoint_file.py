@@ -1,12 +1,12 @@
-"""Whether NVIDIA's own driver has left a checkpoint: only then the driver loads the rest."""
+"""Tells whether NVIDIA's own driver left a checkpoint: only then is the rest loaded."""
 
 import os
 from pathlib import Path
 
 FILE = "checkpoint.json"
-"""In the directory that both drivers share."""
+"""The file's name in the directory that both drivers share."""
 
 
 def is_there(directory: Path) -> bool:
-    """Tell whether there is a checkpoint, of whatever kind the file may be."""
+    """Tell whether there is a checkpoint, even if it is not a regular file."""
     return os.path.lexists(directory / FILE)

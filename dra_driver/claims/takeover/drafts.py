@@ -1,13 +1,13 @@
-"""What NVIDIA's own DRA driver had prepared, as records of this driver. Pure.
+"""Converts claims that NVIDIA's own DRA driver prepared to records of this driver. Pure.
 
 In: its claims (claims/takeover/nvidia_checkpoint.py), and the GPUs of this node. Out: one record
-for each claim, which says what that driver would take back at the claim's end, and nothing else. A
-MIG device was made for a claim where the parent's UUID is noted for its own; then that driver makes
-them on demand. Else its checkpoint does not say: they were, where this driver makes them too, and
-no GPU of the node has one that belongs to no claim, or waits in MIG mode for one.
+for each claim, with exactly what that driver would undo at the claim's end. A MIG device was made
+for a claim if the checkpoint has its parent's UUID instead of its own; then that driver makes them
+on demand. Otherwise the checkpoint does not say: they count as made for claims if this driver makes
+them too, and no GPU has one without a claim, or MIG mode without any.
 
-A GPU of a virtual machine goes to the GPU driver in the end, whatever had it before, as with that
-driver. Where it is, and which IOMMU group it is in, is asked of the PCI bus (`--vfio`).
+The GPU of a virtual machine is returned to the GPU driver in the end, whichever driver had it
+before, as that driver does. The PCI bus tells where it is and its IOMMU group (`--vfio`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -67,10 +67,10 @@ if TYPE_CHECKING:
 
 
 class Drafts:
-    """Makes records of the claims of one checkpoint.
+    """Makes records of the claims in one checkpoint.
 
     `mps_folder` is where that driver has a folder for each of its MPS daemons, and `makes_mig`
-    whether MIG devices are made for claims on this node; None: not known yet.
+    tells whether MIG devices are made for claims on this node; None if that is not known yet.
     """
 
     def __init__(
@@ -105,10 +105,10 @@ class Drafts:
         }
 
     def of(self, claim: PeerClaim) -> ClaimRecord | None:
-        """Return the record of a claim; None if nothing of it can be there.
+        """Return the record of a claim; None if nothing was prepared for it.
 
-        Raises StateError if what is said of it does not fit together, TransientError if a GPU of it
-        cannot be asked at present.
+        Raises StateError if its entry contradicts itself, TransientError if a GPU does not answer
+        now.
         """
         parsed = parsed_claim(claim)
         if not claim.is_prepared:
@@ -119,7 +119,7 @@ class Drafts:
         return self._record(claim, parsed, devices, sharing, RecordState.PREPARED)
 
     def turned_on(self, record: ClaimRecord) -> Sequence[GpuUuid]:
-        """Return the GPUs that were put in MIG mode for a claim, and are to be put out of it."""
+        """Return the GPUs whose MIG mode was turned on for a claim, and is to be turned off."""
         made = (step for step in record.steps if isinstance(step, MakeMigDevices))
         gpus = (self._gpu(step.gpu) for step in made)
         return [gpu.uuid for gpu in gpus if gpu and gpu.mig and not gpu.mig.needs_reset]
@@ -145,7 +145,7 @@ class Drafts:
         return devices, steps
 
     def _prepared_entry(self, peer: PeerDevice, unused: list[Result]) -> DeviceRecord:
-        """Return the record of a device, and strike off the result that it was prepared for."""
+        """Return the record of a device, and take the result that it is for out of `unused`."""
         asked = (
             entry
             for entry in unused
@@ -198,7 +198,7 @@ class Drafts:
         return next((gpu for gpu in self._gpus if gpu.uuid == uuid), None)
 
     def _find(self, mig: PeerMig) -> tuple[Gpu | None, MigDevice | None]:
-        """Return the GPU of a MIG device, and the device if it is there."""
+        """Return the GPU of a MIG device, and the device if it still exists."""
         for gpu in self._gpus:
             for instance in gpu.mig_instances:
                 if isinstance(instance, MigDevice) and _is_noted(instance, mig):
@@ -206,7 +206,7 @@ class Drafts:
         return None if mig.parent is None else self._gpu(mig.parent), None
 
     def _was_made(self) -> bool:
-        """Tell if that driver made the node's MIG devices for claims. Raises TransientError."""
+        """Tell whether that driver made the MIG devices for claims. Raises TransientError."""
         if self._is_on_demand:
             return True
         if self._makes_mig is None:
@@ -217,9 +217,9 @@ class Drafts:
         return self._makes_mig and all(map(self._is_of_claims, self._gpus))
 
     def _is_of_claims(self, gpu: Gpu) -> bool:
-        """Tell whether a GPU is in MIG mode for claims alone, or not at all.
+        """Tell whether a GPU is in MIG mode only for claims, or not at all.
 
-        That driver turns the mode off with the last device, where that needs no reset.
+        That driver turns the mode off with the last device, if that needs no reset.
         """
         if gpu.mig_mode is not MigMode.ENABLED or gpu.mig is None:
             return True
@@ -253,7 +253,7 @@ class Drafts:
     def _passthroughs(
         self, entries: Iterable[DeviceRecord], configs: "Mapping[str, Config | None]"
     ) -> Iterator[PassThrough]:
-        """Yield what gave GPUs to virtual machines. Their audio stays where that driver has it."""
+        """Yield steps for GPUs of virtual machines; their audio stays as that driver left it."""
         for entry in entries:
             base = entry.device.base
             if not isinstance(base, Vfio):
@@ -297,12 +297,12 @@ class Drafts:
     def _begun_if_readable(
         self, claim: PeerClaim
     ) -> Iterator[tuple[Result, Gpu, GpuName | MigName]]:
-        """Yield what `_begun_on` does; nothing of a claim that cannot be read: `of` says why."""
+        """Yield what `_begun_on` does, or nothing for an unreadable claim, which `of` reports."""
         with suppress(StateError):
             yield from self._begun_on(parsed_claim(claim))
 
     def _begun_on(self, parsed: Claim) -> Iterator[tuple[Result, Gpu, GpuName | MigName]]:
-        """Yield the results of a claim on GPUs that are there."""
+        """Yield the results of a claim on GPUs that exist."""
         for result in parsed.results:
             name = parse_device_name(result.device)
             if isinstance(name, GpuName | MigName):
@@ -311,7 +311,7 @@ class Drafts:
                     yield result, gpu, name
 
     def _begun_for_machines(self, claim: PeerClaim, parsed: Claim) -> Iterator[DeviceRecord]:
-        """Yield the GPUs of a claim that the GPU driver does not have, or not any more."""
+        """Yield the GPUs of a claim that are not, or no longer, bound to the GPU driver."""
         for result in parsed.results:
             name = parse_device_name(result.device)
             if isinstance(name, VfioName) and self._card(name, None).is_away:
@@ -360,7 +360,7 @@ class Drafts:
         )
 
     def _making(self, devices: Iterable[DeviceRecord], claim: ClaimUid) -> Iterator[MakeMigDevices]:
-        """Yield what that driver did so that devices exist, by GPU."""
+        """Yield the steps by which that driver made the devices exist, one per GPU."""
         by_gpu: dict[GpuUuid, dict[Base, None]] = {}
         for entry in devices:
             base = entry.device.base
@@ -371,9 +371,9 @@ class Drafts:
             yield MakeMigDevices(devices=made, claim=claim)
 
     def _is_making(self, mig: Mig) -> bool:
-        """Tell whether that driver made a MIG device for its claim, or had begun to.
+        """Tell whether that driver made a MIG device for its claim, or began to.
 
-        It may have been killed between making a GPU instance and what is on it.
+        It may have been killed between making a GPU instance and its compute instance.
         """
         if mig.instance is not None:
             return mig.instance.made_here
@@ -421,7 +421,7 @@ def _time_slices(
 def _entry(result: Result, base: Base, pool: str, cdi_device_ids: tuple[str, ...]) -> DeviceRecord:
     return DeviceRecord(
         name=result.device,
-        # That driver shares by time alone.
+        # That driver shares only by time-slicing.
         device=consumed(Device(base=base), result, ShareStrategy.TIME_SLICING),
         pool=pool,
         request_names=(result.base_request,),
@@ -436,7 +436,7 @@ def _known(noted: int | None, live: int | None) -> int:
 
 
 def parsed_claim(claim: PeerClaim) -> Claim:
-    """Return a claim as this driver reads the API server's; raises StateError."""
+    """Return a claim parsed as if the API server had sent it; raises StateError."""
     uid, name = claim.uid, claim.name or "of an unknown name"
     metadata = {"uid": uid, "namespace": claim.namespace, "name": name}
     try:
@@ -446,10 +446,10 @@ def parsed_claim(claim: PeerClaim) -> Claim:
 
 
 def _configs(claim: PeerClaim, parsed: Claim) -> "dict[str, Config | None]":
-    """Return the config of each device, by its name."""
+    """Return the config of each device, by device name."""
     kinds = {result.device: kind_named(result.device) for result in parsed.results}
     try:
-        # What that driver passed over has no effect on what runs.
+        # A config that that driver ignored has no effect on what runs.
         groups = group_by_config(parsed, kinds, all_hold=False)
     except ConfigError as error:
         raise _unfit(claim.uid, error) from error

@@ -1,11 +1,11 @@
 """The checkpoint of NVIDIA's own DRA driver: what it had prepared on this node.
 
-In: its `checkpoint.json`. Out: its claims, each with the devices that the kubelet was
-told of and what was set for them. Every claim stands in the file twice, as `v2` and, for its older
-versions, as `v1`; the newer one is read. A checksum covers the bytes of each (checkpointmanager of
-the kubelet: 32 bit FNV-1a over Go's notation of a byte slice). A damaged file is not read at all.
-A claim is read whole or not at all, since what half is understood would be taken back by half; one
-that is not understood keeps nobody else's from being read.
+In: its `checkpoint.json`. Out: its claims, each with the devices that the kubelet was told, and
+what was set for them. The file has every claim twice, as `v2` and, for older versions of that
+driver, as `v1`; the newer is read. A checksum covers the bytes of each (checkpointmanager of the
+kubelet: 32 bit FNV-1a over Go's notation of a byte slice). A damaged file is not read at all. A
+claim is read as a whole or not at all, because one that is half understood would be half undone. A
+claim that is not understood does not prevent others from being read.
 """
 
 import json
@@ -25,7 +25,7 @@ from dra_driver.host.envelope import MALFORMED
 from dra_driver.host.files import read_whole
 
 _LARGEST = 8 * 1024**2
-"""Bytes of a checkpoint that is read; one with a hundred claims has some 500 KiB."""
+"""The largest checkpoint that is read, in bytes; one with a hundred claims has about 500 KiB."""
 
 _VERSIONS = ("v1", "v2")
 _CHECKSUM = re.compile(r'\{"checksum":(?P<sum>[0-9]{1,10})(?=[,}])')
@@ -39,12 +39,13 @@ _BLANKS = re.compile(r"[ \t\r\n]*")
 
 
 class PeerMig(Struct, frozen=True, kw_only=True):
-    """A MIG device as that driver noted it.
+    """A MIG device as that driver recorded it.
 
-    `uuid` is None where the parent's was noted in its place. All releases up to v0.5.0 do so for a
-    device that they made for a claim (gate DynamicMIG): NVML's information on a compute instance
-    has the handle of the GPU, whose UUID they ask for. Devices that were there before are listed by
-    NVML, and have their own. The others are None where an old version noted the UUID alone.
+    `uuid` is None if the parent's UUID was recorded in its place. All releases up to v0.5.0 do so
+    for a device that they made for a claim (gate DynamicMIG): NVML's information on a compute
+    instance has the handle of the GPU, whose UUID they ask for. Devices that existed before are
+    listed by NVML, and have their own. The others are None if an old version recorded only the
+    UUID.
     """
 
     uuid: MigUuid | None = None
@@ -54,18 +55,18 @@ class PeerMig(Struct, frozen=True, kw_only=True):
 
     @property
     def is_made_for_claims(self) -> bool:
-        """Whether it is certain that the device was made for a claim; False says nothing."""
+        """Whether the device was certainly made for a claim; False leaves it open."""
         return self.uuid is None
 
 
 class PeerVfio(Struct, frozen=True, kw_only=True):
-    """A GPU that a virtual machine has; None for the address where an old version noted none."""
+    """A GPU of a virtual machine; its address is None if an old version recorded none."""
 
     address: PciAddress | None
 
 
 class PeerDevice(Struct, frozen=True, kw_only=True):
-    """A device of a claim, and what the kubelet was told of it."""
+    """A device of a claim, and what the kubelet was told about it."""
 
     device: GpuUuid | PeerMig | PeerVfio
     requests: tuple[str, ...]
@@ -75,10 +76,10 @@ class PeerDevice(Struct, frozen=True, kw_only=True):
 
 
 class PeerGroup(Struct, frozen=True, kw_only=True):
-    """The devices of a claim under one config.
+    """The devices of a claim to which the same config applies.
 
-    `mps_daemon` is the id of the MPS daemon that serves them; None without one. If they are
-    `time_sliced`, their time-slice and compute mode are taken back with the claim.
+    `mps_daemon` is the id of the MPS daemon that serves them; None if there is none. If they are
+    `time_sliced`, their time-slice and compute mode are reset when the claim ends.
     """
 
     devices: tuple[PeerDevice, ...]
@@ -89,9 +90,9 @@ class PeerGroup(Struct, frozen=True, kw_only=True):
 class PeerClaim(Struct, frozen=True, kw_only=True):
     """A claim that was prepared, or was about to be.
 
-    `namespace` and `name` are empty where they are not noted, as for all that are prepared. Of one
-    that is not `is_prepared`, which the kubelet was not told of, something may have been done; it
-    has no `groups`. `status` is the ResourceClaim's at that time.
+    `namespace` and `name` are empty if they were not recorded, as for all prepared claims. If a
+    claim is not `is_prepared`, the kubelet was not told of it, but something may have been done; it
+    has no `groups`. `status` is that of the ResourceClaim at that time.
     """
 
     uid: ClaimUid
@@ -103,14 +104,14 @@ class PeerClaim(Struct, frozen=True, kw_only=True):
 
     @property
     def pods(self) -> tuple[str, ...]:
-        """Names of the pods that have it, for people."""
+        """Names of the pods that have the claim, for people."""
         return _pods(self.status)
 
 
 class UnreadClaim(Struct, frozen=True, kw_only=True):
     """A claim that is not understood, for people.
 
-    `uid` is as the file has it, which may be anything; `pods` are the names that can be read.
+    `uid` is the text in the file, which may be anything; `pods` are the names that can be read.
     """
 
     uid: str
@@ -119,9 +120,9 @@ class UnreadClaim(Struct, frozen=True, kw_only=True):
 
 
 class PeerCheckpoint(Struct, frozen=True, kw_only=True):
-    """What the file says; `unread` are the claims that are not understood.
+    """The content of the file; `unread` are the claims that are not understood.
 
-    `boot_id` is the kernel's; None where an old version noted none.
+    `boot_id` is the kernel's; None if an old version recorded none.
     """
 
     boot_id: str | None
@@ -148,10 +149,10 @@ def read_checkpoint(file: Path) -> bytes | None:
 
 
 def parse_checkpoint(data: bytes) -> PeerCheckpoint:
-    """Return what a checkpoint says.
+    """Return the content of a checkpoint.
 
-    Raises VersionError if it is of a version that is not known here, StateError if it is damaged,
-    or holds what that driver never writes.
+    Raises VersionError if its version is not known here, StateError if it is damaged, or has
+    something that that driver never writes.
     """
     if len(data) > _LARGEST:
         raise StateError(f"it has {len(data)} bytes; at most {_LARGEST} are read")
@@ -175,10 +176,10 @@ def parse_checkpoint(data: bytes) -> PeerCheckpoint:
 
 
 def without(data: bytes, uids: Collection[str]) -> bytes:
-    """Return a sound checkpoint without some claims: the others are there to the letter.
+    """Return a sound checkpoint without some claims; the others keep every byte.
 
-    That driver takes its file for damaged unless every byte is as it would write it again. Raises
-    StateError if, say, a claim is there twice.
+    That driver considers its file damaged unless every byte is as it would write it again. Raises
+    StateError if, for example, a claim is in it twice.
     """
     try:
         members = _members(data.decode())
@@ -203,7 +204,7 @@ def checksum(text: str) -> int:
 
 
 def _members(text: str) -> dict[str, str]:
-    """Return the members of a JSON object as the text in which they stand."""
+    """Return the members of a JSON object, each as its text in the object."""
     decoder = json.JSONDecoder()
 
     def skip(at: int, expected: str) -> int:
@@ -234,7 +235,7 @@ def _joined(members: Mapping[str, str]) -> str:
 
 
 def _without(part: str, uids: Collection[str]) -> str:
-    """Return the text of a part without some claims; without a list of them where none is left."""
+    """Return the text of a part without some claims; if none is left, without their list."""
     members = _members(part)
     claims = _members(members.get("preparedClaims", "{}"))
     left = {uid: text for uid, text in claims.items() if uid not in uids}
@@ -251,7 +252,7 @@ def _blank(text: str, at: int) -> int:
 
 def _check_version(whole: Mapping[str, Any]) -> None:
     said = whole.get("version")
-    # Its newer versions go on to write the older forms, and say which one counts.
+    # That driver's newer versions still write the older forms, and name the one that counts.
     others = sorted(name for name in whole if name not in ("checksum", *_VERSIONS))
     if (said is not None and said not in _VERSIONS) or (said is None and others):
         version = said if said is not None else ", ".join(others)
@@ -273,7 +274,7 @@ def _check_sums(members: Mapping[str, str]) -> None:
 
 
 def _first_view(members: Mapping[str, str]) -> str:
-    """Return the text that the checksum of part v1 covers: that part alone, as a file."""
+    """Return the text that the checksum of part v1 covers: a file with only that part."""
     first = members.get("v1")
     return '{"checksum":0}' if first is None else f'{{"checksum":0,"v1":{first}}}'
 
@@ -306,7 +307,7 @@ def _unread(uid: str, value: object, reason: str) -> UnreadClaim:
 
 
 def _pods(status: object) -> tuple[str, ...]:
-    """Return the names of the pods that a claim's status has, none where it is bent."""
+    """Return the names of the pods in a claim's status; none if the status is malformed."""
     with suppress(*MALFORMED):
         users: Any = status["reservedFor"]  # type: ignore[index]
         return tuple(_matching(_WORD, user["name"]) for user in users)
@@ -342,7 +343,7 @@ def _group(uid: ClaimUid, value: Mapping[str, Any]) -> PeerGroup:
     return PeerGroup(
         devices=tuple(_device(entry) for entry in value.get("devices") or ()),
         mps_daemon=daemon if config.get("mpsApplied") is not False else None,
-        # Older versions noted nothing and took it back always.
+        # Older versions recorded nothing and always reset it.
         time_sliced=config.get("timeSliceApplied") is not False,
     )
 
@@ -373,7 +374,7 @@ def _vfio(entry: Mapping[str, Any]) -> PeerVfio:
 
 def _mig(entry: Mapping[str, Any]) -> PeerMig:
     if (made := entry.get("concrete")) is None:
-        # The first versions noted the UUID alone.
+        # The first versions recorded only the UUID.
         return PeerMig(uuid=MigUuid(_matching(_MIG, entry["info"]["uuid"])))
     parent = GpuUuid(_matching(_GPU, made["parentUUID"]))
     uuid = made["migUUID"]

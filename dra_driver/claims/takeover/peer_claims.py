@@ -1,8 +1,8 @@
-"""What NVIDIA's own DRA driver says that it has on this node, and this one has not taken over.
+"""Lists what NVIDIA's own DRA driver has on this node and this driver has not taken over.
 
-In: its checkpoint, which lists no claim that is in records (claims/takeover/take_over.py), and its
-CDI specs. Out: its claims, for people. Nothing is changed, and nothing is an error: a file that is
-damaged is told as such. A claim has ended when its CDI spec is gone: the kubelet had it unprepared.
+In: its checkpoint, which lists no claims with records (claims/takeover/take_over.py), and its CDI
+specs. Out: its claims, for people. Nothing is changed, and nothing raises an error: a damaged file
+is reported as such. A claim has ended when its CDI spec is gone: the kubelet had it unprepared.
 """
 
 from collections.abc import Iterator
@@ -24,10 +24,10 @@ from dra_driver.errors import DriverError, StateError
 
 
 class PeerClaims(Struct, frozen=True, kw_only=True):
-    """What there is: `claims` can be taken over, `unread` are not understood.
+    """What was found: `claims` can be taken over, `unread` are not understood.
 
     `file` is the checkpoint, None if there is none; `problem` is why it cannot be read, and
-    `is_of_this_boot` whether what it says may still be there.
+    `is_of_this_boot` tells whether what it says may still be true.
     """
 
     file: Path | None = None
@@ -37,7 +37,7 @@ class PeerClaims(Struct, frozen=True, kw_only=True):
     is_of_this_boot: bool = True
 
     def in_use(self, specs: SpecStore) -> list[str]:
-        """Return the claims that have not ended, for people: all with a spec in a damaged file."""
+        """Return the claims that have not ended, for people; of a damaged file, all with a spec."""
         if self.file is None or not self.is_of_this_boot:
             return []
         there = specs.peers()
@@ -49,12 +49,12 @@ class PeerClaims(Struct, frozen=True, kw_only=True):
 
     @property
     def minors(self) -> frozenset[int]:
-        """Minor numbers of the GPUs of which the claims that can be taken over have something."""
+        """Minor numbers of the GPUs that have devices of claims that can be taken over."""
         return frozenset(minor for claim in self.claims for minor in _minors(claim))
 
 
 def look(directory: Path, boot_id: str | None) -> PeerClaims:
-    """Look into the driver's directory; without a boot id, any file is of this boot."""
+    """Read the checkpoint in a directory; without a boot id, it counts as of this boot."""
     path = directory / FILE
     try:
         data = read_checkpoint(path)
@@ -72,7 +72,7 @@ def look(directory: Path, boot_id: str | None) -> PeerClaims:
 
 
 def named(claim: PeerClaim | UnreadClaim) -> str:
-    """Return a claim's UID with the names of its pods, which are all that people know it by."""
+    """Return a claim's UID with the names of its pods, by which people know it."""
     pods = f" (pod {', '.join(claim.pods)})" if claim.pods else ""
     return f"claim UID {claim.uid[:160]}{pods}"
 
@@ -81,7 +81,7 @@ def _minors(claim: PeerClaim) -> Iterator[int]:
     try:
         results = parsed_claim(claim).results
     except StateError:
-        return  # it is not taken over either
+        return  # such a claim is not taken over either
     for result in results:
         name = parse_device_name(result.device)
         if isinstance(name, GpuName | MigName):

@@ -1,12 +1,12 @@
 """Takes a node over from NVIDIA's own DRA driver, under running pods.
 
 In: its checkpoint, `checkpoint.json` in the directory that both drivers share. Out: a record for
-each of its claims, so that this driver answers for them as that one did and takes back what that
-one would; the checkpoint without the claims that are in records, or renamed when all of them are.
-Its CDI specs stay until their claims end. Rules: nothing is changed in a file that is damaged;
-every step can be repeated, so that a kill anywhere is mended by the next start; a claim of which
-there is a record already is left as it is. A claim that cannot be taken over is reported, keeps its
-place in the file, and holds up no other.
+each of its claims, so that this driver answers for them as the other one did, and undoes what that
+one would undo. Recorded claims are removed from the checkpoint, which is renamed once all are
+recorded. The other driver's CDI specs stay until their claims end. Rules: a damaged file is not
+changed; every step can be repeated, so that the next start repairs a kill anywhere; a claim that
+has a record already is left as it is. A claim that cannot be taken over is reported, stays in the
+file, and does not hold up others.
 """
 
 import fcntl
@@ -46,10 +46,10 @@ from dra_driver.sharing.steps import NvidiaMpsDaemon
 log = structlog.get_logger()
 
 TAKEN_OVER = "checkpoint.json.taken-over"
-"""Where the file is when all of it has been written as records: for people, nobody reads it."""
+"""The name of the file once all claims in it have records: kept for people, and never read."""
 
 PUT_ASIDE = "checkpoint.json.put-aside"
-"""Where `dra-driver cleanup` leaves a file whose claims could not be taken over: likewise."""
+"""The name that `dra-driver cleanup` gives to a file that could not be taken over: likewise."""
 
 _THEIR_LOCKS = ("pu.lock", "cp.lock")
 _LOCK_SECONDS = 5.0
@@ -58,25 +58,25 @@ STUCK = (
     "its pods keep running; start NVIDIA's DRA driver again and remove it once they have ended, or "
     "drain the node and run dra-driver cleanup there"
 )
-"""What to do about a claim that is not taken over; doctor says it, too."""
+"""What to do about a claim that is not taken over; `dra-driver doctor` says it too."""
 
 _MOST_SAID = 160
 
 
 class LookedAt(InventorySource, Protocol):
-    """Knows the GPUs of this node, and looks at them again (devices/watcher.py)."""
+    """Knows the GPUs of this node, and can look at them again (devices/watcher.py)."""
 
     def look_soon(self) -> None:
-        """Look once more, without waiting for that."""
+        """Request another look without waiting for it."""
         ...
 
 
 class TakeOver:
-    """Takes over, once at each start, and again while something stands in the way.
+    """Takes over once at each start, and again while something prevents it.
 
     `makes_mig` tells whether MIG devices are made for claims here, and raises DriverError; `rival`
-    returns the socket on which that driver listens, if it runs. `clock` is monotonic, in seconds.
-    `step` is called with the name of each step that is done; tests end the process there.
+    returns the socket on which the other driver listens, if it runs. `clock` is monotonic, in
+    seconds. `step` is called with the name of each step that is done; tests end the process there.
     """
 
     def __init__(  # noqa: PLR0913 (what it asks, each of its own kind)
@@ -102,14 +102,14 @@ class TakeOver:
 
     @property
     def left(self) -> Mapping[str, DriverError]:
-        """Why the last run has not taken over claims, by their UIDs, or with "" the file."""
+        """Why the last run did not take claims over, by their UIDs; key "" is for the file."""
         return self._left
 
     def run_first(self, looks: InventoryWatcher, seconds: float) -> None:
         """Take over before the kubelet is served and anything is published.
 
-        The first look at the GPUs is waited for, and another one that knows what was taken over:
-        what was made for claims is published as such from the beginning.
+        It waits for a first look at the GPUs, and after the take-over for another one. So what was
+        made for claims is published as such from the beginning.
         """
         has_looked = looks.wait_until_looked(seconds)
         self.run()
@@ -119,14 +119,14 @@ class TakeOver:
     def run(self) -> bool:
         """Take over what there is; tell whether nothing is left to take over.
 
-        What stands in the way is logged, once.
+        The reason for a failure is logged once.
         """
         if not is_there(self._directory):
             self._left = {}
             return True
         deadline = self._clock() + _LOCK_SECONDS
         try:
-            # One of two processes of this driver, and not while that driver writes.
+            # Only one process of this driver does this, and not while that driver writes.
             with self._locks.claim(FILE, deadline), self._without_them():
                 return self._take_over(deadline)
         except DriverError as error:
@@ -146,14 +146,14 @@ class TakeOver:
             return True
         checkpoint = parse_checkpoint(data)
         if checkpoint.boot_id not in (None, self._holdings.boot_id):
-            # What it set is gone; the kubelet prepares the claims of pods that are still there.
+            # Its settings are gone; the kubelet prepares the claims of pods that still exist.
             log.info("checkpoint of nvidia's driver is of a former boot", boot=checkpoint.boot_id)
             self._put_aside()
             return True
         left = self._take(checkpoint, deadline)
         taken = [claim.uid for claim in checkpoint.claims if claim.uid not in left]
         if taken:
-            self._inventory.look_soon()  # whose its MIG devices are is known now
+            self._inventory.look_soon()  # it is now known which claims have the MIG devices
         if not left and not checkpoint.unread:
             self._put_aside()
             self._left = {}
@@ -164,7 +164,7 @@ class TakeOver:
         return not any(isinstance(error, TransientError) for error in left.values())
 
     def _take(self, checkpoint: PeerCheckpoint, deadline: float) -> dict[str, DriverError]:
-        """Make records of the claims; return why some have none, by claim UID."""
+        """Make records of the claims; return the reasons why some have none, by claim UID."""
         drafts = self._drafts(checkpoint)
         records: list[ClaimRecord] = []
         left: dict[str, DriverError] = {}
@@ -179,12 +179,12 @@ class TakeOver:
             try:
                 if not self._write(record, drafts, deadline):
                     left[record.ref.uid] = StateError("another claim has its GPU already")
-            except DriverError as error:  # somebody is busy with it, or the disk refused
+            except DriverError as error:  # another call has it, or the disk refused
                 left[record.ref.uid] = TransientError(str(error))
         return left
 
     def _say_left(self, checkpoint: PeerCheckpoint, left: dict[str, DriverError]) -> None:
-        """Log why claims were left, each reason once."""
+        """Log once each reason why a claim was left."""
         left = {**left, **{claim.uid: StateError(claim.reason) for claim in checkpoint.unread}}
         for peer in checkpoint.all:
             error = left.get(peer.uid)
@@ -207,7 +207,7 @@ class TakeOver:
         except UnavailableError:
             makes_mig = None
         except DriverError as error:
-            # A device too many is seen and can be used; one too few cannot be had back.
+            # A device that is kept needlessly can be used; one that is destroyed is lost for good.
             log.warning("mig devices of nvidia's driver kept after their claims", reason=str(error))
         if not (inventory.gpus or inventory.passthrough) and checkpoint.claims:
             raise TransientError("the GPUs of this node are not known yet")
@@ -220,9 +220,9 @@ class TakeOver:
         )
 
     def _write(self, record: ClaimRecord, drafts: Drafts, deadline: float) -> bool:
-        """Write a claim's record, then the notes of what was made for it: to repeat is harmless.
+        """Write a claim's record, then the notes of what was made for it. It may be repeated.
 
-        Returns whether the claim is this driver's now; not if another claim has its GPU.
+        Returns whether the claim is this driver's now; it is not if another claim has its GPU.
         """
         uid, ownership = record.ref.uid, self._holdings.ownership
         with self._locks.claim(uid, deadline), self._locks.gpus(record.touched_gpus, deadline):
@@ -254,10 +254,10 @@ class TakeOver:
         return True
 
     def _strike(self, data: bytes, taken: Collection[str]) -> None:
-        """Take the claims out of the file that are in records: it lists what is not ours.
+        """Remove the claims that are in records from the file, so that it lists only the others.
 
-        So a claim that has ended is not taken over again, and NVIDIA's DRA driver, where it comes
-        back, finds its own.
+        So a claim that has ended is not taken over again. If NVIDIA's DRA driver comes back, it
+        finds the claims that are still its own.
         """
         path = self._directory / FILE
         try:
@@ -281,7 +281,7 @@ class TakeOver:
 
     @contextmanager
     def _without_them(self) -> Iterator[None]:
-        """Hold the locks that NVIDIA's DRA driver works under.
+        """Hold the locks under which NVIDIA's DRA driver works.
 
         Raises ConflictError if it runs (it holds its locks during calls only), StateError if they
         cannot be opened.
