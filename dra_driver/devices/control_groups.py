@@ -1,6 +1,6 @@
-"""Control groups of cgroup v2: where their hierarchy is, and whether its kernel counts GPU memory.
+"""Control groups (cgroup v2): where their root is, and whether the kernel counts GPU memory.
 
-A node may have versions 1 and 2 side by side; version 2 is then in a folder such as `unified`.
+A node can have versions 1 and 2 side by side; version 2 is then in a folder such as `unified`.
 """
 
 import re
@@ -8,10 +8,10 @@ from pathlib import Path
 
 MOUNTINFO = Path("/proc/self/mountinfo")
 USUAL = Path("/sys/fs/cgroup")
-"""Where cgroup v2 has to be for NVML's memory limits, by NVIDIA's documentation of MPS."""
+"""Where NVIDIA's documentation of MPS requires cgroup v2 to be for NVML's memory limits."""
 
 _CONTROLLERS = "cgroup.controllers"
-# A group below the root has it; so does what a container sees as its root.
+# Every group except the root has this file; so does the group that a container sees as the root.
 _EVENTS = "cgroup.events"
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
@@ -19,9 +19,9 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 def find_hierarchy(setting: Path | None, mountinfo: Path = MOUNTINFO) -> Path | None:
     """Return the root of the control groups of version 2, or None if there is none.
 
-    `setting` is the node's /sys/fs/cgroup as this process sees it; None to look for mounts. The
-    whole hierarchy is preferred to a container's part of it, then the usual place, then the mount
-    that comes first: a driver root of / brings the host's own along.
+    `setting` is the node's /sys/fs/cgroup as this process sees it; None means to look for mounts.
+    There may be several, because a mounted driver root of / includes the host's own. The whole
+    hierarchy is preferred to a container's part of it, then the usual place, then the first mount.
     """
     places = _mounts(mountinfo) if setting is None else [setting, setting / "unified"]
     hierarchies = [place for place in places if (place / _CONTROLLERS).is_file()]
@@ -33,10 +33,10 @@ def find_hierarchy(setting: Path | None, mountinfo: Path = MOUNTINFO) -> Path | 
 
 
 def kernel_counts_gpus(hierarchy: Path) -> bool:
-    """Tell whether the kernel counts the memory of GPUs (dmem), and not the GPU driver (misc).
+    """Tell whether the kernel counts GPU memory (dmem), as opposed to the GPU driver (misc).
 
-    With dmem every limit of a group above binds as well; with misc the nearest group with a limit
-    binds alone.
+    With dmem, the limits of all groups above a group apply to it as well. With misc, only the
+    nearest group that has a limit counts.
     """
     try:
         text = (hierarchy / "dmem.capacity").read_text(errors="replace")

@@ -1,13 +1,13 @@
-"""The device that a claim can have: one value, from its allocation to the undo of what it was.
+"""The device that a claim can have: one value, from its allocation until it is released.
 
-A `Device` is a whole GPU or a MIG device, one of the shares of either, or a GPU for a virtual
-machine. It is plain data: it can be hashed, stands in records as it is, and has nothing of the card
-but its UUID. What the card is able to do, how much memory there is for one, is looked up in the
-inventory when it is needed.
+A `Device` is a whole GPU, a MIG device, a share of either, or a GPU for a virtual machine. It is
+plain data: it can be hashed, is stored in records as it is, and contains nothing about the card
+except its UUID. Facts about the card, such as its memory, are looked up in the inventory when they
+are needed.
 
-A new kind of device is a new member of `Base`, a new way to share one a new member of `Share`. Each
-layer has one exhaustive `match` over the union (or over `DeviceKind`, where only the name of a
-device is known), so mypy names every place that the new kind lacks. Pure.
+To add a kind of device, add a member to `Base`; to add a way to share one, add a member to `Share`.
+Each layer has one exhaustive `match` over the union (or over `DeviceKind`, where only a device's
+name is known), so mypy reports every place that does not handle the new member. Pure.
 """
 
 import re
@@ -36,14 +36,14 @@ from dra_driver.errors import TransientError
 _MIG_UUID = re.compile(r"MIG-[A-Za-z0-9/-]{1,120}")  # with slashes before driver 470
 
 DeviceUuid = NewType("DeviceUuid", str)
-"""What a process names its device by: a whole GPU's UUID or a MIG device's."""
+"""The UUID by which processes name a device: a whole GPU's or a MIG device's."""
 
 DeviceKey = NewType("DeviceKey", str)
-"""What steps name a device of a claim by: its UUID, and for a share also which one it is."""
+"""The name of a claim's device in steps: its UUID, and the label of the share if it is one."""
 
 
 class DeviceKind(StrEnum):
-    """What a device is to those who ask for it: the values of the published attribute `type`."""
+    """The kinds of device, with the values of the published attribute `type`."""
 
     GPU = "gpu"
     MIG = "mig"
@@ -57,7 +57,7 @@ class Whole(Struct, frozen=True, kw_only=True, tag_field="kind", tag="gpu"):
 
 
 class MigIds(Struct, frozen=True, kw_only=True, rename="camel"):
-    """What NVML knows a MIG device by. `made_here`: it was made for its claim and goes with it."""
+    """NVML's ids of a MIG device. `made_here`: it was made for its claim, and ends with it."""
 
     gpu_instance: int
     compute_instance: int
@@ -76,7 +76,7 @@ class Mig(
 ):
     """A MIG device: a profile, by name and id, at a place on a GPU.
 
-    `instance` is the one that is there; None: it is to be made, or it makes no difference.
+    `instance` is the existing one; None if it is yet to be made, or if it does not matter.
     """
 
     gpu: GpuUuid
@@ -87,15 +87,15 @@ class Mig(
 
     @property
     def slot(self) -> MigSlot:
-        """Where it is."""
+        """The slot that the device occupies."""
         return MigSlot(gpu=self.gpu, profile_id=self.profile_id, start=self.placement.start)
 
 
 class Vfio(Struct, frozen=True, kw_only=True, tag_field="kind", tag="vfio"):
-    """A GPU as a virtual machine has it: taken from the GPU driver, known by its PCI address.
+    """A GPU for a virtual machine: taken from the GPU driver and known by its PCI address.
 
-    `number` is its position among the GPUs of the PCI bus. `gpu` is the UUID that it has with the
-    GPU driver, which keeps it apart from all else that is given out of that GPU.
+    `number` is its position among the GPUs on the PCI bus. `gpu` is the UUID that it has with the
+    GPU driver; it shows conflicts with other devices on the same GPU.
     """
 
     gpu: GpuUuid
@@ -104,23 +104,23 @@ class Vfio(Struct, frozen=True, kw_only=True, tag_field="kind", tag="vfio"):
 
 
 Base = Whole | Mig | Vfio
-"""Hardware that is there, or can be made."""
+"""Hardware that exists or can be made."""
 
 
 class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All of a base, or only a share of it."""
+    """A whole base, or a share of it."""
 
     base: Base
     share: Share | None = None
 
     @property
     def gpu(self) -> GpuUuid:
-        """The GPU that it is, or that it is on."""
+        """The GPU that the device is or is a part of."""
         return self.base.gpu
 
     @property
     def kind(self) -> DeviceKind:
-        """What it is to those who ask for it."""
+        """The kind of device."""
         match self.base:
             case Whole():
                 return DeviceKind.GPU
@@ -133,12 +133,12 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def place(self) -> Base:
-        """The base, whatever instance is there: the same before and after one is made."""
+        """The base without its instance, so that it is the same before and after that is made."""
         return place_of(self.base)
 
     @property
     def uuid(self) -> DeviceUuid | None:
-        """What a process names the device by; None while it is yet to be made."""
+        """The UUID by which processes name the device; None if it is yet to be made."""
         match self.base:
             case Whole(gpu=gpu) | Vfio(gpu=gpu):
                 return DeviceUuid(gpu)
@@ -149,12 +149,12 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def exists(self) -> bool:
-        """Whether it is there: not yet to be made."""
+        """Whether the device exists already."""
         return self.uuid is not None
 
     @property
     def key(self) -> DeviceKey | None:
-        """What steps name it by; None while it is yet to be made."""
+        """The key by which steps name the device; None if it is yet to be made."""
         uuid = self.uuid
         if uuid is None:
             return None
@@ -162,16 +162,16 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def division(self) -> Division | None:
-        """How the device that this is a share of is divided; None if this is no such share."""
+        """How the base is divided, if this is one of its equal shares; otherwise None."""
         return self.share.division if self.share else None
 
     @property
     def served(self) -> tuple[GpuUuid, ...]:
-        """The GPUs that are in use with it: its own, or all that one server serves together."""
+        """The GPUs in use with this device: its own, or all that one server serves together."""
         return (self.division.together if self.division else ()) or (self.gpu,)
 
     def overlaps(self, other: "Device") -> bool:
-        """Tell whether two claims cannot have both."""
+        """Tell whether the devices conflict, so that two claims cannot have both."""
         if self.gpu != other.gpu:
             is_same_server = self.division is not None and self.division == other.division
             return not is_same_server and not set(self.served).isdisjoint(other.served)
@@ -187,27 +187,27 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def overlap(some: Iterable[Device], others: Collection[Device]) -> bool:
-    """Tell whether two claims cannot have what is in both."""
+    """Tell whether any device in one collection conflicts with one in the other."""
     return any(device.overlaps(other) for device in some for other in others)
 
 
 def place_of(base: Base) -> Base:
-    """Return a base without the instance that is there."""
+    """Return a base without its instance."""
     return replace(base, instance=None) if isinstance(base, Mig) and base.instance else base
 
 
 def share_key(uuid: DeviceUuid, label: str) -> DeviceKey:
-    """Return what steps name a share of a device by; the label tells the shares apart."""
+    """Return the key by which steps name a share of a device; each share has its own label."""
     return DeviceKey(f"{uuid}#{label}")
 
 
 def key_uuid(key: DeviceKey) -> DeviceUuid:
-    """Return the UUID of the device that steps name by a key."""
+    """Return the UUID of the device that a key names."""
     return DeviceUuid(key.partition("#")[0])
 
 
 def is_uuid_of(kind: DeviceKind, text: str) -> bool:
-    """Tell whether a text has the form of the UUIDs of a kind of device (nvmlDeviceGetUUID)."""
+    """Tell whether a text has the form of a UUID of this kind of device (nvmlDeviceGetUUID)."""
     match kind:
         case DeviceKind.GPU | DeviceKind.VFIO:
             return is_gpu_uuid(text)
@@ -218,30 +218,30 @@ def is_uuid_of(kind: DeviceKind, text: str) -> bool:
 
 
 def equal_shares(base: Base, division: Division) -> tuple[Device, ...]:
-    """Return all shares of a device that is divided."""
+    """Return all shares of a divided device."""
     return tuple(
         Device(base=base, share=EqualShare(index=index, division=division))
         for index in range(division.count)
     )
 
 
-# On the card that is there
+# Functions that need facts about the card
 
 
 class NodeDevice(Struct, frozen=True, kw_only=True):
-    """A device, and the GPU that it is, or is a part or a share of, as a look found it."""
+    """A device, and its GPU as a look found it."""
 
     gpu: Gpu
     device: Device
 
 
 def whole(gpu: Gpu) -> Device:
-    """Return a GPU as a device."""
+    """Return a whole GPU as a device."""
     return Device(base=Whole(gpu=gpu.uuid))
 
 
 def mig_at(gpu: GpuUuid, profile: MigProfile, placement: Placement) -> Mig:
-    """Return the MIG device that is, or could be, at a place."""
+    """Return the MIG device of a profile at a place, whether or not it exists."""
     return Mig(gpu=gpu, profile=profile.name, profile_id=profile.id, placement=placement)
 
 
@@ -259,7 +259,7 @@ def mig_of(device: MigDevice) -> Mig:
 
 
 def profile_of(gpu: Gpu, mig: Mig) -> MigProfile:
-    """Return the profile of a MIG device. Raises TransientError while its GPU does not name it."""
+    """Return a MIG device's profile. Raises TransientError while its GPU does not report it."""
     there = () if gpu.mig is None else gpu.mig.profiles
     known = (*there, *(instance.profile for instance in gpu.mig_instances))
     for profile in known:
@@ -273,11 +273,11 @@ def profile_of(gpu: Gpu, mig: Mig) -> MigProfile:
 
 
 def memory_of(gpu: Gpu, base: Base) -> int | None:
-    """Return the memory that tenants of a device can have together, in bytes.
+    """Return the memory that all tenants of a device can have together, in bytes.
 
-    None for a card that does not say. What the GPU driver reserves of a GPU for itself is left
-    out, so that the last tenant gets what it was promised; a MIG device has what its profile says.
-    Raises TransientError as `profile_of`.
+    None if the card does not report it. Memory that the GPU driver reserves for itself is left out,
+    so that the last tenant gets what it was promised. A MIG device has the memory of its profile.
+    Raises TransientError as `profile_of` does.
     """
     match base:
         case Whole() | Vfio():
@@ -291,7 +291,7 @@ def memory_of(gpu: Gpu, base: Base) -> int | None:
 
 
 def name_of(gpu: Gpu, device: Device) -> DeviceName:
-    """Return the name under which a device that is, or is on, this GPU is published."""
+    """Return the name under which this GPU, or a device on it, is published."""
     match device.share:
         case EqualShare(index=index, division=division):
             suffix = share_suffix(index, division.count)

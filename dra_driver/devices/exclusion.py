@@ -1,10 +1,9 @@
-"""Which GPUs of a node are left out: never published, and not touched.
+"""Which GPUs of a node are excluded: the driver neither publishes nor touches them.
 
-The setting `--exclude-gpus` and the Node's label say which. A GPU of which a claim still has
-something stays until that is taken back, so that its pods keep working; new claims are refused.
-Words that name no GPU are reported with the reason. What is left out is noted in a sealed file of
-the driver's directory, for commands that look at the node by themselves: none of them asks for the
-label.
+The setting `--exclude-gpus` and the Node's label name them. If a claim still has something of an
+excluded GPU, the GPU stays until that is released, so that the claim's pods keep working; new
+claims are refused. Words that name no GPU are reported with the reason. The exclusion is noted in a
+sealed file in the driver's directory, for commands on the node, which do not read the label.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,22 +22,22 @@ from dra_driver.host.files import read_whole, write_whole
 from dra_driver.words import count
 
 LABEL = "nvidia.com/dra-driver.exclude-gpus"
-"""The label of a Node that names GPUs which are left out beside those of the setting."""
+"""The Node label that names GPUs to exclude in addition to those of the setting."""
 
 SETTING = "--exclude-gpus"
 
 NOTE_FILE = "exclusion.json"
-"""Its name in the driver's directory."""
+"""The name of the note in the driver's directory."""
 
 
 class Exclusion(Struct, frozen=True, kw_only=True):
-    """What is left out, as the setting and the label have it."""
+    """The texts of the setting and the label, whose words name the GPUs to exclude."""
 
     setting: str = ""
     label: str = ""
 
     def words(self) -> list[tuple[str, GpuWord]]:
-        """Return each word that can name a GPU, and where it stands."""
+        """Return each word that can name a GPU, with its source."""
         return [
             (source, word)
             for source, text in self._texts()
@@ -46,7 +45,7 @@ class Exclusion(Struct, frozen=True, kw_only=True):
         ]
 
     def misspelt(self) -> list[str]:
-        """Return for each word that can name none that it is passed over, and why."""
+        """Return a message for each word that cannot name a GPU, with the reason."""
         return [
             f'"{text}" of {source} excludes nothing: {meaning}'
             for source, text in self._texts()
@@ -54,7 +53,7 @@ class Exclusion(Struct, frozen=True, kw_only=True):
         ]
 
     def why(self, gpu: Gpu) -> str | None:
-        """Return why a GPU is left out; None if it is not."""
+        """Return why a GPU is excluded; None if it is not."""
         return next((_why(source, word) for source, word in self.words() if word.names(gpu)), None)
 
     def _texts(self) -> list[tuple[str, str]]:
@@ -67,9 +66,9 @@ def without_excluded(
     exclusion: Exclusion,
     is_in_use: Callable[[Gpu], bool] = lambda _: False,
 ) -> Inventory:
-    """Return an inventory without the GPUs that are left out and not in use; they are told apart.
+    """Return an inventory without the excluded GPUs that are not in use; `excluded` lists them all.
 
-    A GPU that cannot be described is known by its index alone.
+    A GPU that cannot be described can be excluded only by its index.
     """
     reasons = {gpu.uuid: why for gpu in inventory.gpus if (why := exclusion.why(gpu)) is not None}
     used = {gpu.uuid for gpu in inventory.gpus if gpu.uuid in reasons and is_in_use(gpu)}
@@ -106,13 +105,13 @@ def without_excluded(
 
 
 def admitting(inventory: Inventory, gpus: AbstractSet[GpuUuid]) -> Inventory:
-    """Return an inventory in which GPUs that a claim has had before are not left out for it."""
+    """Return an inventory for a claim that already has these GPUs, in which none is excluded."""
     left = tuple(gpu for gpu in inventory.excluded if gpu.uuid not in gpus)
     return inventory if left == inventory.excluded else replace(inventory, excluded=left)
 
 
 def _unmatched(inventory: Inventory, exclusion: Exclusion) -> Iterator[str]:
-    """Yield for each word that names none of these GPUs that it does not, and what there is."""
+    """Yield a message for each word that names none of these GPUs, with the GPUs there are."""
     there = ", ".join(sorted({gpu.product_name for gpu in inventory.gpus})) or "no product known"
     there_are = count(len(inventory.gpus) + len(inventory.sick), "GPU")
     for source, word in exclusion.words():
@@ -141,10 +140,10 @@ def _why(source: str, word: GpuWord) -> str:
 
 
 class ExclusionNote(Struct, frozen=True, kw_only=True):
-    """What is left out, as the driver notes it for the commands on its node.
+    """The exclusion as the driver notes it for commands on its node.
 
-    `setting` and `label` are those of the exclusion. `excluded` has a line for each GPU,
-    `unmatched` one for each word that leaves nothing out.
+    `setting` and `label` are the exclusion's own. `excluded` has a line for each excluded GPU, and
+    `unmatched` has one for each word that excludes nothing.
     """
 
     setting: str = ""
@@ -154,7 +153,7 @@ class ExclusionNote(Struct, frozen=True, kw_only=True):
 
     @property
     def exclusion(self) -> Exclusion:
-        """What is left out, as it was set."""
+        """The exclusion that was noted."""
         return Exclusion(setting=self.setting, label=self.label)
 
 
@@ -168,7 +167,7 @@ def write_note(directory: Path, note: ExclusionNote) -> None:
 
 
 def read_note(directory: Path) -> ExclusionNote:
-    """Return the note; an empty one where there is none, or it is damaged."""
+    """Return the note; an empty one if there is none or it is damaged."""
     try:
         contents = read_whole(directory / NOTE_FILE)
         if contents is None:

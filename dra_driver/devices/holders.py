@@ -1,12 +1,12 @@
 """Who has a GPU open: the processes of the node that have its device node open.
 
-`/proc/<pid>/fd` has a link for each open file, with the path as the process opened it
-(proc_pid_fd(5)). A pod sees the host's processes only in the host's procfs, which it has where the
-host's or a driver container's root is mounted. NVML names only processes that compute; those that
-merely watch keep a GPU open as well.
+`/proc/<pid>/fd` has a link for each open file, with the path by which the process opened it
+(proc_pid_fd(5)). A pod sees the host's processes only in the host's procfs, which is available if
+the root of the host or of a driver container is mounted. NVML names only processes that compute,
+but processes that only monitor a GPU keep it open as well.
 
-Only names of links are read: the file behind one may be on a tenant's own server, which never
-answers. A process's name is a tenant's text, and is made harmless.
+Only the links are read, never the files behind them, which may be on a tenant's own file server
+that never answers. A process's name is text from a tenant, so it is made harmless.
 """
 
 import math
@@ -26,7 +26,7 @@ _FRESH_SECONDS = 1.0
 
 
 class Holder(Struct, frozen=True, kw_only=True, order=True):
-    """A process that has a GPU open. `pid` is the host's, `name` what the process calls itself."""
+    """A process that has a GPU open, with its PID on the host and the name it gave itself."""
 
     pid: int
     name: str
@@ -36,10 +36,10 @@ class Holder(Struct, frozen=True, kw_only=True, order=True):
 
 
 class Holders:
-    """Looks for the processes that have a GPU open. For any thread.
+    """Finds the processes that have a GPU open. For any thread.
 
-    The first of `procs` that is a procfs is read, so the host's comes first. `devs` are the folders
-    of device nodes, as processes of the node may see them. The clock is monotonic, in seconds.
+    The first of `procs` that is a procfs is read, so the host's comes first. `devs` are the paths
+    where processes of the node may see device nodes. The clock is monotonic, in seconds.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class Holders:
         self._found: Mapping[int, tuple[Holder, ...]] = {}
 
     def of(self, minor: int) -> tuple[Holder, ...]:
-        """Return the processes, but this one, that have /dev/nvidiaN open, sorted by PID.
+        """Return the other processes that have /dev/nvidiaN open, sorted by PID.
 
-        As they were a second ago at most; empty where they cannot be seen.
+        The answer is at most a second old. It is empty if processes cannot be seen.
         """
         with self._lock:
             if self._clock() - self._looked > _FRESH_SECONDS:
@@ -71,7 +71,7 @@ class Holders:
     def _look(self) -> Mapping[int, tuple[Holder, ...]]:
         for proc in self._procs:
             with suppress(OSError):
-                own = str((proc / "self").readlink())  # our PID as this procfs counts
+                own = str((proc / "self").readlink())  # this process's PID in this procfs
                 return self._look_in(proc, own)
         return {}
 
@@ -84,7 +84,7 @@ class Holders:
         return {minor: tuple(holders) for minor, holders in by_minor.items()}
 
     def _opened(self, folder: str) -> set[int]:
-        """Return the minor numbers of the GPUs that are open by a folder of links."""
+        """Return the minor numbers of the GPUs that a process's folder of links shows as open."""
         minors = set()
         for number in _names(folder):
             with suppress(OSError):
@@ -95,7 +95,7 @@ class Holders:
 
 
 def _names(folder: str | Path) -> list[str]:
-    """Return what is in a folder of procfs; nothing if the process has ended, or is not ours."""
+    """Return the names in a folder of procfs; none if the process has ended or is not readable."""
     try:
         return os.listdir(folder)  # noqa: PTH208 (names are what is wanted)
     except OSError:
@@ -111,5 +111,5 @@ def _name(process: Path) -> str:
 
 
 def harmless(name: str) -> str:
-    """Return the name that a process gave itself, fit to be read by people: short, no odd signs."""
+    """Return a process's name made safe to show to people: short, without unusual characters."""
     return _UNUSUAL.sub("?", name)[:_LONGEST_NAME] or "a process without a name"

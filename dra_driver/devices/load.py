@@ -1,7 +1,7 @@
-"""What NVML says of who uses a GPU, as frozen values: processes, memory, how busy it is.
+"""How a GPU is used, as frozen values: its processes, its memory, and how busy it is.
 
-Filled by nvml/load.py. Memory is in bytes, shares of time are 0 to 1. What NVML does not know is
-None: in MIG mode how busy a GPU is, and of some processes how much memory they have.
+The values come from nvml/load.py. Memory is in bytes, shares of time are 0 to 1. What NVML does not
+know is None, such as how busy a GPU in MIG mode is, or the memory of some processes.
 """
 
 from enum import StrEnum
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 
 class ProcessKind(StrEnum):
-    """How a process uses a GPU. One that is in several of NVML's lists has the last of these."""
+    """How a process uses a GPU. A process in several of NVML's lists has the last of these."""
 
     GRAPHICS = "graphics"
     COMPUTE = "compute"
@@ -18,10 +18,10 @@ class ProcessKind(StrEnum):
 
 
 class GpuProcess(Struct, frozen=True, kw_only=True):
-    """A process on a GPU, by its PID as this process counts them.
+    """A process on a GPU, with its PID in the PID namespace of this process.
 
-    The instances are None on a GPU that is not divided. `sm` is for how much of the last seconds
-    its kernels ran, as a share of the whole GPU; None where NVML does not say, 0 if it was idle.
+    The instances are None on a GPU that is not divided. `sm` is the share of the last seconds in
+    which its kernels ran on the GPU: 0 if it was idle, None if NVML does not say.
     """
 
     pid: int
@@ -40,7 +40,7 @@ class Memory(Struct, frozen=True, kw_only=True):
 
 
 class MigLoad(Struct, frozen=True, kw_only=True):
-    """A MIG device: its numbers, its UUID, and its memory, which all of a GPU instance share."""
+    """A MIG device: its UUID, its ids, and its memory, which it shares with its GPU instance."""
 
     uuid: str
     gpu_instance: int
@@ -49,7 +49,7 @@ class MigLoad(Struct, frozen=True, kw_only=True):
 
 
 class GpuLoad(Struct, frozen=True, kw_only=True):
-    """A GPU as it is used now. `index` is NVML's, `minor` that of /dev/nvidiaN."""
+    """How a GPU is used now. `index` is NVML's position, `minor` is N of /dev/nvidiaN."""
 
     index: int
     minor: int

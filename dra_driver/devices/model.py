@@ -1,11 +1,11 @@
-"""What the machine has, as frozen values.
+"""The hardware of the machine as frozen values.
 
-Comes from devices/session.py; there is no Kubernetes word in here. Optional fields are facts that a
-card may truly lack: NVML answers NOT_SUPPORTED for them.
+They come from devices/session.py and contain nothing about Kubernetes. A field is optional if a
+card may really lack the fact: NVML answers NOT_SUPPORTED for it.
 
-MIG: sizes and starts count memory slices of the card, 8 on an A100 or H100, 4 on an A30, 12 on an
-RTX PRO 6000. A profile's id is the card's own number for it, which create calls take; it is not the
-number of NVML's enumeration (nvml.h, NVML_GPU_INSTANCE_PROFILE_*).
+MIG sizes and starts are counted in memory slices of the card: 8 on an A100 or H100, 4 on an A30, 12
+on an RTX PRO 6000. A profile's id is the card's own number for it, which create calls take; it is
+not the number in NVML's enumeration (nvml.h, NVML_GPU_INSTANCE_PROFILE_*).
 """
 
 import re
@@ -33,7 +33,7 @@ def is_gpu_uuid(text: str) -> bool:
 
 
 class MigMode(StrEnum):
-    """MIG mode of a GPU (nvmlDeviceGetMigMode)."""
+    """The MIG mode of a GPU (nvmlDeviceGetMigMode)."""
 
     UNSUPPORTED = "unsupported"
     DISABLED = "disabled"
@@ -48,19 +48,19 @@ class Placement(Struct, frozen=True, kw_only=True, order=True):
 
     @property
     def memory_slices(self) -> range:
-        """The memory slices that are covered."""
+        """The memory slices that the placement covers."""
         return range(self.start, self.start + self.size)
 
     def overlaps(self, other: "Placement") -> bool:
-        """Tell whether both cover some memory slice."""
+        """Tell whether both placements cover the same memory slice."""
         return self.start < other.start + other.size and other.start < self.start + self.size
 
 
 class MigProfile(Struct, frozen=True, kw_only=True):
-    """One shape of GPU instance. `name` is as users write it, such as `1g.10gb+me`.
+    """One shape of GPU instance. `name` is spelled as users write it, such as `1g.10gb+me`.
 
-    `instances` is how many of it the card can have at most; `placements` are all places where one
-    can be, whatever is there now, in order of their start.
+    `instances` is the most such instances that the card can have. `placements` are all places where
+    one can be, whatever is there now, in order of their start.
     """
 
     id: int
@@ -78,12 +78,12 @@ class MigProfile(Struct, frozen=True, kw_only=True):
 
     @property
     def has_graphics(self) -> bool:
-        """Whether graphics APIs run on it: the attribute `gfx` in its name."""
+        """Whether graphics APIs work on it, as the attribute `gfx` in its name says."""
         return "gfx" in self.name.partition("+")[2].replace("+", ",").split(",")
 
 
 class MigSlot(Struct, frozen=True, kw_only=True):
-    """A place for a MIG device: GPU, profile, start. At most one device can be there at a time."""
+    """A place for a MIG device: GPU, profile and start. It can hold one device at a time."""
 
     gpu: GpuUuid
     profile_id: int
@@ -97,7 +97,7 @@ class _Placed(Struct, frozen=True, kw_only=True):
 
     @property
     def slot(self) -> MigSlot:
-        """Where it is."""
+        """The slot that the instance occupies."""
         return MigSlot(gpu=self.parent, profile_id=self.profile.id, start=self.placement.start)
 
 
@@ -114,9 +114,9 @@ class MigDevice(_Placed, frozen=True, kw_only=True):
 
 
 class BareInstance(_Placed, frozen=True, kw_only=True):
-    """A GPU instance that is no MIG device: without compute instance, or divided further.
+    """A GPU instance that is not a MIG device: it has no compute instance, or is divided further.
 
-    It takes its place and its engines all the same. `compute_instances` are ids.
+    It occupies its place and its engines all the same. `compute_instances` are ids.
     """
 
     gpu_instance: int
@@ -129,12 +129,12 @@ Instance = MigDevice | BareInstance
 
 
 class MigFacts(Struct, frozen=True, kw_only=True):
-    """MIG on one GPU: the profiles of the card, and the instances there are now.
+    """MIG on one GPU: the card's profiles, and the instances that exist now.
 
     Attributes:
-        profiles: what NVML answers, empty when it does not say.
+        profiles: as NVML reports them; empty if it does not.
         pending_mode: the mode after the next reset of the GPU.
-        needs_reset: the mode changes only by a reset of the GPU, as on Ampere.
+        needs_reset: the mode changes only when the GPU is reset, as on Ampere.
         is_virtual: this is a vGPU, whose host decides how it is divided.
         turned_on_here: MIG mode is on because this driver turned it on for claims.
         instances: in order of their start.
@@ -156,13 +156,13 @@ class MigFacts(Struct, frozen=True, kw_only=True):
 
 
 class NvLink(Struct, frozen=True, kw_only=True):
-    """One NVLink of a GPU by which it could reach another one.
+    """One NVLink of a GPU that could lead to another GPU.
 
     Attributes:
-        number: NVML's, from 0.
-        is_active: it is up; of one that is not, nothing else is known.
-        peer: address of what is at its other end; None where NVML does not say.
-        to_switch: that is NVSwitch, unless `peer` is a GPU of this node.
+        number: NVML's number of the link, counted from 0.
+        is_active: the link is up; nothing else is known of a link that is not.
+        peer: the PCI address at the other end; None if NVML does not say.
+        to_switch: the other end is an NVSwitch, unless `peer` is a GPU of this node.
     """
 
     number: int
@@ -172,13 +172,13 @@ class NvLink(Struct, frozen=True, kw_only=True):
 
 
 class Fabric(Struct, frozen=True, kw_only=True):
-    """How a GPU stands to the NVLink fabric of its NVSwitches (nvmlDeviceGetGpuFabricInfoV).
+    """A GPU's part in the NVLink fabric of its NVSwitches (nvmlDeviceGetGpuFabricInfoV).
 
     Attributes:
-        state: how far it has come in joining it, NVML_GPU_FABRIC_STATE_*.
-        status: how that ended, an nvmlReturn_t.
-        cluster: UUID of the fabric; None where it has none: it is then of this node alone.
-        clique: number of the GPUs of the fabric that reach each other.
+        state: how far the GPU has come in joining the fabric, NVML_GPU_FABRIC_STATE_*.
+        status: the result of joining it, an nvmlReturn_t.
+        cluster: UUID of the fabric; None if it has none, because it is limited to this node.
+        clique: number of the group of GPUs in the fabric that can reach each other.
     """
 
     state: int
@@ -188,23 +188,23 @@ class Fabric(Struct, frozen=True, kw_only=True):
 
     @property
     def is_joined(self) -> bool:
-        """Whether the GPU has joined it: NVML_GPU_FABRIC_STATE_COMPLETED, with success."""
+        """Whether the GPU has joined the fabric: NVML_GPU_FABRIC_STATE_COMPLETED and success."""
         return (self.state, self.status) == (3, 0)
 
 
 class Vitals(Struct, frozen=True, kw_only=True):
-    """What NVML says at a look of how a GPU is doing. Numbers mean what nvml.h says.
+    """How a GPU was doing at a look, as NVML reports it. The numbers are those of nvml.h.
 
-    A value is None where the card or its driver does not say, which is no sign of anything.
+    A value is None if the card or its driver does not report it, which means nothing by itself.
 
     Attributes:
         recovery_action: what the driver wants done, NVML_GPU_RECOVERY_ACTION_*; 0 is nothing.
-        rows_pending: memory is to be replaced by spare memory at the next reset.
-        rows_failed: that has failed once, for good.
-        uncorrected: errors of memory that could not be corrected, since the driver was loaded.
+        rows_pending: bad memory will be replaced by spare memory at the next reset.
+        rows_failed: such a replacement has failed, which is permanent.
+        uncorrected: memory errors that could not be corrected since the driver was loaded.
         slowdown: why clocks are lower than they could be, nvmlClocksEventReason*.
-        fabric_state: how far it has come in joining its NVLink fabric; 0 if it has none.
-        fabric_status: how that ended, an nvmlReturn_t.
+        fabric_state: how far the GPU has come in joining its NVLink fabric; 0 if it has none.
+        fabric_status: the result of joining it, an nvmlReturn_t.
     """
 
     recovery_action: int | None = None
@@ -217,14 +217,13 @@ class Vitals(Struct, frozen=True, kw_only=True):
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
-    """One physical GPU with all facts that are published, prepared or injected.
+    """One physical GPU, with all facts that are published or needed to prepare claims.
 
-    Memory is in bytes; `memory_reserved_bytes` is what the driver keeps of it for itself. `minor`
-    is N of /dev/nvidiaN and need not equal `index`, NVML's position.
-    `mig` is None for a card without MIG; `mig_mode` is the mode it is in now. `is_persistent`:
-    whether it stays initialised while nobody has it open; None for a card that does not say.
-    `nvlinks` are those that can reach another GPU; `fabric` is None for a GPU that reports none.
-    `vitals` are how it was doing, which makes it no other GPU.
+    Memory is in bytes; `memory_reserved_bytes` is the part that the driver keeps for itself.
+    `minor` is N of /dev/nvidiaN, and may differ from `index`, NVML's position. `mig` is None for a
+    card without MIG; `mig_mode` is the current mode. `is_persistent` says whether the GPU stays
+    initialised while nobody has it open; None if the card does not say. `nvlinks` are the links
+    that can reach another GPU; `fabric` is None if there is none. `vitals` are never compared.
     """
 
     index: int
@@ -259,30 +258,30 @@ class Gpu(Struct, frozen=True, kw_only=True):
 
     @property
     def mig_instances(self) -> tuple[Instance, ...]:
-        """The GPU instances that there are now; none for a card without MIG."""
+        """The GPU instances that exist now; none for a card without MIG."""
         return () if self.mig is None else self.mig.instances
 
     @property
     def was_put_in_mig_mode(self) -> bool:
-        """Whether it is in MIG mode without this driver having turned it on."""
+        """Whether the GPU is in MIG mode because someone other than this driver turned it on."""
         if self.mig_mode is not MigMode.ENABLED:
             return False
         return self.mig is None or not self.mig.turned_on_here
 
 
 class PassthroughGpu(Struct, frozen=True, kw_only=True):
-    """A GPU of the PCI bus that can be given to a virtual machine (devices/passthrough/).
+    """A GPU on the PCI bus that a virtual machine could have (devices/passthrough/).
 
     Attributes:
-        gpu: the GPU, as NVML describes it; of one that is not the GPU driver's now only what /sys
-            says, and the UUID that it had, or one made of its address.
-        number: its position among the GPUs of the PCI bus, by address.
+        gpu: the GPU as NVML describes it, or last described it; otherwise what /sys says, with the
+            UUID from a claim's record or one made from its address.
+        number: its position among the GPUs on the PCI bus, by address.
         vendor_id, device_id: as the kernel writes them, such as `0x10de`.
-        driver: what it is bound to, such as `nvidia` or `vfio-pci`; None: to none.
-        group: number of its IOMMU group.
+        driver: the driver that it is bound to, such as `nvidia` or `vfio-pci`; None without one.
+        group: number of its IOMMU group; -1 if it is in none.
         addressable_bytes: the sum of its 64-bit memory regions, rounded up to a power of two.
         has_iommufd: the node has /dev/iommu.
-        hangs: the kernel has not come back from the switch of its driver.
+        hangs: the switch of its driver hangs in the kernel.
         problem: why it cannot be given to a virtual machine, for people; None if it can.
     """
 
@@ -299,7 +298,7 @@ class PassthroughGpu(Struct, frozen=True, kw_only=True):
 
     @property
     def is_away(self) -> bool:
-        """Whether the GPU driver does not have it."""
+        """Whether it is bound to a driver other than the GPU driver, or to none."""
         return self.driver != GPU_DRIVER
 
 
@@ -308,17 +307,17 @@ GPU_DRIVER = "nvidia"
 
 
 class InstanceId(Struct, frozen=True, kw_only=True):
-    """A GPU instance by NVML's number, and if only one of its compute instances is meant that."""
+    """NVML's id of a GPU instance, and of a compute instance if only that one is meant."""
 
     gpu_instance: int
     compute_instance: int | None = None
 
 
 class GpuEvent(Struct, frozen=True, kw_only=True):
-    """What NVML reported of a GPU by itself (nvmlEventSetWait_v2).
+    """An event of a GPU that NVML reported (nvmlEventSetWait_v2).
 
-    `gpu` is a UUID. `xid` is None for an event of another kind, which says only that it is time to
-    look. `instance` is the MIG instance that it is about; None for the whole GPU.
+    `gpu` is a UUID. `xid` is None for an event of another kind, which is only a reason to look at
+    the GPU. `instance` is the affected MIG instance; None means the whole GPU.
     """
 
     gpu: str
@@ -327,10 +326,11 @@ class GpuEvent(Struct, frozen=True, kw_only=True):
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
-    """That no MIG device can be made on a GPU at present.
+    """The fact that no MIG devices can be made on a GPU at present, with the reason.
 
-    `waiting` are those that were to be, and still are: somebody has them already. `is_of_mode`: it
-    cannot be switched to MIG mode, because others have it open; else NVML refuses in MIG mode, too.
+    `waiting` are the slots that claims have already been given and still wait for. `is_of_mode`:
+    the GPU cannot be switched to MIG mode because others have it open. Otherwise NVML refuses to
+    make devices even in MIG mode.
     """
 
     reason: str
@@ -339,10 +339,10 @@ class Refusal(Struct, frozen=True, kw_only=True):
 
 
 class SickGpu(Struct, frozen=True, kw_only=True):
-    """A GPU that NVML counts but cannot describe. It hides no other, and is never published.
+    """A GPU that NVML counts but cannot describe. It is not published; other GPUs still are.
 
-    `is_silent`: it has not refused, but does not answer at all. `is_lost`: it does not come back by
-    itself.
+    `is_silent`: it does not answer at all, as opposed to a refusal. `is_lost`: it does not come
+    back by itself.
     """
 
     index: int
@@ -352,11 +352,11 @@ class SickGpu(Struct, frozen=True, kw_only=True):
 
 
 class ExcludedGpu(Struct, frozen=True, kw_only=True):
-    """A GPU that is left out by its admin: never published, and nothing on it is changed.
+    """A GPU that the node's admin excludes: it is not published, and nothing on it is changed.
 
-    `why` says by what. Of one that cannot be described nothing but the index is known. While
-    `is_in_use`, a claim has something of it from before: then it is among the inventory's GPUs too,
-    and goes from there once that is taken back.
+    `why` names the source of the exclusion. Only the index is known if the GPU cannot be described.
+    `is_in_use`: a claim still has something of the GPU from before, so it is also among the
+    inventory's GPUs until that is released.
     """
 
     index: int
@@ -373,17 +373,17 @@ class ExcludedGpu(Struct, frozen=True, kw_only=True):
 
 
 class Inventory(Struct, frozen=True, kw_only=True):
-    """Everything one look at the machine found. GPUs are in order of PCI address.
+    """Everything that one look at the machine found. GPUs are in order of PCI address.
 
-    `excluded` are the GPUs that are left out, by their indices; `unmatched` says to people which
-    words that should leave one out do not.
+    `excluded` are the excluded GPUs in order of their index; `unmatched` says, for people, which
+    words of the exclusion name no GPU.
 
-    `passthrough` are those that can be given to virtual machines, by number; most of them are among
-    the GPUs as well. Empty unless they are offered.
+    `passthrough` are the GPUs for virtual machines in order of their number; most of them are among
+    `gpus` as well. It is empty unless they are offered.
 
-    `driver_version` is NVML's text, such as `535.261.03`; `cuda_version` is (major, minor).
-    Both are None only when the driver could not be asked at all; then there are no GPUs, and
-    `problem` says why, for people; None where it is not loaded and VFIO drivers have all GPUs.
+    `driver_version` is NVML's text, such as `535.261.03`; `cuda_version` is (major, minor). Both
+    are None only if the driver could not be asked at all. There are no GPUs then, and `problem`
+    says why, for people; it is None if no driver is loaded because VFIO drivers have all GPUs.
     """
 
     driver_version: str | None
@@ -396,13 +396,13 @@ class Inventory(Struct, frozen=True, kw_only=True):
     problem: str | None = None
 
     def known(self) -> dict[GpuUuid, Gpu]:
-        """Return all GPUs by UUID, also those that the GPU driver does not have now."""
+        """Return all GPUs by UUID, including those that the GPU driver does not have now."""
         away = {card.gpu.uuid: card.gpu for card in self.passthrough}
         return away | {gpu.uuid: gpu for gpu in self.gpus}
 
 
 class InventorySource(Protocol):
-    """Knows the GPUs of this node (devices/watcher.py)."""
+    """A source of this node's inventory (devices/watcher.py)."""
 
     def current(self) -> Inventory:
         """Return what the latest look found, without waiting."""

@@ -1,11 +1,11 @@
-"""Device names as NVIDIA's own DRA driver gives them, so that they work here unchanged.
+"""Device names, which are those of NVIDIA's DRA driver, so that uses of them need no change.
 
 A whole GPU is `gpu-<minor>`: the minor number of its device node, not NVML's index. A MIG device is
-`gpu-<minor>-mig-<profile>-<profile id>-<start>`, the same whether it exists or could be made. A
-share of either, which NVIDIA has not, is `<name>-share-<index>-of-<count>`: with the count,
-so that a name never comes to mean a larger share. A GPU for a virtual machine is `gpu-vfio-<i>`,
-its number among the GPUs of the PCI bus, by address: it has no minor number then. A device name is
-a DNS label (resource.k8s.io/v1 Device.name, at most 63 bytes).
+`gpu-<minor>-mig-<profile>-<profile id>-<start>`, whether it exists or could be made. A share of
+either, which NVIDIA's DRA driver does not have, is `<name>-share-<index>-of-<count>`. The count is
+included so that a name never comes to mean a larger share. A GPU for a virtual machine is
+`gpu-vfio-<i>`: it has no minor number, so this is its position on the PCI bus, by address, among
+the GPUs. A device name is a DNS label (resource.k8s.io/v1 Device.name, at most 63 bytes).
 """
 
 import re
@@ -17,7 +17,7 @@ DRIVER_NAME = "gpu.nvidia.com"
 """The DRA driver's name: in ResourceSlices, allocation results and the kubelet's registration."""
 
 CONTROLLER = f"{DRIVER_NAME}/dra-driver"
-"""Who reports, in the Events that this driver makes."""
+"""The reporting controller in the Events that this driver creates."""
 
 DeviceName = NewType("DeviceName", str)
 
@@ -36,7 +36,7 @@ class GpuName(Struct, frozen=True, kw_only=True):
 
 
 class MigName(Struct, frozen=True, kw_only=True):
-    """What the name of a MIG device says: parent's minor number, id of the profile, start."""
+    """What the name of a MIG device says: its parent's minor number, profile id and start."""
 
     minor: int
     profile_id: int
@@ -50,7 +50,7 @@ class VfioName(Struct, frozen=True, kw_only=True):
 
 
 class ShareName(Struct, frozen=True, kw_only=True):
-    """What the name of a share says: of which device, which one, and of how many."""
+    """What the name of a share says: its device, its index, and the number of shares."""
 
     of: GpuName | MigName
     index: int
@@ -58,7 +58,7 @@ class ShareName(Struct, frozen=True, kw_only=True):
 
     @property
     def suffix(self) -> str:
-        """What it has after the name of the device that it is a share of."""
+        """The part of the share's name that follows the name of its device."""
         return share_suffix(self.index, self.count)
 
 
@@ -73,15 +73,15 @@ def vfio_name(number: int) -> DeviceName:
 
 
 def share_suffix(index: int, count: int) -> str:
-    """Return what the name of a share has after that of its device."""
+    """Return the part of a share's name that follows the name of its device."""
     return f"-share-{index}-of-{count}"
 
 
 def mig_name(minor: int, profile: str, profile_id: int, start: int, suffix: str = "") -> DeviceName:
     """Return the device name of a MIG device.
 
-    The profile is there to be read: `1g.10gb+me` becomes `1g10gb-me`. So does `1g.10gb-me`, which
-    has another id.
+    The profile's name is included only for readers: `1g.10gb+me` becomes `1g10gb-me`, and so does
+    `1g.10gb-me`, which has another id.
     """
     numbers = f"{profile_id}-{start}{suffix}"
     readable = _NOT_IN_LABELS.sub("-", profile.lower().replace(".", ""))
@@ -91,13 +91,13 @@ def mig_name(minor: int, profile: str, profile_id: int, start: int, suffix: str 
 
 
 def in_order(name: str) -> tuple[tuple[int, str], ...]:
-    """Return by what names are sorted as people count: `gpu-2` before `gpu-10`."""
+    """Return a key that sorts names as people count: `gpu-2` before `gpu-10`."""
     parts = re.split(r"([0-9]+)", name)
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts)
 
 
 def undivided_name(name: str) -> str:
-    """Return the name of the device that a share is of; of another device its own."""
+    """Return the name of a share's device; other names are returned unchanged."""
     match = _SHARE.fullmatch(name)
     return match["of"] if match else name
 

@@ -1,11 +1,11 @@
 """Which GPUs NVLink joins: islands, and meshes within them. Pure.
 
-In: the GPUs of a node, each with its links and its fabric. Out: for each GPU the groups that it is
-in, by names that last. Rules: a link counts while one of its ends says that it is active; NVSwitch
-joins all GPUs whose links lead to one, since switches are joined with each other; where a GPU
-reports a fabric (Hopper and newer), only once it has joined it, and only those of one clique. A GPU
-that an admin has put into MIG mode has no peer access over NVLink (MIG User Guide), so it is in no
-group; one that this driver switches as claims come and go keeps its place.
+In: the GPUs of a node, each with its links and its fabric. Out: the groups of each GPU, under names
+that do not change. Rules: a link counts while one of its ends says that it is active. NVSwitches
+are joined with each other, so they join all GPUs that have links to one. A GPU that reports a
+fabric (Hopper and newer) is joined only once it has joined the fabric, and only within its clique.
+A GPU that an admin has put into MIG mode has no peer access over NVLink (MIG User Guide), so it is
+in no group; a GPU that this driver switches as claims come and go keeps its place.
 """
 
 from collections import Counter
@@ -18,16 +18,16 @@ from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.pci import pci_order
 
 _Links = Mapping[frozenset[GpuUuid], int]
-"""How many links join two GPUs; those that none joins are not there."""
+"""The number of links between two GPUs; pairs without a link are not in it."""
 
 
 class Joined(Struct, frozen=True, kw_only=True):
-    """The groups of a GPU, each by the UUID of its GPU with the lowest PCI address.
+    """The groups of a GPU, each named by the UUID of its GPU with the lowest PCI address.
 
     Attributes:
         island: all GPUs that can be reached over NVLink, through others if need be.
-        mesh: GPUs of the island each of which is joined to each other one, directly or by NVSwitch.
-            None for one that is left over when the others of its island are in meshes.
+        mesh: GPUs of the island that are all joined to each other, directly or by NVSwitch. None
+            for a GPU that is left over after the island has been divided into meshes.
     """
 
     island: GpuUuid
@@ -35,10 +35,10 @@ class Joined(Struct, frozen=True, kw_only=True):
 
 
 def joined(gpus: Iterable[Gpu]) -> Mapping[GpuUuid, Joined]:
-    """Return the groups of each GPU that is joined to another one; the others are not in it.
+    """Return the groups of each GPU that is joined to another one; other GPUs are not included.
 
-    An island is divided into meshes so that the largest come first, of equal ones that with most
-    links, then that with the lowest PCI addresses.
+    An island is divided by taking out the largest mesh first: of meshes of the same size the one
+    with the most links, then the one with the lowest PCI addresses.
     """
     able = [gpu for gpu in gpus if not gpu.was_put_in_mig_mode]
     in_order = [gpu.uuid for gpu in sorted(able, key=lambda gpu: pci_order(gpu.pci_address))]
@@ -51,7 +51,7 @@ def joined(gpus: Iterable[Gpu]) -> Mapping[GpuUuid, Joined]:
 
 
 def _links(gpus: Collection[Gpu]) -> _Links:
-    """Count the links between each two GPUs, as the end says that sees more of them."""
+    """Count the links between any two GPUs, by the end that sees more of them."""
     at = {gpu.pci_address: gpu.uuid for gpu in gpus}
     seen: Counter[tuple[GpuUuid, GpuUuid]] = Counter()
     to_switch: Counter[GpuUuid] = Counter()
@@ -64,7 +64,7 @@ def _links(gpus: Collection[Gpu]) -> _Links:
                 seen[gpu.uuid, peer] += 1
             elif link.to_switch:
                 to_switch[gpu.uuid] += 1
-    links: Counter[frozenset[GpuUuid]] = Counter()  # of which a union has the most
+    links: Counter[frozenset[GpuUuid]] = Counter()  # `|=` keeps the larger count
     for pair, count in seen.items():
         links |= Counter({frozenset(pair): count})
     for left, other in combinations(gpus, 2):
@@ -75,7 +75,7 @@ def _links(gpus: Collection[Gpu]) -> _Links:
 
 
 def _switched(gpu: Gpu, other: Gpu) -> bool:
-    """Tell whether NVSwitch carries what two GPUs with links to it send each other."""
+    """Tell whether two GPUs with links to NVSwitch can reach each other through it."""
     if gpu.fabric is None or other.fabric is None:
         return gpu.fabric is other.fabric
     if not (gpu.fabric.is_joined and other.fabric.is_joined):
@@ -84,7 +84,7 @@ def _switched(gpu: Gpu, other: Gpu) -> bool:
 
 
 def _islands(in_order: Iterable[GpuUuid], links: _Links) -> list[list[GpuUuid]]:
-    """Return the connected components of two GPUs and more, each in order."""
+    """Return the connected components with two or more GPUs, each in order."""
     left = list(in_order)
     islands = []
     while left:
@@ -101,7 +101,7 @@ def _islands(in_order: Iterable[GpuUuid], links: _Links) -> list[list[GpuUuid]]:
 
 
 def _meshes(island: list[GpuUuid], links: _Links) -> list[list[GpuUuid]]:
-    """Divide an island into meshes of two GPUs and more, each in order."""
+    """Divide an island into meshes of two or more GPUs, each in order."""
     left, meshes = list(island), []
     while len(best := max(_cliques(left, links), key=lambda mesh: _rank(mesh, left, links))) > 1:
         meshes.append(best)
@@ -117,7 +117,7 @@ def _rank(
 
 
 def _cliques(gpus: list[GpuUuid], links: _Links) -> Iterable[list[GpuUuid]]:
-    """Yield the maximal groups of which each is joined to each, in order (Bron and Kerbosch)."""
+    """Yield the maximal groups of GPUs that are all joined, each in order (Bron and Kerbosch)."""
     near = {
         gpu: {other for other in gpus if frozenset((gpu, other)) in links and other != gpu}
         for gpu in gpus

@@ -1,7 +1,7 @@
-"""What /sys knows of a GPU and NVML does not: its PCIe root and its NUMA node.
+"""What /sys knows about a GPU and NVML does not: its PCIe root and its NUMA node.
 
 In: a PCI address. Out: the name of the root complex, as Kubernetes' standard attribute
-resource.kubernetes.io/pcieRoot wants it, and the NUMA node. Both come from the kernel's device
+resource.kubernetes.io/pcieRoot needs it, and the NUMA node. Both come from the kernel's device
 tree (Documentation/ABI/testing/sysfs-bus-pci) and may be missing in virtual machines.
 """
 
@@ -15,7 +15,7 @@ _ROOT = re.compile(r"(?:^|/)devices/(pci[0-9a-f]{4,}:[0-9a-f]{2})/")
 
 
 def pci_address(bus_id: str) -> PciAddress:
-    """Return NVML's address, whose domain has eight digits, as the kernel writes it."""
+    """Return NVML's PCI address, whose domain has eight digits, in the kernel's form."""
     if _BUS_ID.fullmatch(bus_id) is None:
         raise ValueError(f"{bus_id!r} is not a PCI address")
     domain, _, rest = bus_id.lower().partition(":")
@@ -23,7 +23,7 @@ def pci_address(bus_id: str) -> PciAddress:
 
 
 def pci_order(address: str) -> str:
-    """Return what sorts addresses as NVML orders GPUs: a domain above ffff has more digits."""
+    """Return a key that sorts addresses as NVML does: a domain above ffff has more digits."""
     return address.zfill(len("00000000:00:00.0"))
 
 

@@ -1,14 +1,14 @@
-"""The driver over time: opened when it is there, opened again when the hardware has changed.
+"""The GPU driver over time: NVML is opened once it is there, and reopened when hardware changes.
 
-What NVML sees is fixed at its initialisation, so the kernel's own word is read first:
-/proc/driver/nvidia, the names of the device nodes, and which GPUs are being taken from the driver.
-If that differs from last time (a GPU added or removed, the driver reloaded), NVML is closed and
-opened. Opening is avoided otherwise: it wakes GPUs without persistence mode, which takes seconds
-each. While someone makes or destroys MIG instances the library is lent, and stays open. So it does
-while a GPU hangs in a call: that GPU is sick then, and the others answer as ever (nvml/calls.py). A
-GPU that somebody has open cannot be reset. So while one waits for the reset that changes its MIG
-mode, NVML is closed after each look, and opened when it is needed. Where only others switch modes,
-the same holds while one waits for a mode that it can take without a reset.
+What NVML sees is fixed when it is initialised, so the kernel is asked first: /proc/driver/nvidia,
+the names of the device nodes, and which GPUs are being taken from the driver. If that has changed
+since the last look (a GPU added or removed, the driver reloaded), NVML is closed and opened again.
+Otherwise it stays open, because opening it wakes GPUs without persistence mode, which takes seconds
+each. It also stays open while it is lent for making or destroying MIG instances, and while a GPU
+hangs in a call: that GPU is then sick, and the others still answer (nvml/calls.py). A GPU that
+somebody has open cannot be reset. So while a GPU waits for the reset that changes its MIG mode,
+NVML is closed after each look and opened when it is needed. If only others switch modes, the same
+is done while a GPU waits for a mode that needs no reset.
 """
 
 import os
@@ -44,11 +44,11 @@ _DISPLAY_ONLY = ("DGX Display", "NVIDIA DGX Display")
 
 
 def discover(nvml: NvmlLibrary, sys_root: Path) -> Inventory:
-    """Put NVML's facts of all GPUs and those of /sys together.
+    """Return the inventory of all GPUs, from NVML's facts and those of /sys.
 
-    A GPU that cannot be described never hides another. GPUs are in order of PCI address, so that
-    equal machines give equal inventories. Raises DeviceError if the driver as a whole cannot be
-    asked.
+    A GPU that cannot be described does not hide the others. GPUs are in order of PCI address, so
+    that equal machines give equal inventories. Raises DeviceError if the driver as a whole cannot
+    be asked.
     """
     gpus: list[Gpu] = []
     sick: list[SickGpu] = []
@@ -78,7 +78,7 @@ def discover(nvml: NvmlLibrary, sys_root: Path) -> Inventory:
 
 
 def _owned(gpu: Gpu, made_here: AbstractSet[MigSlot], turned_on: AbstractSet[GpuUuid]) -> Gpu:
-    """Return a GPU with the instances and the MIG mode marked that are this driver's doing."""
+    """Return a GPU on which the instances and the MIG mode made by this driver are marked."""
     if gpu.mig is None or gpu.mig_mode is not MigMode.ENABLED:
         return gpu
     instances = tuple(
@@ -91,8 +91,8 @@ def _owned(gpu: Gpu, made_here: AbstractSet[MigSlot], turned_on: AbstractSet[Gpu
 class DriverSession:
     """Looks at the machine again and again. For any thread; looks take turns.
 
-    What asks NVML raises DeviceError, when it refuses or the GPU does not answer, and while it is
-    not open TransientError.
+    Methods that ask NVML raise DeviceError if it refuses or the GPU does not answer, and
+    TransientError while it is not open.
     """
 
     def __init__(  # noqa: PLR0913 (all that a look depends on)
@@ -114,9 +114,9 @@ class DriverSession:
         Paths are as this process sees them. `made_here` says where this driver has made MIG devices
         for claims, or is about to: from before the first call that makes one until after the last
         that destroys it. `turned_on` likewise says which GPUs' MIG mode it has turned on.
-        `leave_out` takes the GPUs out of an inventory that are none of this driver's. `lets_go`
-        tells whether a GPU needs nobody to have it open, not even this process. `with_passthrough`
-        adds the GPUs that virtual machines can have.
+        `leave_out` takes the excluded GPUs out of an inventory. `lets_go` tells whether a GPU waits
+        for everybody to close it, including this process. `with_passthrough` adds the GPUs that
+        virtual machines can have.
         """
         self._driver_root = driver_root
         self._dev = dev
@@ -152,7 +152,7 @@ class DriverSession:
             pass
         elif self.close():
             self._seen = present
-        # What is made or unmade during the look is in one of the two.
+        # Asked before and after the look, to include what is made or destroyed during it.
         slots, turned_on = set(self._made_here()), set(self._turned_on())
         inventory = self._seen_by_nvml()
         slots |= self._made_here()
@@ -166,23 +166,23 @@ class DriverSession:
         return inventory
 
     def _seen_by_nvml(self) -> Inventory:
-        """Return what NVML sees: nothing where no driver is loaded and VFIO has all GPUs."""
+        """Return what NVML sees: nothing if no driver is loaded and VFIO drivers have all GPUs."""
         try:
             return self._look()
         except DeviceError:
             nothing = Inventory(driver_version=None, cuda_version=None)
             cards = self._with_passthrough(nothing).passthrough
             are_away = bool(cards) and all(is_vfio(card.driver) for card in cards)
-            # With a GPU left for it, the driver is on its way, as in an upgrade.
+            # If a GPU is left for the driver, it is being loaded, as in an upgrade.
             if running_driver(self._proc_root) is not None or not are_away:
                 raise
             return nothing
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Have NVML closed for as long as a GPU changes its driver, and opened by nobody here.
+        """Keep NVML closed in this process while a GPU changes its driver.
 
-        An NVML that is open keeps every GPU open that it has seen. Raises TransientError if it
+        While NVML is open, it keeps every GPU open that it has seen. Raises TransientError if it
         cannot be closed now. The next look opens it again.
         """
         with self._looking:
@@ -206,7 +206,7 @@ class DriverSession:
                 self._lent.notify_all()
 
     def compute_mode(self, uuid: str) -> int | None:
-        """Return a GPU's compute mode: 0 default, 2 prohibited, 3 exclusive process; None: none."""
+        """Return a GPU's compute mode (`NvmlLibrary.compute_mode`)."""
         return self._ask(lambda library: library.compute_mode(uuid))
 
     def set_compute_mode(self, uuid: str, mode: int) -> None:
@@ -214,7 +214,7 @@ class DriverSession:
         self._ask(lambda library: library.set_compute_mode(uuid, mode))
 
     def set_persistence(self, uuid: str, *, on: bool) -> None:
-        """Set a GPU's persistence mode; nvidia-persistenced does it where it runs."""
+        """Set a GPU's persistence mode, through nvidia-persistenced if that runs."""
         self._ask(lambda library: library.set_persistence(uuid, on=on))
 
     def memory_limits(self, uuid: str, cgroup: Path) -> MemoryLimits | None:
@@ -230,19 +230,19 @@ class DriverSession:
         return self._ask(lambda library: library.knows_memory_limits())
 
     def can_limit_memory(self, uuid: str, cgroup: Path | None) -> str | None:
-        """Tell why control groups below one cannot be limited on a GPU; None if they can."""
+        """Return why control groups below one cannot be limited on a GPU; None if they can."""
         return self._ask(lambda library: library.can_limit_memory(uuid, cgroup))
 
     def next_event(self, seconds: float) -> GpuEvent | None:
-        """Return the next event (`GpuEvents.wait`). For one thread; NVML is not opened for it."""
+        """Return the next event (`GpuEvents.wait`). For one thread. Does not open NVML."""
         return self._if_open().events.wait(seconds)
 
     def gpu_count(self) -> int:
-        """Return how many GPUs NVML counts. It is not opened for it."""
+        """Return how many GPUs NVML counts. Does not open NVML."""
         return self._if_open().gpu_count()
 
     def gpu_load(self, index: int, *, sampled: bool = True) -> GpuLoad:
-        """Return who uses the GPU at a position. NVML is not opened for it."""
+        """Return who uses the GPU at a position. Does not open NVML."""
         return self._if_open().gpu_load(index, sampled=sampled)
 
     def _if_open(self) -> NvmlLibrary:
@@ -252,19 +252,19 @@ class DriverSession:
         return library
 
     def close(self) -> bool:
-        """Close NVML; the next look opens it again. False if it is lent or hangs for too long."""
+        """Close NVML until the next look. Returns False if it is lent or hangs for too long."""
         with self._lent:
             if not self._lent.wait_for(lambda: not self._borrowers, _LONGEST_LOAN_SECONDS):
                 return False
             library, self._library, self._resting = self._library, None, None
         if library is None or library.close():
             return True
-        # A call in it hangs, and its state with it.
+        # A call hangs, so the library is still open.
         self._library = library
         return False
 
     def silences(self) -> Mapping[str, float]:
-        """Return how long each GPU, by index, and NVML have been silent, in seconds; 0 if not."""
+        """Return for how many seconds each GPU (by index) and NVML have been silent; 0 if not."""
         return self._calls.silences()
 
     def _ask(self, question: Callable[[NvmlLibrary], T]) -> T:
@@ -282,7 +282,7 @@ class DriverSession:
         with self._lent:
             if self._library is None or self._borrowers:
                 return
-            # Gone before it is closed: who asks it meanwhile is told to try again.
+            # Removed before it is closed, so that callers are told to try again meanwhile.
             library, self._library = self._library, None
             if library.close():
                 self._resting = library
@@ -290,7 +290,7 @@ class DriverSession:
                 self._library = library
 
     def _opened(self) -> NvmlLibrary | None:
-        """Return the open library; one that rests is opened. None if there is none, or it fails."""
+        """Return the library, open; None if there is none, or a resting one cannot be opened."""
         with self._lent:
             if self._library is None and self._resting is not None:
                 try:
@@ -306,7 +306,7 @@ class DriverSession:
             try:
                 return discover(open_library, self._sys_root)
             except DeviceError:
-                # The library may be stale, after a reload of the driver for one. Start afresh.
+                # The library may be stale, for example after a reload of the driver: open it again.
                 if not self.close():
                     raise
         library = self._opening or self._resting
@@ -317,7 +317,7 @@ class DriverSession:
         try:
             library.open()
         except SilenceError:
-            raise  # it may be opened yet, and no other can be meanwhile
+            raise  # it may still open, and no other can be opened until then
         except DeviceError:
             self._opening = self._resting = None
             raise
@@ -331,7 +331,7 @@ class DriverSession:
             raise
 
     def _is_time_to_reopen(self) -> bool:
-        """Tell whether a sick GPU may be seen well by a fresh NVML: ever more rarely."""
+        """Tell whether to reopen NVML because a sick GPU may have recovered: ever more rarely."""
         looks = self._looks_while_sick
         return looks > 0 and (looks.bit_count() == 1 or looks % _MOST_LOOKS_WITHOUT_REOPENING == 0)
 
@@ -342,8 +342,8 @@ class DriverSession:
             version = ""
         nodes = [name for name in _names(self._dev) if name.removeprefix("nvidia").isdecimal()]
         gpus = _names(self._proc / "gpus")
-        # Its link goes first; then the kernel waits for all who have the GPU open, NVML here among
-        # them, and gives it to no new one (nv_pci_remove_helper).
+        # The link to the driver disappears first. Then the kernel lets nobody else open the GPU and
+        # waits for everybody who has it open, such as NVML here (nv_pci_remove_helper).
         functions = self._sys_root / "bus" / "pci" / "devices"
         leaving = tuple(name for name in gpus if not (functions / name / "driver").is_symlink())
         return version, gpus, leaving, tuple(nodes)

@@ -1,13 +1,12 @@
 """Shares: parts of a GPU, or of a MIG device that exists, each for a tenant of its own. Pure.
 
-A share is no hardware: all shares of a device are the same device to a container, and what keeps
-its tenants apart is another's concern (sharing/shares.py). Memory and SMs are rounded down, so that
-shares, however they are combined, never sum to more than there is.
+A share is not hardware: containers see the same device whichever share of it they have, and
+sharing/shares.py keeps the tenants apart. Memory and SMs are rounded down, so that shares, however
+they are combined, never add up to more than there is.
 
 There are two kinds. An `EqualShare` is one of several equal ones, a device of its own in a
-ResourceSlice. A `ConsumedShare` is as large as its claim asked for: the scheduler gives the one
-device to several claims, each with a share id, and sums up what they consume of its capacities
-(KEP-5075).
+ResourceSlice. A `ConsumedShare` is as large as its claim asked for: the scheduler gives one device
+to several claims, each with a share id, and adds up what they consume of its capacities (KEP-5075).
 """
 
 from enum import StrEnum
@@ -34,10 +33,10 @@ class Division(Struct, frozen=True, kw_only=True, rename="camel"):
         served_as: the resource name under which shares are asked for, such as `nvidia.com/gpu`.
         combines: whether one request may have several shares, as one larger share.
         free_compute: whether each share may use all SMs that others leave idle under MPS.
-        equal_memory: whether each share has its part of the memory, where time-slicing alone would
-            not divide it.
-        together: the GPUs of which one container may have shares at a time, sorted, where that
-            takes one server for all of them; these are given out in no other way.
+        equal_memory: whether each share is limited to its part of the memory, which time-slicing
+            alone does not divide.
+        together: the GPUs, sorted, that need one server together because one container may have
+            shares of several of them; they are given out in no other way.
     """
 
     count: int
@@ -62,11 +61,11 @@ class EqualShare(Struct, frozen=True, kw_only=True, tag_field="kind", tag="equal
 
     @property
     def label(self) -> str:
-        """What tells it from the other shares of the device."""
+        """The text that distinguishes it from the other shares of the device."""
         return str(self.index)
 
     def is_beside(self, other: "Share") -> bool:
-        """Tell whether two claims can have both: other shares of the same division."""
+        """Tell whether two claims can have both: different shares of the same division."""
         return (
             isinstance(other, EqualShare)
             and self.division == other.division
@@ -77,13 +76,13 @@ class EqualShare(Struct, frozen=True, kw_only=True, tag_field="kind", tag="equal
 class ConsumedShare(
     Struct, frozen=True, kw_only=True, rename="camel", tag_field="kind", tag="consumed"
 ):
-    """What a claim consumes of a device that several claims can be given.
+    """What a claim consumes of a device that several claims can have.
 
     Attributes:
-        share_id: tells it from the others of the device (resource.k8s.io/v1 shareID).
-        memory_mib: memory in MiB; 0 is none in particular, and no limit.
-        cores: percent of the SMs; 0 is none in particular, and no limit.
-        shares: of the shares that a device has where the driver counts them; 1 elsewhere.
+        share_id: distinguishes it from the device's other shares (resource.k8s.io/v1 shareID).
+        memory_mib: memory in MiB; 0 means that none is requested and there is no limit.
+        cores: percentage of the SMs; 0 means that none is requested and there is no limit.
+        shares: how many of the device's shares it takes, if the driver counts them; otherwise 1.
     """
 
     share_id: str
@@ -94,18 +93,18 @@ class ConsumedShare(
 
     @property
     def division(self) -> None:
-        """No division: the device is as the scheduler gives it out."""
+        """Always None: the scheduler decides how the device is divided."""
         return
 
     @property
     def label(self) -> str:
-        """What tells it from the other shares of the device."""
+        """The text that distinguishes it from the other shares of the device."""
         return self.share_id
 
     def is_beside(self, other: "Share") -> bool:
-        """Tell whether two claims can have both: another share id, and the same strategy.
+        """Tell whether two claims can have both: different share ids, and the same strategy.
 
-        That they do not sum above the device is the scheduler's care.
+        The scheduler ensures that together they do not consume more than the device has.
         """
         return (
             isinstance(other, ConsumedShare)
@@ -124,5 +123,5 @@ def memory_mib(total: int, taken: int, count: int) -> int:
 
 
 def percentage(taken: int, count: int) -> int:
-    """Return the percentage of SMs of so many of `count` shares, rounded down; 1 at the least."""
+    """Return the percentage of SMs for `taken` of `count` shares, rounded down; at least 1."""
     return max(1, _PERCENT * taken // count)

@@ -1,7 +1,7 @@
-"""Versions: of CUDA and of compute capabilities, and of the kernel driver that runs.
+"""Versions of CUDA, of compute capabilities, and of the running GPU driver.
 
-NVML gives the first two as numbers. The kernel driver says its own in /proc/driver/nvidia/version,
-at any time and whatever libraries are installed; NVML says the same where it can be asked.
+NVML gives the first two as numbers. The GPU driver's kernel module reports its own version in
+/proc/driver/nvidia/version at any time, whatever libraries are installed; NVML gives the same one.
 """
 
 import os
@@ -23,8 +23,8 @@ def dotted(version: tuple[int, int]) -> str:
 
 
 def running_driver(proc: Path) -> str | None:
-    """Return the version of the kernel driver that runs, None if /proc does not say it."""
-    try:  # asked for each claim that is prepared
+    """Return the version of the running GPU driver; None if /proc does not say."""
+    try:  # by the cheapest calls, because it is asked for each claim that is prepared
         file = os.open(f"{proc}/driver/nvidia/version", os.O_RDONLY | os.O_CLOEXEC)
         try:
             return _version_in(os.read(file, _LONGEST))

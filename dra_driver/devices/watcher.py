@@ -1,8 +1,8 @@
 """The inventory, kept current by a thread of its own.
 
-A driver that is missing or does not answer is no reason to stop: the inventory is then empty and
-says why, the cause is logged once, and looks go on with back-off, so that a node whose driver is
-installed later needs no restart.
+If the GPU driver is missing or does not answer, the inventory is empty and says why. The cause is
+logged once and looks continue with back-off, so that a node whose driver is installed later needs
+no restart.
 """
 
 import threading
@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 _FIRST_RETRY_SECONDS = 1.0
 _SILENT_SECONDS = 2.0
-"""From look to look while a GPU does not answer: it costs nothing, as it is not asked again."""
+"""The time between looks while a GPU does not answer. They are cheap: it is not asked again."""
 
 _NOTHING_YET = Inventory(
     driver_version=None, cuda_version=None, problem="this node's GPUs are not known yet"
@@ -27,7 +27,7 @@ _NOTHING_YET = Inventory(
 
 
 class InventoryWatcher(Worker):
-    """Looks for GPUs again and again. Errors of our own tree are expected of `look`."""
+    """Looks for GPUs again and again. `look` may raise any DriverError."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class InventoryWatcher(Worker):
         """Take how and how often to look; `start` begins.
 
         `look` may block. `rescan_seconds` is the time from the end of a look to the next, and the
-        longest back-off. `on_change` is called on the thread after the first look and each that
-        differs.
+        longest back-off. `on_change` is called on the watcher's thread, after the first look and
+        after each that finds something else.
         """
         super().__init__("inventory")
         self._look = look
