@@ -33,7 +33,7 @@ class GpuProcess(Struct, frozen=True, kw_only=True):
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """Memory of a GPU or MIG device; what the driver reserves for itself is part of neither."""
+    """Memory of a GPU or MIG device; `used_bytes` excludes what the driver reserves for itself."""
 
     total_bytes: int
     used_bytes: int

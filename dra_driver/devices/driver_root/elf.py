@@ -1,8 +1,8 @@
 """The SONAME of a shared library, read from its dynamic section.
 
-The loader looks for a library by this name, such as `libcuda.so.1`. Only program headers are used,
-as the loader does, so stripped libraries work. Layout: System V ABI, gABI chapters 4 and 5. What is
-not a well-formed ELF file has no SONAME: driver folders hold other files too.
+The loader looks for a library by this name, such as `libcuda.so.1`. As in the loader, only program
+headers are used, so stripped libraries work. Layout: System V ABI, gABI chapters 4 and 5. A file
+that is not well-formed ELF has no SONAME: driver folders contain other files too.
 """
 
 import struct
@@ -23,7 +23,7 @@ _LARGEST_DYNAMIC = 64 * 1024
 
 
 class _Layout(Struct, frozen=True):
-    """Where a class of ELF file has its fields, as struct formats without byte order."""
+    """Where the fields of an ELF class are, as struct formats without byte order."""
 
     header_skip: int
     header: (
@@ -72,7 +72,7 @@ def _soname(file: BinaryIO) -> str | None:
             if _DT_SONAME in tags and _DT_STRTAB in tags:
                 offset = _file_offset(segments, tags[_DT_STRTAB]) + tags[_DT_SONAME]
                 name, end, _ = _read(file, offset, _LONGEST_NAME + 1).partition(b"\0")
-                # A name with a slash would lead out of the folder the library is put in.
+                # A name with a slash would lead out of the folder in which the library is put.
                 plausible = end and name and name.isascii() and b"/" not in name
                 return name.decode("ascii") if plausible else None
     return None

@@ -1,10 +1,10 @@
 """Where a driver root keeps its shared libraries.
 
 The folders and their order are those that NVIDIA's container toolkit searches
-(nvidia-container-toolkit, pkg/lookup/library.go), and after them those of systems it does not know.
-/etc/ld.so.cache, and links in these folders that lead out of them, know a library by its SONAME
-alone, such as libcuda.so.1; so what they have is matched by every name that the file goes by, from
-link to link. The cache's format is glibc's, sysdeps/generic/dl-cache.h.
+(nvidia-container-toolkit, pkg/lookup/library.go), followed by those of systems that it does not
+know. /etc/ld.so.cache, and links that lead out of these folders, may have only a library's SONAME,
+such as libcuda.so.1. So a file that they lead to is matched by every name along its chain of links.
+The cache's format is glibc's, sysdeps/generic/dl-cache.h.
 """
 
 import fnmatch
@@ -52,13 +52,13 @@ _WORD_64 = (0x0300, 0x0A00)  # x86-64 and aarch64, in the second byte of an entr
 
 
 class Found(Struct, frozen=True):
-    """A library file, by every path that it goes by; the last is no link."""
+    """A library file, with every path along its chain of links; the last is the file itself."""
 
     paths: tuple[str, ...]
 
     @property
     def source(self) -> str:
-        """Where the file itself is."""
+        """The path of the file itself."""
         return self.paths[-1]
 
     def named(self, pattern: str) -> str | None:
@@ -70,17 +70,17 @@ class Found(Struct, frozen=True):
 
 
 def version_of(path: str) -> str | None:
-    """Return the version in a library's name, such as 550.54.15; a SONAME's number is none."""
+    """Return the version in a library's name, such as 550.54.15; None if it has only a SONAME's."""
     match = _VERSION.search(path)
     return match[1] if match else None
 
 
 def locate(root: Path, pattern: str) -> tuple[str, ...]:
-    """Return the files that match, links followed inside the root, each once, in search order.
+    """Return the matching files, links followed inside the root, each once, in search order.
 
-    Only when no folder has any, other names of the same library are followed to files that match:
-    first those in the folders, as Debian's lead to the driver that its alternatives chose, then
-    those in the loader's cache.
+    Only if no folder has one, other names of the same library are followed to matching files: first
+    those in the folders, such as Debian's, which lead to the driver that its alternatives chose,
+    then those in the loader's cache.
     """
     files = _existing(root, _in_folders(root, pattern))
     if not files:
@@ -94,9 +94,9 @@ def locate(root: Path, pattern: str) -> tuple[str, ...]:
 
 
 def find_all(root: Path, stems: re.Pattern[str]) -> tuple[Found, ...]:
-    """Return every library whose name up to `.so` matches, of all folders and then the cache.
+    """Return every library whose name up to `.so` matches, in all folders and then the cache.
 
-    A file stands there once for each name that it was found by.
+    A file is listed once for each name by which it was found.
     """
     in_folders = (
         path
@@ -123,7 +123,7 @@ def _stem(name: str) -> str:
 
 
 def _cached(root: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and path of each 64-bit library in the root's loader cache, if it can be read."""
+    """Yield the name and path of each 64-bit library in the loader cache, if that is readable."""
     path = rooted.resolve(root, _CACHE)
     if path is None:
         return
@@ -131,7 +131,7 @@ def _cached(root: Path) -> Iterator[tuple[str, str]]:
         content = rooted.outside(root, path).read_bytes()
     except OSError:
         return
-    # Older caches begin with a part for libc 5; offsets count from this magic in either case.
+    # Older caches begin with a part for libc 5; offsets always count from this magic.
     start = content.find(_CACHE_MAGIC)
     if start < 0 or len(content) < start + _CACHE_HEADER_SIZE:
         return
@@ -149,11 +149,11 @@ def _cached(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _text(content: bytes, offset: int) -> str:
-    """Return the text at an offset; none where it does not end within what a path can have."""
+    """Return the text at an offset; empty if it does not end within the length of a path."""
     end = content.find(b"\0", offset, offset + _LONGEST_PATH)
     return os.fsdecode(content[offset:end]) if end >= 0 else ""
 
 
 def _is_plausible(path: str) -> bool:
-    """Tell a path that a driver can have from a damaged one; those in folders are ASCII too."""
+    """Tell whether a driver can have this path, as opposed to damage; it has to be ASCII."""
     return path.isascii() and all(len(part) <= _LONGEST_NAME for part in path.split("/"))

@@ -1,9 +1,9 @@
-"""nvidia-modprobe: has the kernel's nvidia-uvm module loaded, and its device nodes made.
+"""Runs nvidia-modprobe, which loads the kernel's nvidia-uvm module and makes its device nodes.
 
-In: the driver root. Out: nothing, or why not. CUDA cannot do without /dev/nvidia-uvm, and neither
-NVML nor the kernel makes it: a desktop's CUDA does, through this setuid program of the driver, and
-so do servers whose boot asks for it. The program is run as if it stood on the node: chrooted into
-the driver root, whose C library it needs and in whose /dev the nodes belong.
+In: the driver root. Out: nothing, or the reason for a failure. CUDA needs /dev/nvidia-uvm, which
+neither NVML nor the kernel makes: on a desktop CUDA makes it through this setuid program of the
+driver, and some servers do at boot. The program is run as on the node itself: chrooted into the
+driver root, whose C library it needs and in whose /dev the nodes belong.
 """
 
 import os
@@ -17,15 +17,15 @@ from dra_driver.devices.driver_root.programs import SEARCHED, find_program
 
 NVIDIA_MODPROBE = "nvidia-modprobe"
 BY_HAND = f"{NVIDIA_MODPROBE} -c 0 -u"
-"""What somebody on the node types for the same."""
+"""The command that does the same on the node."""
 
 LONGEST_SECONDS = 10.0
 PAUSE_SECONDS = 30.0
-"""How long one that has failed is not run again: who asks is a claim, and there may be many."""
+"""How long the program is not run again after a failure: many claims may ask for it."""
 
 _UVM = ("-c", "0", "-u")
 _MOST_WORDS = 200
-# A fresh interpreter: what forks from a process with threads must not run Python before its exec.
+# In a fresh interpreter, because a fork of a process with threads must not run Python before exec.
 _CHROOTED = (
     "import os, sys; os.chroot(sys.argv[1]); os.chdir('/'); os.execv(sys.argv[2], sys.argv[2:])"
 )
@@ -35,16 +35,16 @@ class NvidiaModprobe:
     """The nvidia-modprobe of one driver root. Calls may come from any thread."""
 
     def __init__(self, driver_root: Path, clock: Callable[[], float]) -> None:
-        """Take where the driver is; the clock counts monotonic seconds."""
+        """Take the driver root; the clock counts monotonic seconds."""
         self._root = driver_root
         self._clock = clock
         self._lock = threading.Lock()
         self._failed: tuple[float, str] | None = None
 
     def make_uvm_nodes(self) -> str | None:
-        """Have /dev/nvidia-uvm made; return why it could not be, None when the program is content.
+        """Have /dev/nvidia-uvm made; return the reason for a failure, or None for success.
 
-        After a failure the same is returned for a while, without another try.
+        After a failure, the same reason is returned for a while without another try.
         """
         with self._lock:
             if self._failed and self._clock() < self._failed[0]:

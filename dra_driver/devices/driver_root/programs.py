@@ -1,6 +1,6 @@
 """Where a driver root keeps its programs.
 
-The first folders and their order are those of a root user's PATH, which NVIDIA's container toolkit
+The first folders and their order are those of root's PATH, which NVIDIA's container toolkit
 searches too; the others are where some distributions and installers put the driver's programs. The
 CDI hook program is not one of these: it belongs to the container toolkit (cdi/hooks.py).
 """
@@ -18,7 +18,7 @@ MPS_CONTROL = "nvidia-cuda-mps-control"
 MPS_SERVER = "nvidia-cuda-mps-server"
 
 PATH_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-"""Those that a container's PATH has too."""
+"""The folders that are in a container's PATH as well."""
 
 _OTHER_FOLDERS = (
     "/usr/lib/nvidia/current",  # Debian, where update-alternatives has not been run
@@ -36,8 +36,8 @@ SEARCHED = ", ".join(_FOLDERS)
 class Program(Struct, frozen=True, kw_only=True):
     """An executable file of a driver root.
 
-    `folder` is where it was found and `source` the file itself, every symbolic link followed, both
-    inside the root. `path` is where this process finds that file.
+    `folder` is where it was found and `source` is the file itself, with every symbolic link
+    followed; both are paths inside the root. `path` is where this process finds that file.
     """
 
     folder: str
@@ -46,9 +46,9 @@ class Program(Struct, frozen=True, kw_only=True):
 
 
 def find_program(root: Path, name: str) -> Program | None:
-    """Return the first executable file of this name, None when the root has none. Raises OSError.
+    """Return the first executable file of this name; None if there is none. Raises OSError.
 
-    A script comes last: it starts the program that lies elsewhere, which a container does not have.
+    A script is the last choice, because it starts a program elsewhere that a container lacks.
     """
     script = None
     for program in _programs(root, name):

@@ -22,7 +22,7 @@ def outside(root: Path, path: str) -> Path:
 def resolve(root: Path, path: str) -> str | None:
     """Return the path with every symbolic link followed inside the root; None if it leads nowhere.
 
-    Raises OSError if the file system fails in another way than by not having the file.
+    Raises OSError if the file system fails for any reason other than a missing file.
     """
     to_do = _parts(path)
     done: list[str] = []
@@ -46,9 +46,9 @@ def resolve(root: Path, path: str) -> str | None:
 
 
 def chain(root: Path, path: str) -> tuple[str, ...]:
-    """Return every path that a file goes by, from link to link; the last one is no link.
+    """Return every path along a file's chain of links; the last one is the file itself.
 
-    Folders on the way are resolved and no part of it. Empty if the path leads nowhere. Raises
+    Links among the folders are resolved and not listed. Empty if the path leads nowhere. Raises
     OSError as `resolve` does.
     """
     seen: list[str] = []
@@ -69,11 +69,11 @@ def chain(root: Path, path: str) -> tuple[str, ...]:
 
 
 def matches(root: Path, folder: str, pattern: str) -> Iterator[str]:
-    """Yield what a folder of the root has under names that match a glob pattern, sorted by name.
+    """Yield the paths in a folder of the root whose names match a glob pattern, sorted by name.
 
-    An absent or unreadable folder has nothing, and names that are not ASCII are passed over: no
-    driver has such files, and JSON cannot carry every name that Linux allows. The folder's part of
-    each path is resolved, the last part is not, so that a link can be told from its target.
+    A missing or unreadable folder has none. Names that are not ASCII are left out: no driver has
+    such files, and JSON cannot hold every name that Linux allows. The folder's part of each path is
+    resolved but the last part is not, so that a link can be told from its target.
     """
     inside = resolve(root, folder)
     if inside is None:
@@ -93,7 +93,7 @@ def _parts(path: str) -> list[str]:
 
 
 def _link_target(path: str) -> str | None:
-    """Return what a link says, an empty text for anything else that is there, None for nothing."""
+    """Return a link's target; an empty text if it is not a link; None if it does not exist."""
     try:
         return os.readlink(path)  # noqa: PTH115 (thousands of times: a Path costs more than the call)
     except OSError as error:

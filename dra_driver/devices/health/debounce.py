@@ -1,14 +1,14 @@
-"""Debounce of what is wrong with a GPU: when it begins, counts, passes, and comes back. Pure.
+"""Debounces the conditions of a GPU: when one begins, counts, passes, and comes back. Pure.
 
-Time is in whole seconds of the clock on the wall, which alone goes on over a restart. Where it is
-set back, by hours if it was wrong, nothing waits until it is that late again; where it is set
-ahead, a wait is shorter, but two looks decide all the same. What is read at each look passes once
-looks have not found it for a while; what only an event told passes when the card itself says that
-nothing has to be done about it, or when the GPU had been out of reach and answers again, for it was
-reset then. What comes back soon has to be away longer.
+Times are in whole seconds of the wall clock, because only that goes on over a restart. If it is set
+back, possibly by hours, no wait begins later than the new time. If it is set ahead, a wait is
+shorter, but it still takes two looks. A condition that each look reads passes once looks have not
+found it for a while. A condition known only from an event passes when the card says that nothing
+has to be done about it, or when the GPU was out of reach and answers again, because it was reset
+then. A condition that comes back soon has to stay away longer.
 
-`settle` is for how many seconds a GPU has to look well before what was wrong has passed, and
-something that has to last has to have lasted: two looks, so that one alone decides nothing.
+`settle` is for how many seconds a GPU has to look well before a condition has passed, and for how
+many a condition that has to last must have lasted. That takes two looks: one decides nothing.
 """
 
 from collections.abc import Collection, Iterable
@@ -20,19 +20,19 @@ from dra_driver.devices.health.findings import UNREACHED, Cause, Examination, Fi
 from dra_driver.devices.model import InstanceId
 
 SETTLE_MOST = 3600
-"""What `settle` comes to at most where something comes back: within this long it doubles."""
+"""The most seconds to which `settle` grows: it doubles if a condition comes back within these."""
 
 
 class GpuCondition(Struct, frozen=True, kw_only=True):
     """A finding over time (the `Condition` of a claim's status is something else).
 
     Attributes:
-        instance: the MIG instance that alone has it; None for the whole GPU.
+        instance: the only MIG instance that has it; None for the whole GPU.
         counts: it has lasted long enough to count.
-        absent_since: since when it seems to have passed.
-        passed_at: when it had; it is kept for a while, in case it comes back.
-        relapses: how often it came back.
-        was_away: the GPU has been out of reach since it began.
+        absent_since: since when it has seemed to be over.
+        passed_at: when it passed; it is kept for a while after that, in case it comes back.
+        relapses: how often it has come back.
+        was_away: the GPU has been out of reach at some time since it began.
     """
 
     finding: Finding
@@ -46,7 +46,7 @@ class GpuCondition(Struct, frozen=True, kw_only=True):
 
     @property
     def is_in_force(self) -> bool:
-        """Whether it is so now."""
+        """Whether the condition counts now."""
         return self.counts and self.passed_at is None
 
     @property
@@ -60,7 +60,7 @@ GpuConditions = tuple[GpuCondition, ...]
 
 
 def in_force(conditions: Iterable[GpuCondition]) -> GpuConditions:
-    """Return what is wrong now, the gravest first, and then what began first."""
+    """Return the conditions in force, the gravest first, and among those the earliest first."""
     known = (condition for condition in conditions if condition.is_in_force)
     return tuple(sorted(known, key=lambda held: (-held.finding.severity.rank, held.since)))
 
@@ -72,9 +72,9 @@ def after_look(
     now: int,
     settle: int,
 ) -> GpuConditions:
-    """Return what is wrong after a look.
+    """Return a GPU's conditions after a look.
 
-    `instances` are the ids of the GPU instances that there are; None if that is not known.
+    `instances` are the ids of the GPU instances that exist; None if they are not known.
     """
     looked_at = (
         _looked_at(_by_now(condition, now), look, now, settle)
@@ -90,7 +90,7 @@ def after_look(
 
 
 def after_absence(conditions: GpuConditions) -> GpuConditions:
-    """Return what is wrong with a GPU that a look did not find at all: it was taken out, or is."""
+    """Return the conditions of a GPU that a look did not find at all, such as one taken out."""
     return tuple(replace(condition, was_away=True, absent_since=None) for condition in conditions)
 
 
@@ -101,7 +101,7 @@ def with_finding(
     now: int,
     settle: int,
 ) -> GpuConditions:
-    """Return what is wrong once an event or a look has told a finding."""
+    """Return a GPU's conditions after an event or a look has reported a finding."""
     key = (*finding.key, instance)
     before = next((condition for condition in conditions if condition.key == key), None)
     if before is not None and before.passed_at is None:
@@ -123,7 +123,7 @@ def with_finding(
 
 
 def _by_now(was: GpuCondition, now: int) -> GpuCondition:
-    """Return it as if no wait had begun later; what counts keeps the time that was told."""
+    """Return a condition whose waits begin by `now`; `since` is kept once the condition counts."""
     absent = was.absent_since
     return replace(
         was,
@@ -134,13 +134,13 @@ def _by_now(was: GpuCondition, now: int) -> GpuCondition:
 
 
 def _looked_at(was: GpuCondition, look: Examination, now: int, settle: int) -> GpuCondition | None:
-    """Return a condition after a look that may have found it; None once it is forgotten."""
+    """Return a condition after a look; None once it is forgotten."""
     if was.passed_at is not None:
         return was if now - was.passed_at < SETTLE_MOST else None
     if not look.answered:
         was = replace(was, was_away=True)
     if any(finding.key == was.finding.key for finding in look.findings):
-        return was  # `with_finding` takes it on
+        return was  # `with_finding` updates it
     if not _seems_passed(was, look):
         return replace(was, absent_since=None)
     return _absent(was, now, settle) if was.counts else None
@@ -155,7 +155,7 @@ def _absent(was: GpuCondition, now: int, settle: int) -> GpuCondition:
 
 
 def _seems_passed(was: GpuCondition, look: Examination) -> bool:
-    """Tell whether a look that does not name a condition means that it is over."""
+    """Tell whether a look that does not report a condition means that it is over."""
     cause = was.finding.cause
     if cause in UNREACHED:
         return look.answered or any(other.cause in UNREACHED for other in look.findings)

@@ -1,12 +1,11 @@
-"""What can be wrong with a GPU: the words for it, the facts there are, and what NVML says of them.
+"""What can be wrong with a GPU: the words for it, and how NVML reports it.
 
-Meanings: NVIDIA's catalog of XIDs ("Analyzing Xid Errors with the Xid Catalog"), nvml.h for the
-rest. What an application can cause by a bug of its own says nothing of the GPU, so it is in no
-table but `APPLICATION_XIDS`: a tenant could else take GPUs away from others. Those XIDs, and those
-that this node's admin ignores, are remarks at most, for which NVIDIA's own DRA driver has a taint
-without effect. Remarks are never kept on disk, where the same number could be another finding once
-the admin does not ignore it any more. The page docs/health.md shows these tables, and a test
-compares them.
+Sources: NVIDIA's catalog of XIDs ("Analyzing Xid Errors with the Xid Catalog"), and nvml.h for the
+rest. An error that a bug in an application can cause says nothing about the GPU, so it is only in
+`APPLICATION_XIDS`: otherwise a tenant could take GPUs away from others. Those XIDs, and those that
+the node's admin ignores, are at most remarks, for which NVIDIA's DRA driver has a taint without
+effect. Remarks are never kept on disk, because the same number could be another finding once the
+admin no longer ignores it. The page docs/health.md shows these tables, and a test compares them.
 """
 
 from collections.abc import Set as AbstractSet
@@ -21,28 +20,28 @@ from dra_driver.errors import ConfigError
 
 
 class Severity(StrEnum):
-    """What a finding means to who wants the GPU, from the least to the gravest."""
+    """What a finding means for users of the GPU, from the least to the gravest."""
 
     REMARK = "remark"
-    """It works, and what was noticed says nothing of it: a program failed on it."""
+    """The GPU works, and what was noticed says nothing about it: a program failed on it."""
 
     WARNING = "warning"
-    """It works; someone should look after it when there is time."""
+    """The GPU works; someone should look at it when there is time."""
 
     FAULT = "fault"
-    """New work on it fails or may be wrong; what runs may go on."""
+    """New work on the GPU fails or may be wrong; work that is running may continue."""
 
     LOSS = "loss"
-    """It does not work at all: what runs on it has failed already."""
+    """The GPU does not work at all: work that was running on it has failed already."""
 
     @property
     def rank(self) -> int:
-        """Return its place in the order of gravity."""
+        """The place in the order of gravity."""
         return tuple(Severity).index(self)
 
 
 class Remedy(StrEnum):
-    """What to do about it, in words for people."""
+    """What to do about a finding, in words for people."""
 
     NONE = "none, it passes by itself"
     DRAIN = "drain the GPU's peer-to-peer work: end the pods that use it"
@@ -52,7 +51,7 @@ class Remedy(StrEnum):
 
 
 class Cause(StrEnum):
-    """What kind of fact it is: the part of a taint's key after the slash."""
+    """What kind of fact a finding is: the part of a taint's key after the slash."""
 
     XID = "xid"
     RECOVERY = "recovery-action"
@@ -69,9 +68,9 @@ class Finding(Struct, frozen=True):
     """One thing that is wrong with a GPU.
 
     Attributes:
-        value: which one of its cause, such as `79`; empty where there is only one.
+        value: which finding of its cause it is, such as `79`; empty if there is only one.
         remedy: what to do about it.
-        reason: what it is, for people, without the remedy.
+        reason: what is wrong, for people, without the remedy.
         has_to_last: it counts only once it has lasted for a while.
     """
 
@@ -89,7 +88,7 @@ class Finding(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Return it for people."""
+        """The finding in words for people."""
         return f"{self.reason}; remedy: {self.remedy}"
 
 
@@ -100,13 +99,13 @@ APPLICATION_XIDS = frozenset(
     | {*range(39, 42), *range(70, 73), *range(75, 78), *range(82, 87), 88, 89}
     | {*range(96, 106), *range(126, 136), 139}
 )
-"""Errors of the program that ran, or contained to it: the GPU is as good as before."""
+"""Errors caused by, or limited to, the program that ran: the GPU is as good as before."""
 
 INFORMATIVE_XIDS = frozenset(
     {37, 38, 44, 63, 66, 67, 106, 107, 121, 137, 141, 154, 157, 160, 161, 171, 172}
 )
-"""What only accompanies something else, or is read at each look: 154 says that the recovery action
-has changed, 63 that memory is to be replaced, 171 and 172 where an error of 48 or 95 was."""
+"""XIDs that only add to something else, or say what each look reads: 154 says that the recovery
+action has changed, 63 that memory is to be replaced, 171 and 172 where an error of 48 or 95 was."""
 
 
 def _xid(number: int, severity: Severity, remedy: Remedy, reason: str) -> Finding:
@@ -142,17 +141,17 @@ XIDS = MappingProxyType(
         )
     }
 )
-"""By number. Of any other XID is said what `unknown_xid` says."""
+"""Findings by number. Any other XID is an `unknown_xid`."""
 
 
 def remark(number: int, *, is_ignored: bool) -> Finding:
-    """Return what is told of an XID that says nothing of the GPU, to those who want to know."""
+    """Return a remark about an XID that says nothing about the GPU."""
     why = "this node's settings ignore it" if is_ignored else "a program failed on the GPU"
     return _xid(number, Severity.REMARK, Remedy.NONE, why)
 
 
 def unknown_xid(number: int) -> Finding:
-    """Return what an XID means that no table has: nothing good, until the card itself says so."""
+    """Return the finding for an XID in no table: a fault, until the card itself says it is well."""
     return _xid(number, FAULT, Remedy.RESET, "an error of the GPU that this driver does not know")
 
 
@@ -171,7 +170,7 @@ RECOVERY_ACTIONS = MappingProxyType(
         7: _action("system-reboot", FAULT, Remedy.REBOOT, "the whole system to be rebooted"),
     }
 )
-"""By NVML_GPU_RECOVERY_ACTION_*; 0 is none."""
+"""Findings by NVML_GPU_RECOVERY_ACTION_*; 0 means that there is none."""
 
 UNKNOWN_ACTION = _action("unknown", FAULT, Remedy.REBOOT, "something this driver does not know")
 
@@ -209,7 +208,7 @@ SLOWDOWNS = MappingProxyType(
         0x80: _slowdown("power-brake", "the power supply asks for it; check the node's power"),
     }
 )
-"""By the bit of nvmlClocksEventReason*. The software's own slowdowns are how a GPU works."""
+"""Findings by bits of nvmlClocksEventReason*, without slowdowns by software, which are normal."""
 
 
 def _fabric(value: str, remedy: Remedy, reason: str) -> Finding:
@@ -223,7 +222,7 @@ FABRIC_STATES = MappingProxyType(
         2: _fabric("in-progress", Remedy.NONE, "it is still trying; check Fabric Manager"),
     }
 )
-"""By NVML_GPU_FABRIC_STATE_*; 0 is a card without, 3 that it is done."""
+"""Findings by NVML_GPU_FABRIC_STATE_*; 0 means no fabric, 3 that joining it is over."""
 
 FABRIC_DONE = 3
 FABRIC_FAILED = _fabric("failed", Remedy.RESET, "it tried and failed; check Fabric Manager's log")
@@ -233,14 +232,14 @@ SILENT = Finding(Cause.SILENT, "", FAULT, Remedy.REBOOT, "the GPU does not answe
 REFUSED = Finding(Cause.REFUSED, "", FAULT, Remedy.RESET, "NVML cannot describe the GPU")
 
 POLLED = frozenset({Cause.RECOVERY, Cause.ROW_REMAP, Cause.ECC, Cause.SLOWDOWN, Cause.FABRIC})
-"""What each look reads of a GPU that answers."""
+"""The causes that each look can find for a GPU that answers."""
 
 UNREACHED = frozenset({Cause.LOST, Cause.SILENT, Cause.REFUSED})
-"""What a look finds of a GPU that does not."""
+"""The causes that a look can find for a GPU that NVML cannot describe."""
 
 
 def known() -> tuple[Finding, ...]:
-    """Return every finding there is, but XIDs and actions that are not known."""
+    """Return every finding, except those of unknown XIDs and actions."""
     return (
         *XIDS.values(),
         *RECOVERY_ACTIONS.values(),
@@ -253,7 +252,7 @@ def known() -> tuple[Finding, ...]:
 
 
 def finding_of(cause: Cause, value: str) -> Finding:
-    """Return the finding of a cause and value as they stand in a record, or raise ValueError."""
+    """Return the finding with a cause and value from a record. Raises ValueError without one."""
     for finding in (*known(), UNKNOWN_ACTION):
         if finding.key == (cause, value):
             return finding
@@ -263,12 +262,12 @@ def finding_of(cause: Cause, value: str) -> Finding:
 
 
 class Examination(Struct, frozen=True, kw_only=True):
-    """What one look found of a GPU.
+    """What one look found out about a GPU.
 
     Attributes:
-        unanswered: causes of which the look says neither yes nor no.
-        answered: the GPU was described.
-        says_well: the GPU driver says that nothing has to be done about it.
+        unanswered: causes about which the look says neither yes nor no.
+        answered: NVML described the GPU.
+        says_well: the GPU driver says that nothing has to be done about the GPU.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -302,7 +301,7 @@ def examined(vitals: Vitals) -> Examination:
 
 
 def out_of_reach(sick: SickGpu) -> Examination:
-    """Return what is wrong with a GPU that NVML counts and cannot describe."""
+    """Return what is wrong with a GPU that NVML counts but cannot describe."""
     what = LOST if sick.is_lost else SILENT if sick.is_silent else REFUSED
     return Examination(
         findings=(replace(what, reason=f"{what.reason} ({sick.reason})"),),
@@ -314,10 +313,10 @@ def out_of_reach(sick: SickGpu) -> Examination:
 def of_xid(
     number: int, ignored: AbstractSet[int] = frozenset(), *, remarks: bool = False
 ) -> Finding | None:
-    """Return what an XID says of the GPU; None if it says nothing.
+    """Return what an XID says about the GPU; None if it says nothing.
 
-    `ignored` are XIDs that this node's admin wants to be ignored too. With `remarks` these and XIDs
-    of programs are a remark instead of nothing.
+    `ignored` are XIDs that the node's admin wants ignored as well. With `remarks`, these XIDs and
+    those of programs give a remark instead of None.
     """
     if number in APPLICATION_XIDS | ignored:
         return remark(number, is_ignored=number in ignored) if remarks else None
@@ -327,12 +326,12 @@ def of_xid(
 
 
 def asks_for_look(number: int) -> bool:
-    """Tell whether an XID is a reason to look at the GPU at once: not what programs can cause."""
+    """Tell whether an XID is a reason to look at the GPU at once: programs cannot cause it."""
     return number not in APPLICATION_XIDS
 
 
 def parse_xids(text: str) -> frozenset[int]:
-    """Return the XIDs of a list such as `94,119`; ConfigError if it holds something else."""
+    """Return the XIDs of a list such as `94,119`. Raises ConfigError for anything else."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     wrong = [word for word in words if not (word.isascii() and word.isdecimal())]
     if wrong:

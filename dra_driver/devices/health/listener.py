@@ -1,8 +1,8 @@
-"""The thread that waits for NVML's events, and has GPUs looked at when there was one.
+"""The thread that waits for NVML's events, and asks for a look at the GPUs after one.
 
-In: a way to wait (devices/session.py). Out: events to the tracker, and a look soon after what is no
-fault of a program: the looks' own rhythm would be too slow for a GPU that is lost. A program can
-cause events as fast as it likes, and each of them costs no more than being passed over.
+In: a function that waits (devices/session.py). Out: events to the tracker, and a look soon after an
+event that no program can cause, since the regular looks would be too slow for a lost GPU. A program
+can cause events as fast as it likes, so those events are only passed over, which costs little.
 """
 
 from collections.abc import Callable
@@ -16,16 +16,16 @@ from dra_driver.host.worker import LogOnce, Worker
 log = structlog.get_logger()
 
 WAIT_SECONDS = 1.0
-"""One wait: NVML is closed only between two."""
+"""The length of one wait: NVML can be closed only between two."""
 
 CLOSED_SECONDS = 0.5
-"""Until the next try while NVML is closed."""
+"""The time until the next try while NVML is closed."""
 
 REFUSED_SECONDS = 5.0
-"""Until the next try after NVML refused."""
+"""The time until the next try after NVML refused."""
 
 LEAST_BETWEEN_LOOKS = 5.0
-"""The least time from one look for an event to the next: an event may come again and again."""
+"""The least time between two looks because of events: an event may come again and again."""
 
 
 class Listener(Worker):
@@ -39,10 +39,10 @@ class Listener(Worker):
         look: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
-        """Take where events come from and go to.
+        """Take the functions by which events come and go.
 
-        `wait` returns the next event, or None after so many seconds. `hear` takes it, and says
-        whether it is time to look. The clock is monotonic, in seconds.
+        `wait` returns the next event, or None if there is none within the given seconds. `hear`
+        takes it and says whether it is time to look. The clock is monotonic, in seconds.
         """
         super().__init__("gpu-events")
         self._next_event = wait
@@ -61,14 +61,14 @@ class Listener(Worker):
                 self._stop.wait(pause)
 
     def _listen(self) -> float:
-        """Wait once; return for how long not to wait again."""
+        """Wait once; return for how many seconds to pause before the next wait."""
         try:
             event = self._next_event(WAIT_SECONDS)
         except TransientError:
             return CLOSED_SECONDS
         except LostError:
             self._owes_look = True
-            return CLOSED_SECONDS  # NVML may say so again and again
+            return CLOSED_SECONDS  # NVML may report this again and again
         except DriverError as error:
             if self._once.is_new(str(error)):
                 log.warning("gpu events not received", reason=str(error))

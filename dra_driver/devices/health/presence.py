@@ -1,13 +1,13 @@
-"""Which MIG devices of claims are gone: those that a look did not find, and should have.
+"""Which MIG devices of claims are gone: those that a look should have found but did not.
 
-A record of a prepared claim that held before a look began and still holds after it says that the
-driver left the claim's device alone in between, so a look that did not find it tells of a loss.
-Once the claim is unprepared or prepared again, what was known of its devices is dropped: the UUID
-of a MIG device repeats when it is made again at the same place. While MIG devices of a GPU cannot
-be listed, and while the GPU itself is away, what was known stays.
+If a prepared claim's record is valid before a look begins and still valid after it, the driver has
+left the claim's device alone in between. So if that look does not find the device, it is lost. Once
+the claim is unprepared or prepared again, what was known about its devices is dropped, because a
+MIG device that is made again at the same place has the same UUID. What was known is kept while the
+MIG devices of a GPU cannot be listed, and while the GPU itself is away.
 
-A GPU that is reset loses its MIG devices, and who may run nvidia-smi as root can destroy those that
-no process uses.
+A GPU that is reset loses its MIG devices, and anyone who may run nvidia-smi as root can destroy
+those that no process uses.
 """
 
 import threading
@@ -23,10 +23,10 @@ log = structlog.get_logger()
 
 
 class _Asked(Struct, kw_only=True):
-    """A MIG device that is asked for.
+    """A MIG device that somebody has asked about.
 
-    `record` is of the claim that has it, and `after` how many looks had begun when it was first
-    asked for. `is_gone` says whether the latest look that can tell did not find it.
+    `record` belongs to the claim that has it, and `after` is how many looks had begun when it was
+    first asked about. `is_gone`: the latest look that could have found it did not.
     """
 
     record: object
@@ -39,9 +39,9 @@ class Presence:
     """Remembers which MIG devices looks have found. Methods may be called from any thread."""
 
     def __init__(self, still_holds: Callable[[Any], bool]) -> None:
-        """Take what tells of a claim's record that it still holds.
+        """Take a function that tells whether a claim's record is still valid.
 
-        The claim has then been neither unprepared nor prepared again since the record was read.
+        It is if the claim was neither unprepared nor prepared again after the record was read.
         """
         self._still_holds = still_holds
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class Presence:
             return self._begun
 
     def end(self, number: int, inventory: Inventory) -> None:
-        """Take what the look of that number has found."""
+        """Take what the look with this number found."""
         listed, present = set(), set()
         for gpu in inventory.gpus:
             if gpu.mig is None or gpu.mig.problem is None:
@@ -81,9 +81,9 @@ class Presence:
                 log.info("mig device of a claim is back", mig_device=uuid, gpu=asked.gpu)
 
     def is_gone(self, device: MigUuid, gpu: GpuUuid, *, claim: str, record: object) -> bool:
-        """Tell whether a MIG device that a prepared claim has is not there any more.
+        """Tell whether a prepared claim's MIG device is gone.
 
-        `claim` is the claim's UID, `record` its record as it was read.
+        `claim` is the claim's UID, and `record` is its record as it was read.
         """
         with self._lock:
             asked = self._asked.get((claim, device))

@@ -1,9 +1,9 @@
-"""The record of what is wrong with this node's GPUs: one file, whole or not at all.
+"""The record of what is wrong with this node's GPUs: one file, always written as a whole.
 
-It is there for a restart of the driver, because NVML tells an XID once, and for `dra-driver
-status`. What another boot left behind is over, for a reboot is a reset of every GPU; what lasts
-longer is read again at the first look. A damaged file is put aside under another name, for people;
-a newer version's is left alone, and nothing is written until it is gone.
+The driver needs it after a restart, because NVML reports an XID only once, and `dra-driver status`
+reads it. A record of another boot is ignored, because a reboot resets every GPU; what lasts longer
+is found again by the first look. A damaged file is kept under another name, for people. A file of
+a newer version is left alone, and nothing is written until it is gone.
 """
 
 from collections.abc import Mapping
@@ -24,18 +24,18 @@ from dra_driver.host.files import read_whole, write_whole
 from dra_driver.host.worker import LogOnce
 
 FILE = "health.json"
-"""Its name in the driver's directory."""
+"""The record's name in the driver's directory."""
 
 DAMAGED = "health.json.damaged"
-"""Where a damaged one is put."""
+"""The name under which a damaged record is kept."""
 
 log = structlog.get_logger()
 
 
 class GpuHealth(Struct, frozen=True, kw_only=True):
-    """What is or was wrong with one GPU, and as what people know it.
+    """What is or was wrong with one GPU, and how people know it.
 
-    `name` is its device's, such as `gpu-3`; `index` is NVML's when it was last described.
+    `name` is its device name, such as `gpu-3`; `index` is NVML's when the GPU was last described.
     """
 
     name: str
@@ -45,14 +45,14 @@ class GpuHealth(Struct, frozen=True, kw_only=True):
 
 
 class HealthRecord(Struct, frozen=True, kw_only=True):
-    """What the file holds: the boot it is of, and GPUs by UUID."""
+    """What the file contains: the boot in which it was written, and GPUs by UUID."""
 
     boot_id: str
     gpus: Mapping[str, GpuHealth] = field(default_factory=dict)
 
 
 def read_health(directory: Path) -> HealthRecord | None:
-    """Return what the record in the driver's directory says; None without one.
+    """Return the record in the driver's directory; None if there is none.
 
     Raises VersionError if a newer version of this driver wrote it, and StateError if it is damaged
     or cannot be read.
@@ -72,7 +72,7 @@ def read_health(directory: Path) -> HealthRecord | None:
 
 
 def lasting(gpu: GpuHealth) -> GpuHealth:
-    """Return it without remarks, which are of the moment."""
+    """Return a GPU's health without remarks, which are not kept."""
     kept = (
         condition
         for condition in gpu.conditions
@@ -92,7 +92,7 @@ class HealthFile:
         self._once = LogOnce()
 
     def read(self) -> Mapping[str, GpuHealth]:
-        """Return what was wrong in this boot, by UUID; a file that is damaged is put aside."""
+        """Return what was wrong in this boot, by UUID; a damaged file is renamed."""
         try:
             record = read_health(self._directory)
         except VersionError as error:
@@ -112,7 +112,7 @@ class HealthFile:
         return record.gpus
 
     def write(self, gpus: Mapping[str, GpuHealth]) -> bool:
-        """Write what is wrong, if that differs from what was written; return whether it is."""
+        """Write what is wrong if it has changed since the last write; return False on failure."""
         sick = {uuid: lasting(gpu) for uuid, gpu in gpus.items() if lasting(gpu).conditions}
         data = seal(_json(HealthRecord(boot_id=self._boot_id, gpus=sick)))
         path = self._directory / FILE

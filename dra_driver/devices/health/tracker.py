@@ -1,8 +1,8 @@
 """Tracks what is wrong with each GPU of this node, by looks and events, over restarts.
 
-GPUs that NVML still counts but cannot describe stay published as they were when it could, since who
-uses a device that vanished from the slices cannot be evicted any more. A GPU is known by its UUID,
-which NVML does not tell of one that is out of reach: then it is the one that was at its place.
+GPUs that NVML counts but can no longer describe stay published as they were, because pods whose
+device has vanished from the slices cannot be evicted any more. A GPU is known by its UUID. NVML
+does not tell the UUID of a GPU that is out of reach, so its place says which GPU it is.
 """
 
 import threading
@@ -29,7 +29,7 @@ from dra_driver.devices.pci import pci_order
 log = structlog.get_logger()
 
 News = tuple[str, GpuHealth, GpuCondition]
-"""The GPU's UUID, as what people know it, and what is wrong or was."""
+"""A GPU's UUID, its health, and the condition that has begun or passed."""
 
 
 class HealthTracker:
@@ -46,12 +46,12 @@ class HealthTracker:
         on_change: Callable[[], None],
         on_begin: Callable[[str, GpuHealth, GpuCondition], None],
     ) -> None:
-        """Take where it is kept; nothing is read yet.
+        """Take the file of the record; nothing is read yet.
 
-        `settle` is the seconds by which what comes and goes is debounced. With `remarks`, the
-        ignored XIDs and those of programs are remarks instead of nothing. `clock` is the clock on
-        the wall, in seconds since 1970. `on_change` is called when other conditions are in force,
-        `on_begin` for each that has come into force; neither under the lock.
+        `settle` is the time in seconds for debouncing (debounce.py). With `remarks`, the ignored
+        XIDs and those of programs give remarks instead of nothing. `clock` is the wall clock, in
+        seconds since 1970. `on_change` is called when the conditions in force have changed,
+        `on_begin` for each that has come into force; neither is called under the lock.
         """
         self._file = file
         self._settle = settle
@@ -72,7 +72,7 @@ class HealthTracker:
             return dict(self._known())
 
     def in_force(self) -> Mapping[str, GpuConditions]:
-        """Return what is wrong now, by UUID of GPUs that are not well, the gravest first."""
+        """Return the conditions in force, the gravest first, by UUID of the GPUs that have any."""
         with self._lock:
             if self._in_force is None:  # asked for each device of each claim
                 self._in_force = {
@@ -99,13 +99,13 @@ class HealthTracker:
                 gpu.conditions, finding, event.instance, self._now(), self._settle
             )
             if conditions == gpu.conditions:
-                return look  # again: a program can have it as often as it likes
+                return look  # a repetition: a program can cause these as often as it likes
             told = self._take({**before, event.gpu: replace(gpu, conditions=conditions)})
         self._tell(*told)
         return look
 
     def look(self, inventory: Inventory) -> None:
-        """Take what a look has found; one that has found no driver says nothing of GPUs."""
+        """Take what a look has found; if it has found no GPU driver, it says nothing about GPUs."""
         if inventory.problem is not None:
             return
         with self._lock:
@@ -129,7 +129,7 @@ class HealthTracker:
         self._tell(*told)
 
     def published(self, inventory: Inventory) -> Inventory:
-        """Return an inventory with the GPUs that are out of reach as they were before.
+        """Return an inventory that has the GPUs that are out of reach as they were before.
 
         The same inventory gives the same object, until one of these GPUs is described again.
         """
@@ -188,9 +188,9 @@ class HealthTracker:
         return int(self._clock())
 
     def _take(self, after: Mapping[str, GpuHealth]) -> tuple[list[News], list[News]]:
-        """Make it what is known, and write it down; the caller holds the lock.
+        """Replace what is known, and write it to the file; the caller holds the lock.
 
-        Returns what has come into force, and what is no more.
+        Returns the conditions that have come into force, and those that are no longer in force.
         """
         before = self._known()
         self._gpus, self._in_force = dict(after), None
@@ -226,13 +226,13 @@ class HealthTracker:
 def at_their_places(
     sick: Iterable[SickGpu], away: Mapping[str, GpuHealth]
 ) -> Mapping[str, SickGpu]:
-    """Return which GPU each of those that NVML cannot describe is, by UUID.
+    """Return the GPUs that NVML cannot describe, by the UUIDs of the GPUs that they are.
 
-    NVML counts in the order of PCI addresses. So if as many are missing as are sick, they are the
-    same in that order; if not, those that had the same index, for GPUs that went move the others.
+    NVML counts in the order of PCI addresses. So if as many GPUs are missing as are sick, they are
+    matched in that order, because the index of a GPU changes when others go; if not, by index.
     """
     in_order = sorted(sick, key=lambda gpu: gpu.index)
-    placed = (uuid for uuid, gpu in away.items() if gpu.index >= 0)  # else only heard of
+    placed = (uuid for uuid, gpu in away.items() if gpu.index >= 0)  # else known by events
     missing = sorted(placed, key=lambda uuid: pci_order(away[uuid].pci_address))
     if len(in_order) == len(missing):
         return dict(zip(missing, in_order, strict=True))

@@ -1,13 +1,13 @@
-"""Makes and destroys MIG devices: each step with its undo, and a device wholly or not at all.
+"""Makes and destroys MIG devices: each step has its undo, and a device is made fully or not at all.
 
-In: a place on a GPU (devices/mig/partitions.py). Out: the MIG device there. Rules of NVML: MIG mode
-first, then the GPU instance, then the compute instance, and back in the reverse order; a mode that
-changes without a reset (Hopper and newer) can only be changed while nothing is on the GPU; what
-processes use cannot be destroyed. What may pass by itself is a TransientError: call again. Every
-call may be repeated, also by another process after a crash in the midst of it. A mode that does not
-change because others have the GPU open is told with who they are, as far as that can be seen.
+In: a place on a GPU (devices/mig/partitions.py). Out: the MIG device there. NVML's rules: MIG mode
+comes first, then the GPU instance, then the compute instance; undoing goes in the reverse order. A
+mode that changes without a reset (Hopper and newer) can change only while nothing is on the GPU.
+What processes use cannot be destroyed. An obstacle that may pass is a TransientError: call again.
+Every call may be repeated, also by another process after a crash in the middle of it. If the mode
+cannot change because others have the GPU open, the error names them as far as they can be seen.
 
-Callers hold a lock on the GPU, and know for whom the device is: nothing here does.
+Callers hold a lock on the GPU and know for whom the device is; this module does neither.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,10 +27,10 @@ log = structlog.get_logger()
 
 
 class MigInstances:
-    """The MIG devices of this node, as effects. Calls may come from any thread.
+    """Makes, finds and destroys the MIG devices of this node. Calls may come from any thread.
 
-    All raise DeviceError (no such GPU, or NVML refuses) and TransientError (NVML is not open at
-    this moment, or others are in the way).
+    All methods raise DeviceError (no such GPU, or NVML refuses) and TransientError (NVML is not
+    open at this moment, or others are in the way).
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class MigInstances:
         calls: Callable[[], AbstractContextManager[MigCalls]],
         holders: Callable[[int], Sequence[Holder]] = lambda _: (),
     ) -> None:
-        """Take what lends NVML's calls, and what tells, by minor number, who has a GPU open."""
+        """Take what lends NVML's calls, and what returns who has the GPU of a minor number open."""
         self._calls = calls
         self._holders = holders
 
@@ -48,7 +48,7 @@ class MigInstances:
             return calls.mode(gpu)
 
     def set_mode(self, gpu: GpuUuid, mode: MigMode) -> None:
-        """Turn MIG mode on or off; a GPU that is in that mode already is left alone.
+        """Turn MIG mode on or off; a GPU that is already in that mode is left alone.
 
         Raises ConflictError if it is to be turned off while MIG instances are on the GPU, HeldError
         if others have the GPU open, and DeviceError if NVML refuses or the card would need a reset.
@@ -70,10 +70,10 @@ class MigInstances:
             return _at(calls, slot)
 
     def make(self, place: Mig) -> Mig:
-        """Make the MIG device at a place, turning MIG mode on for it where need be.
+        """Make the MIG device at a place, turning MIG mode on if need be.
 
-        A device that is there already is returned as it is, and a GPU instance without compute
-        instance is completed. When anything fails, everything this call did is taken back. Raises
+        A device that exists already is returned as it is, and a GPU instance without a compute
+        instance is completed. If anything fails, everything that this call did is undone. Raises
         HeldError if MIG mode cannot be turned on because others have the GPU open, TransientError
         if other instances or processes are in the way, and DeviceError if NVML refuses or the card
         would need a reset.
@@ -97,9 +97,9 @@ class MigInstances:
         return replace(place, instance=ids)
 
     def destroy(self, slot: MigSlot) -> None:
-        """Destroy what is at a slot; nothing there is fine. MIG mode stays as it is.
+        """Destroy what is at a slot, if there is anything. MIG mode stays as it is.
 
-        TransientError: processes use it.
+        Raises TransientError while processes use it.
         """
         with self._calls() as calls:
             there = _at(calls, slot)
@@ -117,7 +117,7 @@ class MigInstances:
 
     @contextmanager
     def _told_who(self, gpu: GpuUuid, mode: MigMode) -> Iterator[None]:
-        """Say of a mode that others keep from being changed who they are, and what to do."""
+        """Add to a HeldError who keeps the mode from being changed, and what to do."""
         try:
             yield
         except HeldError as error:
@@ -145,7 +145,7 @@ def _held(gpu: GpuUuid, mode: MigMode, minor: int, holders: Sequence[Holder]) ->
 
 
 def _make(calls: MigCalls, place: Mig, instance: BareInstance | None, undo: ExitStack) -> MigIds:
-    """Do what is left to do, and register the undo of each step once it is done."""
+    """Take the steps that are left, and register the undo of each once it is done."""
     gpu = place.gpu
     if calls.mode(gpu) is not MigMode.ENABLED:
         calls.set_mode(gpu, MigMode.ENABLED)
@@ -166,7 +166,7 @@ def _make(calls: MigCalls, place: Mig, instance: BareInstance | None, undo: Exit
 
 
 def _try(step: Callable[..., object], *args: object) -> None:
-    """Take a step back; one that fails is left to the caller, who wrote down the intent."""
+    """Undo a step; a failure is left to the caller, who has recorded what was intended."""
     try:
         step(*args)
     except DriverError as error:

@@ -1,10 +1,10 @@
-"""What a GPU can be divided into by this driver, and what stands in the way. Pure.
+"""What this driver can divide a GPU into, and what stands in the way. Pure.
 
 What is on the GPU now makes no difference. Only profiles whose compute instance takes the whole GPU
 instance count. A card that changes its MIG mode by a reset (Ampere) is divided only while the mode
-is on, for nobody resets a GPU of a running node; one that changes it without a reset does so only
-while no process has it open, this one included. What a host gives to a virtual machine as a vGPU is
-divided by the host.
+is on, because nobody resets a GPU of a running node. Other cards change it without a reset, but
+only while no process has the GPU open, including this one. A vGPU, which a host gives to a virtual
+machine, is divided by the host.
 """
 
 from dra_driver.devices.device import Mig, mig_at
@@ -12,9 +12,9 @@ from dra_driver.devices.model import Gpu, Instance, MigMode
 
 
 def why_not_partitioned(gpu: Gpu) -> str | None:
-    """Return why this driver makes no MIG devices on a GPU that knows MIG; None if it does.
+    """Return why this driver makes no MIG devices on a GPU that supports MIG; None if it does.
 
-    None also for a card without MIG, which needs no reason.
+    Also None for a card without MIG, which needs no reason.
     """
     mig = gpu.mig
     if mig is None:
@@ -37,7 +37,7 @@ def why_not_partitioned(gpu: Gpu) -> str | None:
 
 
 def awaits_reset(gpu: Gpu) -> bool:
-    """Tell whether somebody has set another MIG mode, which a reset of the GPU puts in force."""
+    """Tell whether somebody has set another MIG mode that a reset of the GPU puts in force."""
     return gpu.mig is not None and gpu.mig.needs_reset and awaits_mode(gpu)
 
 
@@ -53,7 +53,7 @@ def is_partitioned(gpu: Gpu) -> bool:
 
 
 def is_whole(gpu: Gpu) -> bool:
-    """Tell whether an empty GPU can be given out whole, MIG mode turned off for it if need be."""
+    """Tell whether an empty GPU can be given out whole, after turning off MIG mode if need be."""
     if gpu.mig_mode is not MigMode.ENABLED:
         return True
     return gpu.mig is not None and not gpu.mig.needs_reset and is_partitioned(gpu)
@@ -81,9 +81,9 @@ def made_here(gpu: Gpu) -> tuple[Instance, ...]:
 
 
 def partition_named(gpu: Gpu, profile_id: int, start: int) -> Mig | None:
-    """Return the MIG device that the name says, made or not; None if the card has no such.
+    """Return the MIG device that a device name refers to, made or not; None if the card has none.
 
-    Static instances are found too, on GPUs that this driver does not divide.
+    Static instances on GPUs that this driver does not divide are found too.
     """
     profiles = () if gpu.mig is None else gpu.mig.profiles
     for profile in profiles:

@@ -1,17 +1,17 @@
-"""On which GPUs no MIG device can be made at present, and until when trying again makes no sense.
+"""Which GPUs no MIG device can be made on at present, and when it makes sense to try again.
 
-A card changes its mode only while nobody else has it open. What has it open may be a look of half a
-second or an agent that never ends, and nobody says which, so there is a `Refusal`:
+A card changes its mode only while nobody else has it open. A process that has it open may end after
+half a second or never, and nobody can know which. So a `Refusal`
 
-- not yet for a GPU that has refused for less than a few seconds;
-- from then on for as long again as the GPU has refused so far, within bounds; a claim with a
-  MIG device of it keeps trying, and each refusal counts again;
-- no longer once the GPU is in MIG mode, or nobody has it open, where that can be seen.
+- does not exist yet for a GPU that has refused for less than a few seconds;
+- then lasts for as long again as the GPU has refused so far, within bounds; a claim with a MIG
+  device on the GPU keeps trying, and each refusal counts again;
+- ends once the GPU is in MIG mode, or once nobody has it open, if that can be seen.
 
-Where NVML lets nobody make a device of a GPU in MIG mode (a guest's vGPU, a lack of rights), the
-first refusal counts at once, and it is tried again as seldom.
+If NVML lets nobody make a device on a GPU in MIG mode (a guest's vGPU, missing permissions), the
+first refusal counts at once, and the next try is as late.
 
-Kept in memory: after a restart one try shows it again.
+Refusals are kept in memory: after a restart, one try brings them back.
 """
 
 import threading
@@ -31,25 +31,25 @@ _IDLE_SECONDS = 600.0
 
 
 class RefusalTiming(Struct, frozen=True, kw_only=True):
-    """Seconds. The defaults are right outside of tests."""
+    """Times in seconds. Only tests need values other than the defaults."""
 
     patience: float = 5.0
-    """From the first refusal to the one from which on nothing of the GPU is offered."""
+    """The time after a first refusal from which another one withdraws the GPU's partitions."""
 
     shortest: float = 120.0
     longest: float = 600.0
-    """Bounds of the time from the last refusal until it is offered again. The kubelet tries 60 to
-    90 s after a failure, and as long as a claim waits nothing else should be placed there."""
+    """Bounds of the time from the last refusal until partitions are offered again. The kubelet
+    tries again after 60 to 90 s, and while a claim waits, nothing else should be placed there."""
 
     check: float = 5.0
-    """From look to look whether anybody still has it open."""
+    """The time between checks whether anybody still has the GPU open."""
 
 
 class _Refusing(Struct, kw_only=True):
-    """A GPU that has refused, from `first` to `last`.
+    """A GPU that has refused, with the times of its first and its last refusal.
 
-    With a reason nothing is made of it at present. `seen`: somebody was seen to have it open.
-    Without a minor number it does not depend on who has it open, nor on its MIG mode.
+    With a reason, its partitions are not offered at present. `seen`: somebody was seen to have it
+    open. Without a minor number, it does not matter who has it open or which MIG mode it is in.
     """
 
     minor: int | None
@@ -64,19 +64,19 @@ class _Refusing(Struct, kw_only=True):
         return min(max(self.last - self.first, timing.shortest), timing.longest)
 
     def end(self, timing: RefusalTiming) -> float:
-        """Return when trying again makes sense, on the clock."""
+        """Return the time on the clock at which trying again makes sense."""
         return self.last + self.pause(timing)
 
     def is_over(self, timing: RefusalTiming, now: float) -> bool:
-        """Tell whether a refusal now would be the first again, after as long again in peace."""
+        """Tell whether a refusal now counts as a first one: another pause has gone by without."""
         return now > self.end(timing) + self.pause(timing)
 
 
 class Refusals(Worker):
-    """Remembers refused switches. For any thread; `start` begins to look who has a GPU open.
+    """Remembers refusals. For any thread; `start` begins to check who has a GPU open.
 
-    `holders` takes a GPU's minor number, and returns nobody where they cannot be seen. `on_change`
-    is called when `current` returns something else. The clock is monotonic, in seconds.
+    `holders` takes a GPU's minor number, and returns nobody if processes cannot be seen.
+    `on_change` is called when `current` has changed. The clock is monotonic, in seconds.
     """
 
     def __init__(
@@ -96,18 +96,18 @@ class Refusals(Worker):
         self._current: Mapping[GpuUuid, Refusal] = {}
 
     def current(self) -> Mapping[GpuUuid, Refusal]:
-        """Return the GPUs of which no MIG devices should be made now. Never blocks."""
+        """Return the GPUs on which no MIG devices should be made now. Never blocks."""
         return self._current
 
     def refused(self, slot: MigSlot, user: str, error: HeldError) -> None:
-        """Take note that a GPU was not switched to MIG mode for a device of `user`.
+        """Record that a GPU was not switched to MIG mode for a device of `user`.
 
-        `user` may be any text; `given_up` gets it too.
+        `user` may be any text; `given_up` takes the same.
         """
         self._note(slot, user, str(error), minor=error.minor)
 
     def barred(self, slot: MigSlot, user: str, error: BarredError) -> None:
-        """Take note that NVML made no device on a GPU in MIG mode, and would for nobody."""
+        """Record that NVML made no device on a GPU in MIG mode, and would not for anybody."""
         self._note(slot, user, str(error), minor=None)
 
     def _note(self, slot: MigSlot, user: str, reason: str, *, minor: int | None) -> None:
@@ -128,11 +128,11 @@ class Refusals(Worker):
         self._tell()
 
     def switched(self, gpu: GpuUuid) -> None:
-        """Take note that a GPU is in MIG mode, and that a device was made of it."""
+        """Record that a GPU is in MIG mode, and that a device was made on it."""
         self._forget(gpu, "it is in MIG mode")
 
     def given_up(self, user: str) -> None:
-        """Take note that a user of MIG devices wants none any more."""
+        """Record that a user no longer wants any MIG devices."""
         with self._lock:
             for known in self._gpus.values():
                 known.waiting = {slot: by for slot, by in known.waiting.items() if by != user}
@@ -151,7 +151,7 @@ class Refusals(Worker):
             self._forget(uuid, "it is in MIG mode, or gone")
 
     def check(self) -> float:
-        """Offer again what it is time for, or what nobody has open; return the seconds to wait."""
+        """Offer GPUs again that are due or that nobody has open; return the seconds to wait."""
         with self._lock:
             held = {uuid: known for uuid, known in self._gpus.items() if known.reason is not None}
         now, wait = self._clock(), _IDLE_SECONDS
@@ -179,7 +179,7 @@ class Refusals(Worker):
         self._tell()
 
     def _offer_again(self, uuid: GpuUuid, known: _Refusing) -> None:
-        """Offer its partitions until the next refusal, which then counts at once."""
+        """Offer a GPU's partitions until the next refusal, which then counts at once."""
         with self._lock:
             known.reason = None
             known.waiting = {}

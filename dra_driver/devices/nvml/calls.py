@@ -1,11 +1,11 @@
-"""Calls into NVML that can be given up on: a GPU that hangs is one GPU, and not the driver.
+"""Calls into NVML with a time limit, so that a GPU that hangs does not stop the whole driver.
 
-In: a call, and what it is about: a GPU, or NVML as a whole. Out: its answer, or a `SilenceError`
-when there is none in time. A thread in a call that hangs in the kernel cannot be ended from here,
-so it is left where it is. Calls about one thing take turns, and while one hangs all others about
-the same are refused at once: there is never more than one lost thread for each GPU. When the call
-returns after all, its answer is dropped, and the next one is asked again. Threads that have
-answered wait for other calls, about anything: one that hangs is just not among them.
+In: a call and its subject, which is a GPU or NVML as a whole. Out: the call's answer, or a
+`SilenceError` if there is none in time. A thread that hangs in the kernel cannot be ended from
+here, so it is left where it is. Calls about one subject take turns. While one hangs, all others
+about that subject are refused at once, so there is never more than one lost thread for each GPU. If
+the call returns after all, its answer is dropped and the next call is made again. A thread that has
+answered waits for another call about any subject.
 """
 
 import threading
@@ -26,19 +26,19 @@ T = TypeVar("T")
 _Inbox: TypeAlias = SimpleQueue[Callable[[], object]]
 
 ANSWER_SECONDS = 10.0
-"""For all that is asked of a GPU in one look; one that is not initialised yet takes seconds."""
+"""The limit for all questions to a GPU in one look; one not initialised yet takes seconds."""
 
 HURRIED_SECONDS = 2.0
-"""The same while something else is silent already: a hung driver should not take it from each."""
+"""The same while another subject is silent: if the GPU driver hangs, each GPU costs this time."""
 
 IDLE_SECONDS = 60.0
-"""For a thread to wait for its next call: longer than from one look at the GPUs to the next."""
+"""How long a thread waits for its next call: longer than the time between two looks."""
 
 OPEN_SECONDS = 60.0
-"""For NVML to be initialised, or shut down."""
+"""The limit for NVML to be initialised or shut down."""
 
 NVML = "nvml"
-"""The subject of calls that are about no GPU; those about one have its index, or its UUID."""
+"""The subject of calls about no particular GPU; a GPU's subject is its index or its UUID."""
 
 HEARING = "events"
 """The subject of waiting for events, which goes on beside all other calls until NVML is closed."""
@@ -47,7 +47,7 @@ log = structlog.get_logger()
 
 
 class _Lane(Struct):
-    """Calls about one thing. The lock is taken by who asks, and let go by who answered.
+    """Calls about one subject. The caller takes the lock, and the thread that answers releases it.
 
     The call under way was made at `asked_at` and is given up on at `end`.
     """
@@ -60,12 +60,12 @@ class _Lane(Struct):
 
 
 class NvmlCalls:
-    """Makes calls on threads of their own. For any thread."""
+    """Makes calls on separate threads. Methods may be called from any thread."""
 
     def __init__(
         self, *, clock: Callable[[], float], answer_seconds: float = ANSWER_SECONDS
     ) -> None:
-        """Take the clock, which counts monotonic seconds, and how long a GPU has for an answer."""
+        """Take a clock of monotonic seconds, and for how many of them a GPU may take to answer."""
         self._clock = clock
         self.answer_seconds = answer_seconds
         self._lanes: dict[str, _Lane] = {}
@@ -73,9 +73,9 @@ class NvmlCalls:
         self._idle: list[_Inbox] = []
 
     def about(self, subject: str, call: Callable[[], T], seconds: float | None = None) -> T:
-        """Return what a call returns, or raise what it raises.
+        """Make a call about a subject; return what it returns, or raise what it raises.
 
-        Raises SilenceError if there is no answer in time, or an earlier call has none yet.
+        Raises SilenceError if there is no answer in time, or if an earlier call still has none.
         """
         if seconds is None:
             hurry = self.silent and self.answer_seconds > HURRIED_SECONDS
@@ -101,7 +101,7 @@ class NvmlCalls:
             return any(lane.silence for lane in self._lanes.values())
 
     def silences(self) -> Mapping[str, float]:
-        """Return how many seconds all that was ever asked has been silent; 0 if it is not."""
+        """Return for how many seconds each subject has been silent; 0 if it is not."""
         now = self._clock()
         with self._mutex:
             return {
@@ -129,10 +129,10 @@ class NvmlCalls:
                 lane.lock.release()
 
     def _enter(self, lane: _Lane, seconds: float) -> None:
-        """Wait for the turn of a call that has so many seconds.
+        """Wait for the turn of a call that may take `seconds`.
 
-        What is under way may have more of them, and is waited for: a GPU that is being divided is
-        busy, and not silent. Raises SilenceError if what is under way hangs.
+        A call under way may have more time and is waited for: a GPU that is being divided is busy,
+        not silent. Raises SilenceError if the call under way hangs.
         """
         end = self._clock() + seconds
         while lane.silence is None:
@@ -141,11 +141,11 @@ class NvmlCalls:
             if end >= lane.end:
                 break
             end = lane.end
-        # Another one each time: raised by several threads, it would gather their tracebacks.
+        # A new error each time: one that several threads raise would gather their tracebacks.
         raise SilenceError(str(lane.silence or _silence(lane.subject, seconds)))
 
     def _thread(self) -> _Inbox:
-        """Return where a thread that does nothing else takes its next call from."""
+        """Return the inbox of an idle thread; start a thread if there is none."""
         try:
             return self._idle.pop()
         except IndexError:
@@ -160,7 +160,7 @@ class NvmlCalls:
                 inbox.get(timeout=IDLE_SECONDS)()
                 self._idle.append(inbox)
             except Empty:
-                with suppress(ValueError):  # else somebody took it just now, and a call is coming
+                with suppress(ValueError):  # if it has been taken meanwhile, a call is coming
                     self._idle.remove(inbox)
                     return
 
@@ -168,7 +168,7 @@ class NvmlCalls:
         threading.current_thread().name = f"nvml-{lane.subject}"
         try:
             answer.set_result(call())
-        except BaseException as error:  # noqa: BLE001 (whatever it is, it is for who asked)
+        except BaseException as error:  # noqa: BLE001 (the caller gets any error)
             answer.set_exception(error)
         with self._mutex:
             was_silent, lane.silence = lane.silence is not None, None
@@ -178,7 +178,7 @@ class NvmlCalls:
             log.info("nvml answers again", subject=lane.subject, seconds=round(seconds, 1))
 
     def _give_up(self, lane: _Lane, answer: Future[T], seconds: float) -> None:
-        """Raise SilenceError, unless the answer has come just now."""
+        """Raise SilenceError, unless the answer has come in the meantime."""
         with self._mutex:
             if answer.done():
                 return
@@ -189,7 +189,7 @@ class NvmlCalls:
 
 def _silence(subject: str, seconds: float) -> SilenceError:
     what = "the GPU driver" if subject in (NVML, HEARING) else f"GPU {subject.removeprefix('GPU-')}"
-    since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")  # noqa: TID251 (told)
+    since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")  # noqa: TID251 (shown to people)
     return SilenceError(
         f"{what} has not answered since {since} UTC (NVML was given {seconds:.0f} s); look for "
         "NVRM and Xid lines in dmesg: if it does not answer again by itself, the node has to be "

@@ -1,6 +1,6 @@
-"""What NVML's refusals mean: facts a card lacks, causes in words, what may pass by itself.
+"""What NVML's refusals mean: a fact that a card lacks, a cause in words, or an error that may pass.
 
-Errors have NVML's own words between cause and advice. Meanings: nvml.h, nvmlReturn_t.
+Errors have NVML's own words between cause and advice. Source: nvml.h, nvmlReturn_t.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -23,7 +23,7 @@ ABSENT_FACT = frozenset(
     }
 )
 NOT_TOLD = ABSENT_FACT | {pynvml.NVML_ERROR_NO_PERMISSION}
-"""There is no such fact, or this process may not be told."""
+"""There is no such fact, or this process may not know it."""
 # NVML's code: the cause in words, and what to do. NVML's own words are put between the two.
 _ADVICE = MappingProxyType(
     {
@@ -63,7 +63,7 @@ _ADVICE = MappingProxyType(
 )
 _OTHER_ADVICE = "look for NVRM lines in dmesg, and check that nvidia-smi works on the node"
 
-# What a person has to do something about.
+# Errors that somebody has to do something about.
 LOST_CODES = frozenset(
     {
         pynvml.NVML_ERROR_GPU_IS_LOST,
@@ -73,7 +73,7 @@ LOST_CODES = frozenset(
     }
 )
 
-# What passes when processes end, or when the driver is done with something else.
+# Errors that pass when processes end, or when the driver is done with something else.
 _PASSING = frozenset(
     {
         pynvml.NVML_ERROR_IN_USE,
@@ -89,7 +89,7 @@ def optional(
 ) -> T | None:
     """Return what a call answers, or None if the card or the driver does not have the fact.
 
-    `absent` are the codes of nvmlReturn_t by which NVML says so.
+    `absent` are the nvmlReturn_t codes that say so.
     """
     try:
         return call(*args)
@@ -100,7 +100,7 @@ def optional(
 
 
 def told(call: Callable[[Any], Any], handle: object) -> Any:
-    """Return what NVML answers; None for every refusal but that the GPU is out of reach."""
+    """Return what NVML answers; None if it refuses. Raises NVMLError if the GPU is out of reach."""
     try:
         return call(handle)
     except pynvml.NVMLError as error:
@@ -111,11 +111,11 @@ def told(call: Callable[[Any], Any], handle: object) -> Any:
 
 @contextmanager
 def nvml_errors(doing: str = "") -> Iterator[None]:
-    """Turn NVML's refusals into errors of ours.
+    """Turn NVML's refusals into DriverErrors.
 
     `doing` says what is being done, such as `destroying GPU instance 3 of GPU-…`; with it, what may
-    pass by itself is a TransientError. A GPU out of reach is a LostError. All else is a
-    DeviceError, and so is an answer that is not a text, an address or a UUID.
+    pass by itself is a TransientError. A GPU out of reach is a LostError. Everything else is a
+    DeviceError, including an answer that is not a text, an address or a UUID.
     """
     prefix = f"{doing}: " if doing else ""
     try:
@@ -133,7 +133,7 @@ def nvml_errors(doing: str = "") -> Iterator[None]:
 
 
 def _call(error: pynvml.NVMLError) -> str:
-    """Return the function of NVML that refused, after a blank; empty where pynvml does not show."""
+    """Return a space and the NVML function that refused; empty if the traceback has none."""
     names = [frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)]
     return next((f" {name}" for name in reversed(names) if name.startswith("nvml")), "")
 

@@ -1,9 +1,9 @@
-"""GPM: how much of a GPU, or of a GPU instance, was used between two moments; read, never set.
+"""GPM: how much of a GPU, or of a GPU instance, was used between two moments; only reads.
 
-In: NVML that is open, and a GPU. Out: `GpmUsage`. Rules (nvml.h): there is GPM from Hopper on; two
-samples are to be more than 100 ms apart; in MIG mode the GPU is asked, with the id of one of its
-instances, and never a MIG device. What a driver does not tell, or not this process, is None. It is
-for people's commands: no process of a node loads it.
+In: an open NVML, and a GPU. Out: `GpmUsage`. Rules (nvml.h): GPM exists from Hopper on; two samples
+must be more than 100 ms apart; in MIG mode the GPU is asked, with the id of one of its instances,
+and never a MIG device. What the driver does not tell this process is None. Only commands for people
+use this module: the driver's own processes on a node do not load it.
 """
 
 import math
@@ -20,7 +20,7 @@ _METRICS = (pynvml.NVML_GPM_METRIC_SM_UTIL, pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL)
 
 
 class GpmUsage(Struct, frozen=True, kw_only=True):
-    """Of the time in between, in percent.
+    """Usage between two samples, in percent.
 
     Attributes:
         busy_sms: how many of the SMs were busy.
@@ -32,9 +32,9 @@ class GpmUsage(Struct, frozen=True, kw_only=True):
 
 
 class GpmCount:
-    """Counts once, from `start` to `stop`: nothing, of a card without GPM or without an answer.
+    """Measures once, from `start` to `stop`; the usage is empty without GPM or an answer.
 
-    In MIG mode it is of the GPU instance of this id.
+    In MIG mode it measures the GPU instance with the given id.
     """
 
     def __init__(self, nvml: NvmlLibrary, uuid: str, gpu_instance: int | None = None) -> None:
@@ -48,7 +48,7 @@ class GpmCount:
         self._first = self._in_time(self._supported_sample)
 
     def stop(self) -> GpmUsage:
-        """Take the second sample; return what lies between the two."""
+        """Take the second sample; return the usage between the two."""
         usage: GpmUsage | None = self._first and self._in_time(self._between)
         return usage or GpmUsage()
 
@@ -59,7 +59,7 @@ class GpmCount:
 
         try:
             return self._nvml.in_time(self._uuid, ask)
-        except DeviceError:  # what is measured is worth more than this
+        except DeviceError:  # must not stop the program that is measured
             return None
 
     def _supported_sample(self) -> Any:
@@ -98,7 +98,7 @@ class GpmCount:
 
 
 def _percent(metric: Any) -> float | None:
-    """Return a metric's value; None for one without, or that is no share."""
+    """Return a metric's value; None if it has none, or one that is not a percentage."""
     value = float(metric.value)
     if metric.nvmlReturn != pynvml.NVML_SUCCESS or not math.isfinite(value) or value < 0:
         return None

@@ -1,9 +1,9 @@
-"""NVML's word on how GPUs are doing: facts that each look reads, and events.
+"""What NVML says about how GPUs are doing: facts that each look reads, and events.
 
-What a card lacks is None in `Vitals`, whatever NVML answers to the question; only that a GPU is out
-of reach is an error. Rules (nvml.h): fields have a return code each; events of MIG instances come
-with the handle of their GPU; what happened before a GPU was registered is never told; an event set
-ends with nvmlShutdown; when waiting ends with GPU_IS_LOST it does not say which GPU it is.
+A fact that a card lacks is None in `Vitals`, whatever NVML answers; only a GPU out of reach is an
+error. Rules (nvml.h): each field has its own return code; events of MIG instances come with the
+handle of their GPU; events from before a GPU was registered are never reported; an event set ends
+with nvmlShutdown; GPU_IS_LOST at the end of waiting does not say which GPU is lost.
 """
 
 import contextlib
@@ -39,18 +39,18 @@ _WANTED = (
     | pynvml.nvmlEventTypeGpuUnavailableError
     | pynvml.nvmlEventTypeGpuRecoveryAction
 )
-"""All but XIDs say only that it is time for a look."""
+"""The events to wait for. All except XIDs say only that it is time for a look."""
 
 AGAIN_SECONDS = 30.0
-"""Until a GPU that could not be registered for events is tried again."""
+"""The time until a GPU that could not be registered for events is tried again."""
 
 log = structlog.get_logger()
 
 
 def read_vitals(handle: object, fabric: Fabric | None = None) -> Vitals:
-    """Return what NVML says of how a GPU is doing; raises NVMLError only if it is out of reach.
+    """Return how a GPU is doing. Raises NVMLError only if it is out of reach.
 
-    `fabric` is what it has said of the GPU's fabric.
+    `fabric` is what NVML has said about the GPU's fabric.
     """
     fields = _field_values(handle)
     pending = fields.get(_ROWS_PENDING, fields.get(_PAGES_PENDING))
@@ -69,7 +69,7 @@ def read_vitals(handle: object, fabric: Fabric | None = None) -> Vitals:
 
 
 def _field_values(handle: object) -> dict[int, int]:
-    """Return the fields that the card has, of one call for all."""
+    """Return the fields that the card has, by one call for all."""
     values = told(lambda gpu: pynvml.nvmlDeviceGetFieldValues(gpu, list(_FIELDS)), handle)
     return {
         int(value.fieldId): field_number(value)
@@ -79,7 +79,7 @@ def _field_values(handle: object) -> dict[int, int]:
 
 
 def field_number(value: Any) -> int:
-    """Return a field's number, which lies in the part of a union that its type says."""
+    """Return a field's number, from the member of the union that its type names."""
     if value.valueType == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT:
         return int(value.value.uiVal)
     if value.valueType == pynvml.NVML_VALUE_TYPE_SIGNED_INT:
@@ -88,7 +88,7 @@ def field_number(value: Any) -> int:
 
 
 class GpuEvents:
-    """The events of the library that is open. `wait` is for one thread; `forget` for any."""
+    """The events of the open library. `wait` is for one thread; `forget` is for any."""
 
     def __init__(
         self,
@@ -96,14 +96,14 @@ class GpuEvents:
         indices: Callable[[], Mapping[str, int]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take what makes the calls, and what knows the GPUs: their indices by UUID."""
+        """Take what makes the calls, and a function that returns the GPUs' indices by UUID."""
         self._calls = calls
         self._indices = indices
         self._clock = clock
         self.forget()
 
     def forget(self) -> None:
-        """Begin again: the library is being closed, and the event set ends with it."""
+        """Start over, because the library is being closed, and the event set ends with it."""
         self._set: Any = None
         self._gpus: dict[int | None, str] = {}
         self._settled: set[str] = set()
@@ -111,7 +111,7 @@ class GpuEvents:
         self._not_before = 0.0
 
     def wait(self, seconds: float) -> GpuEvent | None:
-        """Return the next event; None if there is none for so many seconds.
+        """Return the next event; None if there is none within `seconds`.
 
         Raises LostError if a GPU is lost (NVML does not say which), TransientError if NVML is being
         closed or knows no GPU that reports events, and DeviceError if it refuses or does not
@@ -140,9 +140,9 @@ class GpuEvents:
         return GpuEvent(gpu=gpu, xid=xid, instance=_instance(data))
 
     def _register_all(self) -> None:
-        """Register the GPUs that are not yet; those that NVML refuses are tried again later.
+        """Register the GPUs that are not registered yet; those that NVML refuses are retried later.
 
-        One that has become known since is registered at once: what it tells before that is lost.
+        A GPU that has become known since is registered at once: earlier events of it are lost.
         """
         known = self._indices()
         if self._clock() >= self._not_before:
@@ -156,7 +156,7 @@ class GpuEvents:
             with nvml_errors():
                 self._set = self._calls.about(HEARING, pynvml.nvmlEventSetCreate, ANSWER_SECONDS)
         for uuid, index in missing.items():
-            # In the GPU's own turn: if it hangs, the others are registered all the same.
+            # With the GPU as the subject: if it hangs, the others are registered all the same.
             with contextlib.suppress(DeviceError, TransientError), nvml_errors():
                 self._calls.about(str(index), partial(self._register, uuid, index))
         self._refused = known.keys() - self._settled

@@ -1,12 +1,12 @@
-"""NVML: the only door to pynvml, with the other modules of this folder.
+"""The NVML library: together with the other modules of this folder, the only door to pynvml.
 
 Facts that a card does not have are None; every other refusal is a `DeviceError` with NVML's own
 words and what to do. nvmlInit fixes which GPUs a process sees, so a change of hardware needs
-`close` and `open`; who decides that is devices/session.py.
+`close` and `open`, which devices/session.py decides.
 
 pynvml keeps one library per process in a module variable. It is set here, from an absolute path, so
-that LD_LIBRARY_PATH does not matter; of two `NvmlLibrary` only one can be open at a time. NVML is
-safe for calls of several threads; each is given up on when its GPU hangs (calls.py).
+that LD_LIBRARY_PATH does not matter. Only one `NvmlLibrary` can be open at a time. NVML may be
+called from several threads; a call is given up on when its GPU hangs (calls.py).
 """
 
 import ctypes
@@ -42,7 +42,7 @@ from dra_driver.errors import DeviceError, SilenceError
 T = TypeVar("T")
 
 CLOSE_SECONDS = 10.0
-"""What calls under way get to end before the library is closed, or stays open."""
+"""How long calls under way have to end; if they do not, the library is not closed."""
 
 _STEM = "libnvidia-ml"
 LIBRARY = f"{_STEM}.so.1"
@@ -87,11 +87,11 @@ _UNKNOWN = "Unknown"
 
 
 def find_library(driver_root: Path, running: str | None = None) -> Path:
-    """Return the path of the NVML library under a driver root, its links followed.
+    """Return the path of the NVML library under a driver root, with its links followed.
 
-    `running` is the version of the kernel driver, if it is known. A library of another version,
-    such as an upgrade leaves behind, is not taken: it would be refused. Raises DeviceError if there
-    is none, or the root cannot be read.
+    `running` is the version of the running GPU driver, if it is known. A library of another
+    version, such as one left behind by an upgrade, is not used, because it would not work. Raises
+    DeviceError if there is none, or the root cannot be read.
     """
     try:
         own = libraries.locate(driver_root, f"{_STEM}.so.{running}") if running else ()
@@ -117,14 +117,14 @@ def find_library(driver_root: Path, running: str | None = None) -> Path:
 
 
 class NvmlLibrary:
-    """One NVML library of this process. Calls may come from any thread, and none waits for ever.
+    """One NVML library of this process. Calls may come from any thread, and none waits forever.
 
-    Questions raise DeviceError, when NVML refuses or has no such GPU, and SilenceError when the GPU
-    does not answer. GPUs are named by NVML's position, or by UUID.
+    Methods that ask NVML raise DeviceError if it refuses or has no such GPU, and SilenceError if
+    the GPU does not answer. GPUs are named by their position in NVML or by UUID.
     """
 
     def __init__(self, path: Path, calls: NvmlCalls | None = None) -> None:
-        """Take the library's path, and what makes the calls; of a process there should be one."""
+        """Take the library's path, and what makes the calls; a process should have only one."""
         self.path = path
         self.mig = MigCalls(self)
         self._calls = calls or NvmlCalls(clock=time.monotonic)
@@ -149,7 +149,7 @@ class NvmlLibrary:
                 " check that the driver is for this machine's architecture"
             ) from error
         pynvml.nvmlLib = library
-        pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 (of the library before)
+        pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 (of the previous library)
         with nvml_errors():
             pynvml.nvmlInit()
         self.mig.forget()
@@ -160,9 +160,9 @@ class NvmlLibrary:
         self._is_open = True
 
     def close(self) -> bool:
-        """Shut the library down. One that is closed already, or that fails to, is fine.
+        """Shut the library down, if it is open; a failure is ignored.
 
-        Returns False when calls are under way that do not end: then it stays open.
+        Returns False if calls are under way that do not end: then it stays open.
         """
         with self._calls.none_under_way(CLOSE_SECONDS) as is_quiet:
             if not is_quiet:
@@ -177,12 +177,12 @@ class NvmlLibrary:
         if self._is_open:
             self._is_open = False
             self.events.forget()
-            # If it fails the driver has gone already; there is nothing left to release.
+            # If this fails, the driver has gone already, and there is nothing left to release.
             with suppress(pynvml.NVMLError):
                 pynvml.nvmlShutdown()
 
     def driver_version(self) -> str:
-        """Return the version of the kernel driver, such as `535.261.03`."""
+        """Return the version of the GPU driver, such as `535.261.03`."""
         return str(self._ask(NVML, pynvml.nvmlSystemGetDriverVersion))
 
     def cuda_version(self) -> tuple[int, int]:
@@ -195,9 +195,9 @@ class NvmlLibrary:
         return int(self._ask(NVML, pynvml.nvmlDeviceGetCount))
 
     def gpu_facts(self, index: int) -> Gpu:
-        """Return what NVML says of the GPU at a position: all but its place on the PCI bus.
+        """Return NVML's facts about the GPU at a position; those from /sys are not included.
 
-        Raises DeviceError if a fact without which the GPU cannot be given out is refused.
+        Raises DeviceError if NVML refuses a fact without which the GPU cannot be given out.
         """
         facts = self._ask(str(index), lambda: self._facts(index))
         wiring = self._nvlinks.wiring(
@@ -210,7 +210,7 @@ class NvmlLibrary:
         return replace(facts, nvlinks=wiring.links, fabric=wiring.fabric)
 
     def gpu_load(self, index: int, *, sampled: bool = True) -> GpuLoad:
-        """Return who uses the GPU at a position, and how much: how busy only if `sampled`."""
+        """Return who uses the GPU at a position and how much; how busy they are if `sampled`."""
 
         def load() -> GpuLoad:
             return read_load(pynvml.nvmlDeviceGetHandleByIndex(index), index, sampled=sampled)
@@ -282,7 +282,7 @@ class NvmlLibrary:
     def set_compute_mode(self, uuid: str, mode: int) -> None:
         """Set a GPU's compute mode, until the driver is reloaded; needs root.
 
-        DeviceError: NVML refuses, as it always does for a GPU in MIG mode.
+        Raises DeviceError if NVML refuses, as it always does for a GPU in MIG mode.
         """
         self._ask_gpu(uuid, lambda gpu: pynvml.nvmlDeviceSetComputeMode(gpu, mode))
 
@@ -317,10 +317,10 @@ class NvmlLibrary:
         return not branch.isdecimal() or int(branch) >= FIRST_DRIVER
 
     def can_limit_memory(self, uuid: str, group: Path | None) -> str | None:
-        """Tell why control groups below one cannot be limited on a GPU; None if they can.
+        """Return why control groups below `group` cannot be limited on a GPU; None if they can.
 
-        `group` is a group above those to be limited, and not the root; None without cgroup v2. What
-        NVML has taken once, it is not asked again while the library is open.
+        `group` must not be the root; it is None without cgroup v2. A group that NVML has accepted
+        once is not tried again while the library is open.
         """
         if not self.knows_memory_limits():
             return f"the GPU driver {self.driver_version()} is older than R{FIRST_DRIVER}"
@@ -339,15 +339,15 @@ class NvmlLibrary:
         return reason
 
     def in_time(self, uuid: str, call: Callable[[], T]) -> T:
-        """Make a call that changes a GPU: it has its whole time, even if another GPU is silent."""
+        """Make a call that changes a GPU, with the full time limit even if another is silent."""
         return self._calls.about(self._subject(uuid), call, self._calls.answer_seconds)
 
     def _subject(self, uuid: str) -> str:
-        """Return what calls about a GPU are about: its index once that is known, as in looks."""
+        """Return the subject of calls about a GPU: its index once that is known, as in looks."""
         return str(self._index_of.get(uuid, uuid))
 
     def handle(self, uuid: str) -> object:
-        """Return a GPU's handle, by its index if known: by UUID, NVML may ask others first."""
+        """Return a GPU's handle, by its index if known: by UUID, NVML may ask other GPUs first."""
         index = self._index_of.get(uuid)
         if index is None:
             return pynvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -355,9 +355,9 @@ class NvmlLibrary:
 
 
 def _reserved_bytes(handle: object) -> int:
-    """Return what the driver keeps of a GPU's memory for itself; 0 where NVML has no word for it.
+    """Return how much of a GPU's memory the driver keeps for itself; 0 if NVML does not say.
 
-    The first version of the call counts it as used, in a number that changes with every process.
+    Version 1 of the call counts it as used, in a number that changes with every process.
     """
     memory = optional(memory_v2, handle, absent=NOT_TOLD)
     return 0 if memory is None else min(int(memory.reserved), int(memory.total))

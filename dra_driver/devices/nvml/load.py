@@ -1,15 +1,15 @@
-"""NVML's word on who uses a GPU, how busy it is, and with which clocks: read, never set.
+"""What NVML says about who uses a GPU, how busy it is, and its clocks; only reads.
 
-What a card lacks is None. Rules (nvml.h, and the sources of the kernel driver): utilisation is the
+What a card lacks is None. Rules (nvml.h, and the source of the kernel module): utilisation is the
 share of the last sample period, up to a second long, in which any kernel ran, or memory was read or
-written; energy counts in millijoules since the driver was loaded, from Volta on; a GPU in MIG mode
-says neither. Processes are in three lists, one may be in several, and of each list the size is
-asked for first, so that it may have grown when it is read. PIDs are those of this process's PID
-namespace; a process that is not in it is left out, and a sample of how busy it is has a PID that
-means another one here. In MIG mode there are no samples. A sample may have a mark that says
-nothing; samples come back for a while after their process is idle, or has ended. What a process of
-MPS does not account for, its server has, which is in the list of those that compute
-(docs/hardware.md).
+written. Energy is counted in millijoules since the driver was loaded, from Volta on. A GPU in MIG
+mode reports neither. Processes are in three lists, and a process may be in several. The size of a
+list is asked for first, so the list may have grown when it is read. PIDs are those of this
+process's PID namespace. A process outside it is left out, but samples of how busy it is are not:
+their PID means another process here. In MIG mode there are no samples. A sample may have a value
+that is not a percentage, and samples are repeated for a while after their process is idle or has
+ended. Usage that NVML does not attribute to an MPS client is attributed to its server, which is in
+the list of processes that compute (docs/hardware.md).
 """
 
 import time
@@ -24,7 +24,7 @@ from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad, Proces
 from dra_driver.devices.nvml.errors import NOT_TOLD, optional
 
 SAMPLED_SECONDS = 5.0
-"""How far back samples are heeded."""
+"""The age up to which samples count."""
 
 _NO_INSTANCE = 0xFFFFFFFF
 _ATTEMPTS = 3
@@ -34,7 +34,7 @@ _LISTS = (
     (ProcessKind.MPS, pynvml.nvmlDeviceGetMPSComputeRunningProcesses),
 )
 _NOTHING_NEW = frozenset({pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND})
-"""pynvml raises success where there are no samples at all."""
+"""The codes for no new samples: pynvml raises success if there are none at all."""
 
 
 class Clocks(Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class Clocks(Struct, frozen=True, kw_only=True):
 
 
 class Busy(Struct, frozen=True, kw_only=True):
-    """How busy a GPU is at a moment; shares in percent, memory in bytes."""
+    """How busy a GPU is at one moment; shares in percent, memory in bytes."""
 
     sm_percent: int | None = None
     memory_percent: int | None = None
@@ -57,10 +57,10 @@ class Busy(Struct, frozen=True, kw_only=True):
 
 
 def read_load(handle: Any, index: int, *, sampled: bool = True) -> GpuLoad:
-    """Return who uses a GPU and how much; raises NVMLError only if it is out of reach.
+    """Return who uses a GPU and how much. Raises NVMLError only if it is out of reach.
 
-    To ask how busy processes are takes an H100 ten times as long as all else, 3 ms: without
-    `sampled` it is left out.
+    Asking how busy processes are takes ten times as long as everything else (3 ms on an H100), so
+    it is left out without `sampled`.
     """
     rates = optional(pynvml.nvmlDeviceGetUtilizationRates, handle, absent=NOT_TOLD)
     return GpuLoad(
@@ -76,7 +76,7 @@ def read_load(handle: Any, index: int, *, sampled: bool = True) -> GpuLoad:
 
 
 def _processes(handle: Any, samples: dict[int, float] | None) -> tuple[GpuProcess, ...]:
-    """Merge the lists: a process that is in two of them has its memory once."""
+    """Merge the lists, so that a process in several of them has its memory only once."""
     processes: dict[tuple[int, int | None, int | None], GpuProcess] = {}
     for kind, ask in _LISTS:
         for process in _again(ask, handle) or ():
@@ -101,15 +101,15 @@ def _processes(handle: Any, samples: dict[int, float] | None) -> tuple[GpuProces
 
 
 def _busy(kind: ProcessKind, samples: dict[int, float] | None, pid: int) -> float | None:
-    """Return how busy a process is; without a sample 0, or None for a client of MPS."""
+    """Return how busy a process is; without a sample it is 0, or None for an MPS client."""
     if samples is None:
         return None
     return samples.get(pid, None if kind is ProcessKind.MPS else 0.0)
 
 
 def _samples(handle: Any) -> dict[int, float] | None:
-    """Return how busy processes were of late; None if NVML does not say so of this GPU."""
-    since = int((time.time() - SAMPLED_SECONDS) * 1e6)  # noqa: TID251 (as NVML has it)
+    """Return how busy processes were recently, by PID; None if NVML does not say for this GPU."""
+    since = int((time.time() - SAMPLED_SECONDS) * 1e6)  # noqa: TID251 (NVML's clock)
     try:
         samples = _again(lambda gpu: pynvml.nvmlDeviceGetProcessUtilization(gpu, since), handle)
     except pynvml.NVMLError as error:
@@ -130,7 +130,7 @@ def _samples(handle: Any) -> dict[int, float] | None:
 def _migs(handle: Any) -> Iterator[MigLoad]:
     most = optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle, absent=NOT_TOLD) or 0
     for number in range(most):
-        # Numbers have holes, and a device may go while it is asked.
+        # The numbers have gaps, and a device may disappear while it is asked.
         with suppress(pynvml.NVMLError_NotFound, pynvml.NVMLError_InvalidArgument):
             mig = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
             yield MigLoad(
@@ -142,9 +142,9 @@ def _migs(handle: Any) -> Iterator[MigLoad]:
 
 
 def read_memory(handle: Any) -> Memory | None:
-    """Return a GPU's or MIG device's memory; by version 1 of the call, what is reserved is used.
+    """Return the memory of a GPU or MIG device; version 1 of the call counts reserved as used.
 
-    None for the whole of a GPU in MIG mode, where this process may not monitor all of it.
+    None for a whole GPU in MIG mode if this process may not monitor all of it.
     """
     memory = optional(memory_v2, handle, absent=NOT_TOLD) or optional(
         pynvml.nvmlDeviceGetMemoryInfo, handle, absent=NOT_TOLD
@@ -153,12 +153,12 @@ def read_memory(handle: Any) -> Memory | None:
 
 
 def memory_v2(handle: object) -> Any:
-    """Return a GPU's memory by version 2 of the call, which tells apart what is reserved."""
+    """Return a GPU's memory by version 2 of the call, which has reserved memory apart."""
     return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
 
 
 def _again(ask: Callable[[Any], Any], handle: Any) -> Any:
-    """Ask once more where a list has grown meanwhile; None for what NVML does not tell."""
+    """Ask, and ask again if a list has grown meanwhile; None if NVML does not tell."""
     for _ in range(_ATTEMPTS):
         with suppress(pynvml.NVMLError_InsufficientSize):
             return optional(ask, handle, absent=NOT_TOLD)
@@ -175,7 +175,7 @@ def instance_number(number: int | None) -> int | None:
 
 
 def read_clocks(handle: object) -> Clocks:
-    """Return a GPU's clocks as they are, and the highest that it can have."""
+    """Return a GPU's current clocks, its highest SM clock, and its power limit."""
     return Clocks(
         sm=_clock(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
         most_sm=_clock(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM),

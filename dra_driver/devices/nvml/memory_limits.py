@@ -1,15 +1,15 @@
 """NVML's memory limits of control groups (driver R615 or newer); part of the door to pynvml.
 
-Processes of a group, and of those below it, get no more of a GPU's memory than the hard limit;
-above it their allocations fail, and they live on. Source: nvml.h, nvmlDeviceSetMemoryLimits_v1. The
-path is as this process sees it, at /sys/fs/cgroup, where NVIDIA's documentation wants cgroup v2:
-whether NVML takes another place is not known, so driver and cleanup use none.
+Processes in a group, and in those below it, get no more of a GPU's memory than the hard limit.
+Allocations above it fail, but the processes go on. Source: nvml.h, nvmlDeviceSetMemoryLimits_v1.
+The path is as this process sees it, at /sys/fs/cgroup, where NVIDIA's documentation requires cgroup
+v2. Whether NVML accepts another place is not known, so driver and cleanup use no other.
 
-A limit may last no longer than NVML is open, where the GPU has no persistence mode and nobody else
-uses it. Soft limits are always 0: only MPS heeds them, and where the kernel keeps the limits they
-add up in the groups above, and stay there. Every set is read back, because the kernel ignores a
-limit below what is in use and reports success. A GPU in MIG mode takes limits and does not heed
-them.
+If the GPU is not in persistence mode and nobody else uses it, a limit may last only as long as NVML
+is open. Soft limits are always 0: only MPS obeys them, and if the kernel keeps the limits, they add
+up in the groups above and stay there. A limit is read back after it is set, because the kernel
+ignores a limit below what is in use and reports success. A GPU in MIG mode accepts limits but does
+not enforce them.
 """
 
 import os
@@ -27,7 +27,7 @@ from dra_driver.errors import DeviceError
 _NONE = pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX
 _MIB = 1024**2
 FIRST_DRIVER = 615
-"""The branch of the GPU driver that has memory limits first."""
+"""The first branch of the GPU driver that has memory limits."""
 
 # NVML's code: the cause in words, and what to do. NVML's own words are put between the two.
 _ADVICE = MappingProxyType(
@@ -57,7 +57,7 @@ _ADVICE = MappingProxyType(
 
 
 class MemoryLimits(Struct, frozen=True, kw_only=True):
-    """The limits of a control group on a GPU, in bytes. `hard_bytes` is None when there is none.
+    """The limits of a control group on a GPU, in bytes. `hard_bytes` is None if there is none.
 
     `used_bytes` is what counts against them now.
     """
@@ -70,9 +70,9 @@ class MemoryLimits(Struct, frozen=True, kw_only=True):
 def read_limits(handle: object, group: Path) -> MemoryLimits | None:
     """Return the limits of a control group, or of the nearest above it if it has none itself.
 
-    None when no group up to the root has any, or the GPU knows no limits: NVML does not tell the
-    two apart where the driver keeps the limits. Raises DeviceError if there is no such group, the
-    driver is older than R615, or NVML refuses.
+    None if no group up to the root has any, or if the GPU does not support limits: NVML does not
+    distinguish these if the driver keeps the limits. Raises DeviceError if there is no such group,
+    the driver is older than R615, or NVML refuses.
     """
     answer = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=os.fsencode(group))
     with _limit_errors(f"reading the memory limit of {group}"):
@@ -88,10 +88,10 @@ def read_limits(handle: object, group: Path) -> MemoryLimits | None:
 
 
 def write_limit(handle: object, group: Path, hard_bytes: int | None) -> MemoryLimits:
-    """Set the hard limit of a control group in bytes, or with None clear it; needs root.
+    """Set the hard limit of a control group in bytes, or clear it with None; needs root.
 
     The driver may round it down by less than a MiB. Returns what is in force. Raises DeviceError if
-    NVML refuses, or another limit is in force: processes have more already.
+    NVML refuses, or if another limit is in force because processes already have more.
     """
     doing = f"limiting the memory of {group}"
     with _limit_errors(doing):
@@ -108,11 +108,11 @@ def write_limit(handle: object, group: Path, hard_bytes: int | None) -> MemoryLi
 
 
 def obstacle(handle: object, group: Path) -> str | None:
-    """Tell why the memory of control groups below a group cannot be limited; None if it can.
+    """Return why the memory of control groups below a group cannot be limited; None if it can.
 
-    The only way to know is to set a limit, so the group's own is set once more; one that has none
-    is given "none". The group should be one that stays, and not the root. A GPU in MIG mode is not
-    told apart. Raises DeviceError if the GPU is out of reach.
+    The only way to know is to set a limit, so the group's own limit is set again, even if it is
+    "none". The group should be one that stays, and must not be the root. A GPU in MIG mode is not
+    recognised. Raises DeviceError if the GPU is out of reach.
     """
     answer = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=os.fsencode(group))
     answer.hardLimit = _NONE

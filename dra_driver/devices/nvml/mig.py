@@ -1,12 +1,12 @@
-"""MIG calls of NVML, as one of ours for each effect and each question; part of the door to pynvml.
+"""NVML's MIG calls: one method for each effect and each question; part of the door to pynvml.
 
-NVML's own traps are dealt with here: profiles are asked for by enumeration and created by id,
-placements go by reference, MIG indexes have holes, an instance may go between two calls. Undo and
-order are devices/mig/making.py's. Source: nvml.h, "Multi Instance GPU Management".
+NVML's pitfalls are dealt with here: profiles are read by enumeration but created by id, placements
+are passed by reference, MIG indices have gaps, and an instance may disappear between two calls. The
+order of calls and their undo are in devices/mig/making.py. Source: nvml.h, "Multi Instance GPU
+Management".
 
-Calls may come from several threads, for different GPUs: NVML itself is safe for that. Those about a
-GPU by its UUID are given up on when the GPU hangs (calls.py); those that take a handle are made in
-the course of another one.
+Several threads may make calls about different GPUs, which NVML supports. Calls that name a GPU only
+by UUID are given up on when it hangs (calls.py); calls with a handle are parts of another call.
 """
 
 import functools
@@ -36,25 +36,25 @@ P = ParamSpec("P")
 
 _MIB = 1024**2
 
-# For what a card has no profile of.
+# Asks about profiles: None for one that the card does not have.
 _on_this_card = functools.partial(
     optional, absent=ABSENT_FACT | {pynvml.NVML_ERROR_INVALID_ARGUMENT}
 )
 _GONE = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT})
 
 _MOST_TRIES = 3
-"""Times that instances are listed again because one went in the meantime."""
+"""How often instances are listed because they have changed in the meantime."""
 
 
 class Gpus(Protocol):
-    """The GPUs of the library that is open (devices/nvml/library.py)."""
+    """The GPUs of the open library (devices/nvml/library.py)."""
 
     def handle(self, uuid: str) -> object:
-        """Return a GPU's handle, asking no other GPU for it."""
+        """Return a GPU's handle without asking any other GPU."""
         ...
 
     def in_time(self, uuid: str, call: Callable[[], T]) -> T:
-        """Return what a call about a GPU returns. Raises SilenceError: it hangs."""
+        """Return what a call about a GPU returns. Raises SilenceError if it hangs."""
         ...
 
 
@@ -71,9 +71,9 @@ def _in_time(
 
 
 class MigCalls:
-    """MIG functions of the library that is open. A card's profiles are asked for once.
+    """MIG functions of the open library. A card's profiles are asked for only once.
 
-    All raise DeviceError if there is no such GPU or NVML refuses; for what may pass TransientError.
+    All raise DeviceError if there is no such GPU or NVML refuses, TransientError if that may pass.
     """
 
     def __init__(self, gpus: Gpus) -> None:
@@ -81,11 +81,11 @@ class MigCalls:
         self._profiles: dict[str, tuple[MigProfile, ...]] = {}
 
     def forget(self) -> None:
-        """Ask for profiles again: the library is opened again, and may be another."""
+        """Forget the profiles, because the library is opened again and may be another one."""
         self._profiles.clear()
 
     def profiles(self, handle: object, gpu: GpuUuid) -> tuple[MigProfile, ...]:
-        """Return what a card can be divided into; nothing if it does not say."""
+        """Return what a card can be divided into; empty if it does not say."""
         profiles = self._profiles.get(gpu)
         if profiles is None:
             profiles = self._profiles[gpu] = _profiles(handle)
@@ -94,8 +94,8 @@ class MigCalls:
     def look(self, handle: object, gpu: GpuUuid) -> tuple[tuple[Instance, ...], str | None]:
         """Return the GPU instances of a GPU in MIG mode, or none and why they cannot be read.
 
-        An instance without a device is looked at twice: devices are numbered again when others
-        make one, and so one may be passed over.
+        If an instance seems to have no device, the list is read again: devices get new numbers
+        when others make one, so one may have been missed.
         """
         profiles = self.profiles(handle, gpu)
         before: tuple[Instance, ...] | None = None
@@ -135,8 +135,8 @@ class MigCalls:
     def set_mode(self, gpu: GpuUuid, mode: MigMode) -> None:
         """Turn MIG mode on or off, at once or not at all.
 
-        A change that would wait for a reset is taken back, and raises DeviceError. Raises HeldError
-        if other processes use the GPU, or have it open.
+        A change that would wait for a reset is undone and raises DeviceError. Raises HeldError if
+        other processes use the GPU or have it open.
         """
         doing = f"turning MIG mode {'on' if mode is MigMode.ENABLED else 'off'} on {gpu}"
         wanted = int(mode is MigMode.ENABLED)
@@ -147,7 +147,7 @@ class MigCalls:
                 return
             try:
                 status = pynvml.nvmlDeviceSetMigMode(handle, wanted)
-            except pynvml.NVMLError_InUse:  # made at run time
+            except pynvml.NVMLError_InUse:
                 status = pynvml.NVML_ERROR_IN_USE
             current, pending = pynvml.nvmlDeviceGetMigMode(handle)
             if current == wanted:
@@ -184,7 +184,7 @@ class MigCalls:
     def create_compute_instance(self, gpu: GpuUuid, gpu_instance: int) -> tuple[int, MigUuid]:
         """Make a compute instance over all of a GPU instance; return its id and the MIG UUID.
 
-        DeviceError also: the card has no compute profile of that size.
+        Also raises DeviceError if the card has no compute profile of that size.
         """
         with nvml_errors(f"making a compute instance in GPU instance {gpu_instance} of {gpu}"):
             handle = self.gpus.handle(gpu)
@@ -202,7 +202,7 @@ class MigCalls:
     def destroy_compute_instance(
         self, gpu: GpuUuid, gpu_instance: int, compute_instance: int
     ) -> None:
-        """Destroy a compute instance; one that is gone is fine."""
+        """Destroy a compute instance, if it still exists."""
         doing = f"destroying compute instance {compute_instance} of GPU instance {gpu_instance}"
         with nvml_errors(f"{doing} of {gpu}"), _gone_is_fine():
             handle = self.gpus.handle(gpu)
@@ -212,7 +212,7 @@ class MigCalls:
 
     @_in_time
     def destroy_gpu_instance(self, gpu: GpuUuid, gpu_instance: int) -> None:
-        """Destroy a GPU instance that has no compute instance; one that is gone is fine."""
+        """Destroy a GPU instance that has no compute instance, if it still exists."""
         with nvml_errors(f"destroying GPU instance {gpu_instance} of {gpu}"), _gone_is_fine():
             handle = self.gpus.handle(gpu)
             instance = pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance)
@@ -229,16 +229,16 @@ def mig_mode(handle: object) -> MigMode:
 
 @contextmanager
 def _gone_is_fine() -> Iterator[None]:
-    """Let an instance be gone, or with the MIG mode all of them."""
+    """Ignore that an instance is gone, or that MIG mode is off and all of them are gone."""
     try:
         yield
-    except (pynvml.NVMLError_NotFound, pynvml.NVMLError_NotSupported):  # made at run time
+    except (pynvml.NVMLError_NotFound, pynvml.NVMLError_NotSupported):
         return
 
 
 @contextmanager
 def _barred(gpu: GpuUuid) -> Iterator[None]:
-    """Tell apart the refusals that waiting does not mend: a guest's GPU, a lack of rights."""
+    """Raise BarredError for refusals that do not pass: a guest's GPU, missing permissions."""
     try:
         yield
     except pynvml.NVMLError as error:
@@ -254,7 +254,7 @@ def _barred(gpu: GpuUuid) -> Iterator[None]:
 
 @contextmanager
 def _undone_by(destroy: Callable[[Any], object], made: object) -> Iterator[None]:
-    """Destroy what was made if it cannot be asked what it is: nothing else would know of it."""
+    """Destroy what was made if its facts cannot be read: nothing else would know about it."""
     try:
         yield
     except pynvml.NVMLError:
@@ -348,7 +348,7 @@ def _instance(
 
 
 def gpu_instances(handle: object, profile_id: int, most: int) -> Iterator[Any]:
-    """Yield what NVML says of each GPU instance of a profile, `most` at the most."""
+    """Yield what NVML says about each GPU instance of a profile, at most `most` of them."""
     count = c_uint(most)
     array = (pynvml.c_nvmlGpuInstance_t * most)()
     pynvml.nvmlDeviceGetGpuInstances(handle, profile_id, byref(array), byref(count))
@@ -357,9 +357,9 @@ def gpu_instances(handle: object, profile_id: int, most: int) -> Iterator[Any]:
 
 
 def _mig_handles(handle: object) -> Iterator[object]:
-    """Yield the handles of a GPU's MIG devices; the index has holes where some were destroyed.
+    """Yield the handles of a GPU's MIG devices; indices have gaps where some were destroyed.
 
-    One may come twice, or not at all, while another process makes one.
+    While another process makes a device, one may come twice or not at all.
     """
     for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
@@ -372,7 +372,7 @@ def _mig_handles(handle: object) -> Iterator[object]:
 def _mig_uuid(handle: object, gpu_instance: int, compute_instance: int) -> MigUuid:
     """Return the UUID of the MIG device that a compute instance is.
 
-    The facts of a compute instance lead to its GPU only (nvml.h: "Parent device").
+    All devices are searched, because an instance's facts name only its GPU ("Parent device").
     """
     for device in chain.from_iterable(_mig_handles(handle) for _ in range(_MOST_TRIES)):
         try:
@@ -383,7 +383,7 @@ def _mig_uuid(handle: object, gpu_instance: int, compute_instance: int) -> MigUu
             ):
                 return MigUuid(pynvml.nvmlDeviceGetUUID(device))
         except pynvml.NVMLError as error:
-            if error.value not in _GONE:  # another one, which went meanwhile
+            if error.value not in _GONE:  # another device, destroyed meanwhile
                 raise
     raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
 
@@ -396,7 +396,7 @@ def _is_undivided(device: object) -> bool:
 def _compute_profile(gpu_instance: object, compute_slices: int) -> int:
     """Return the id of the compute profile that takes all compute slices of a GPU instance.
 
-    As the card says, not by NVML's enumeration: for 7 slices that has two, and cards know one.
+    The card is asked, because NVML's enumeration has two for 7 slices, and a card knows only one.
     """
     for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         if number == pynvml.NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1:

@@ -1,11 +1,11 @@
-"""NVML's word on NVLink: which links of a GPU are up and where they lead, and its fabric.
+"""What NVML says about NVLink: which links of a GPU are up, where they lead, and its fabric.
 
-In: handles of the open library. Out: `NvLink` and `Fabric` values; what they mean for GPUs together
-is devices/nvlink.py's. Each link takes calls of its own, so they are made now and then, and apart
-from all others: a link that cannot be asked for, or hangs, hides no GPU. Rules (nvml.h): for a link
-that a card lacks the answer is NOT_SUPPORTED, beyond the last possible one INVALID_ARGUMENT; states
-are a field with the link's number as its scope, and a call of their own in drivers that lack the
-field; in a virtual machine the other end may be known as a switch and have no address.
+In: handles of the open library. Out: `NvLink` and `Fabric` values; devices/nvlink.py combines them.
+Each link takes several calls, so links are read only now and then, and apart from everything else:
+a link that cannot be read or that hangs does not hide its GPU. Rules (nvml.h): the answer is
+NOT_SUPPORTED for a link that a card lacks, and INVALID_ARGUMENT beyond the last possible link. The
+state is a field with the link's number as its scope, or a separate call in drivers that lack the
+field. In a virtual machine, the other end may be known as a switch and have no address.
 """
 
 import uuid as uuids
@@ -24,23 +24,23 @@ from dra_driver.devices.pci import pci_address
 from dra_driver.errors import DeviceError
 
 LOOKS = 10
-"""Looks at a GPU from one reading of its links to the next, unless there is a sign of change."""
+"""How many looks at a GPU share one reading of its links, unless there is a sign of change."""
 
 
 class Wiring(Struct, frozen=True, kw_only=True):
-    """How a GPU is joined to others, as it says: links in order of their numbers, and fabric."""
+    """How a GPU is joined to others: its links in order of their numbers, and its fabric."""
 
     links: tuple[NvLink, ...] = ()
     fabric: Fabric | None = None
 
     @property
     def is_waiting(self) -> bool:
-        """Whether links are there, and none is up."""
+        """Whether there are links but none is up."""
         return bool(self.links) and not any(link.is_active for link in self.links)
 
 
 class NvLinkReader:
-    """Reads links of GPUs, and remembers them. For one thread; `forget` for any."""
+    """Reads the links of GPUs and remembers them. For one thread; `forget` is for any."""
 
     def __init__(self, calls: NvmlCalls) -> None:
         self._calls = calls
@@ -60,12 +60,11 @@ class NvLinkReader:
         in_mig_mode: bool,
         handle: Callable[[], object],
     ) -> Wiring:
-        """Return how a GPU is joined, as it is or was a few looks ago; of a silent GPU the former.
+        """Return how a GPU is joined now or was a few looks ago; for a silent GPU, what is known.
 
-        Links of which none is up are about to come up, or have nothing at their other end: they are
-        read at each look. In MIG mode a GPU does not use its links, so what was known before holds:
-        MIG devices of claims come and go, the links stay. `index` is how calls about the GPU are
-        named.
+        If no link is up, they are read at each look, because they may be about to come up. In MIG
+        mode a GPU does not use its links, so what was known before is kept: MIG devices of claims
+        come and go, but the links stay. `index` is the subject of calls about the GPU.
         """
         known, looks = self._known.get(uuid), self._looks.get(uuid, 0)
         if known is not None and in_mig_mode:
@@ -84,7 +83,7 @@ class NvLinkReader:
 
 
 def read_fabric(handle: object) -> Fabric | None:
-    """Return how a GPU stands to its fabric; None if the driver does not say.
+    """Return a GPU's part in its fabric; None if the driver does not say.
 
     Raises NVMLError only if the GPU is out of reach.
     """
@@ -101,14 +100,14 @@ def read_fabric(handle: object) -> Fabric | None:
 
 
 def fabric_info(handle: object) -> Any:
-    """Return what NVML says of a GPU's fabric; raises NVMLError."""
+    """Return what NVML says about a GPU's fabric. Raises NVMLError."""
     info = pynvml.c_nvmlGpuFabricInfo_v2_t()
     pynvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(info))
     return info
 
 
 def read_links(handle: object) -> tuple[NvLink, ...]:
-    """Return the links by which a GPU could reach another one, in order of their numbers.
+    """Return the links that could lead to another GPU, in order of their numbers.
 
     Raises NVMLError only if the GPU is out of reach.
     """
@@ -121,7 +120,7 @@ def read_links(handle: object) -> tuple[NvLink, ...]:
 def _numbers(handle: object) -> list[int]:
     """Return the numbers of the links that can carry peer access.
 
-    To be asked for that has a link brought up that is still at rest, so this comes first.
+    Asking for this makes the driver bring up links that are still at rest, so it comes first.
     """
     numbers = []
     for number in range(pynvml.NVML_NVLINK_MAX_LINKS):
@@ -157,7 +156,7 @@ def _states(handle: object, numbers: list[int]) -> dict[int, bool]:
 
 
 def _link(handle: object, number: int, *, is_active: bool) -> NvLink | None:
-    """Return a link; None for one that leads to a processor."""
+    """Return a link; None if it leads to a CPU."""
     if not is_active:
         return NvLink(number=number, is_active=False)
     kind = told(lambda gpu: pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(gpu, number), handle)
@@ -173,7 +172,7 @@ def _link(handle: object, number: int, *, is_active: bool) -> NvLink | None:
 
 
 def _address(pci: Any) -> PciAddress | None:
-    """Return the address of the other end; None for what a virtual machine does not see."""
+    """Return the address of the other end; None if this is a virtual machine that cannot see it."""
     try:
         return pci_address(pci.busId) if pci is not None else None
     except ValueError:

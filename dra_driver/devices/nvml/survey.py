@@ -1,11 +1,11 @@
-"""What NVML says of a machine, call by call with its return codes; part of the door to pynvml.
+"""What NVML says about a machine, call by call with return codes; part of the door to pynvml.
 
-In: the library that is open. Out: one document of plain values, for people who are not at the
-machine (dra_driver/gathered.py). Nothing is interpreted and nothing is changed: an answer is
-`{"code": 0, "value": …}`, a refusal `{"code": 3}` (nvmlReturn_t), and a call that hung, or one
-about a GPU that hangs, `{"silent": true}`. Calls are named as the library exports them, with their
-arguments behind the handle in brackets. Asked is what the driver asks, and what nvidia-smi shows of
-a card. Of processes there is their number alone.
+In: the open library. Out: one document of plain values, for people who are not at the machine
+(dra_driver/gathered.py). Nothing is interpreted and nothing is changed: an answer is
+`{"code": 0, "value": …}`, a refusal is `{"code": 3}` (nvmlReturn_t), and a call that hung, or that
+is about a GPU that hangs, is `{"silent": true}`. Calls are named as the library exports them, with
+the arguments after the handle in parentheses. The calls are those that the driver makes, and those
+behind what nvidia-smi shows about a card. Processes are only counted.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +36,7 @@ _PLAIN = (
     "CurrPcieLinkWidth", "MaxPcieLinkWidth", "FanSpeed", "PerformanceState", "MigMode",
     "MaxMigDeviceCount", "SupportedEventTypes", "CurrentClocksThrottleReasons", "RemappedRows",
 )  # fmt: skip
-"""Calls nvmlDeviceGet… of a GPU that answer with a number, a text or several of them."""
+"""Calls nvmlDeviceGet… about a GPU that answer with numbers or texts."""
 
 _NUMBERED = (
     ("InforomVersion", range(3)),
@@ -46,7 +46,7 @@ _NUMBERED = (
     ("MaxClockInfo", range(4)),
     ("ApplicationsClock", (0, 2)),
 )
-"""The same with one argument."""
+"""Calls nvmlDeviceGet… with one more argument, and its values."""
 
 _STRUCTURES = (
     ("PciInfo_v3", ("busId", "pciDeviceId", "pciSubSystemId")),
@@ -54,7 +54,7 @@ _STRUCTURES = (
     ("BAR1MemoryInfo", ("bar1Total", "bar1Used")),
     ("UtilizationRates", ("gpu", "memory")),
 )
-"""The same that answer with a structure: which of its fields."""
+"""Calls nvmlDeviceGet… that answer with a structure, and which of its fields are kept."""
 
 _PROCESSES = ("Compute", "Graphics", "MPSCompute")
 _FIELDS = (
@@ -76,7 +76,7 @@ _PROFILE = (
 
 
 def survey(calls: NvmlCalls) -> Document:
-    """Return what NVML says of the driver and of each GPU, by its index. For an open library."""
+    """Return what NVML says about the driver and each GPU, by index. The library must be open."""
     asked = _Asked(calls, NVML)
     for name in ("DriverVersion", "NVMLVersion", "CudaDriverVersion"):
         asked(f"nvmlSystemGet{name}", getattr(pynvml, f"nvmlSystemGet{name}"))
@@ -101,7 +101,7 @@ def _topology(calls: NvmlCalls, number: int) -> Iterator[Answer]:
 
 
 class _Asked:
-    """Makes calls about one thing; each is given up on when it hangs."""
+    """Makes calls about one subject and keeps the answers; a call that hangs is given up on."""
 
     def __init__(self, calls: NvmlCalls, subject: str) -> None:
         self._calls = calls
@@ -135,7 +135,7 @@ def _part(structure: Any, names: Iterable[str]) -> Document:
 
 
 class _Gpu:
-    """One GPU. What is asked of it stops at its handle if it has none."""
+    """One GPU. If it has no handle, it is asked nothing else."""
 
     def __init__(self, calls: NvmlCalls, index: int) -> None:
         self._index = index
@@ -143,7 +143,7 @@ class _Gpu:
         self._handle: Any = None
 
     def look(self) -> Document:
-        """Return its answers."""
+        """Return the GPU's part of the document."""
         handle = self._asked("nvmlDeviceGetHandleByIndex_v2", self._find)
         document: Document = {"index": self._index, "calls": self._asked.answers}
         if handle.get("code") != _SUCCESS:
@@ -251,7 +251,7 @@ def _cpus(handle: Any) -> list[int]:
 
 
 def _told(name: str, handle: Any, *args: object) -> bool:
-    """Ask, and tell only that there is an answer: its value changes from one moment to the next."""
+    """Ask, but keep only that there is an answer: its value changes from moment to moment."""
     getattr(pynvml, f"nvmlDeviceGet{name}")(handle, *args)
     return True
 

@@ -1,10 +1,10 @@
-"""The door to the PCI bus: what /sys says of a function, and the switch of its driver.
+"""The door to the PCI bus: what /sys says about a function, and the switch of its driver.
 
 In: PCI addresses. Out: facts (Documentation/ABI/testing/sysfs-bus-pci), or another driver. A write
-that takes a driver from a function can hang in the kernel for ever, and no signal ends it: NVIDIA's
-module waits in it until nobody has the GPU open (nv_pci_remove_helper). So writes are made by a
-process of its own with a deadline, and one that hangs is left where it is, and never a second one
-for that function beside it.
+that takes the driver from a function can hang in the kernel forever, and no signal ends it:
+NVIDIA's module waits in it until nobody has the GPU open (nv_pci_remove_helper). So a separate
+process makes the writes, with a deadline. One that hangs is left where it is, and no second one is
+started for the same function.
 """
 
 import os
@@ -30,7 +30,7 @@ for path, text in zip(words[::2], words[1::2]):
     except OSError as error:
         sys.exit(f"{path}: {error.strerror}")
 """
-"""What the process does; `-I -S` has it start in some 15 ms."""
+"""The program of that process; with `-I -S` it starts in about 15 ms."""
 
 _MEMORY_64_BIT = 0x00100000  # IORESOURCE_MEM_64 (include/linux/ioport.h)
 _REGIONS = 6
@@ -38,9 +38,9 @@ _BRIDGE = "0x0604"
 
 
 class Function(Struct, frozen=True, kw_only=True):
-    """A function of the PCI bus. Numbers as the kernel writes them, such as `0x10de`.
+    """A function on the PCI bus, with ids as the kernel writes them, such as `0x10de`.
 
-    `driver` is what it is bound to; None: to none. `group` is its IOMMU group; None without one.
+    `driver` is the driver that it is bound to, and `group` is its IOMMU group; None without one.
     """
 
     address: PciAddress
@@ -54,12 +54,12 @@ class Function(Struct, frozen=True, kw_only=True):
 
     @property
     def is_bridge(self) -> bool:
-        """Whether it is a bridge, which IOMMU groups do not count."""
+        """Whether it is a bridge, which does not matter in an IOMMU group."""
         return self.class_id.startswith(_BRIDGE)
 
 
 class PciBus:
-    """The PCI bus of this node. For any thread; switches of one function take turns by a lock."""
+    """The PCI bus of this node. For any thread; a function has only one switch at a time."""
 
     def __init__(self, sys_root: Path) -> None:
         self._devices = sys_root / "bus" / "pci" / "devices"
@@ -69,11 +69,11 @@ class PciBus:
         self._hanging: dict[PciAddress, subprocess.Popen[bytes]] = {}
 
     def addresses(self) -> tuple[PciAddress, ...]:
-        """Return what is on the bus, unsorted; nothing where /sys is not to be read."""
+        """Return the addresses on the bus, unsorted; none if /sys cannot be read."""
         return tuple(map(PciAddress, _names(self._devices)))
 
     def function(self, address: PciAddress) -> Function | None:
-        """Return a function; None without it."""
+        """Return the function at an address; None if there is none."""
         folder = self._devices / address
         vendor, device, class_id = (_text(folder / name) for name in ("vendor", "device", "class"))
         if not vendor:
@@ -92,22 +92,22 @@ class PciBus:
         )
 
     def vendor_and_class(self, address: PciAddress) -> tuple[str, str]:
-        """Return what tells GPUs from the rest, at the least cost."""
+        """Return a function's vendor and class, which tell GPUs from the rest, at little cost."""
         folder = self._devices / address
         vendor = _text(folder / "vendor")
         return vendor, _text(folder / "class") if vendor else ""
 
     def driver_of(self, address: PciAddress) -> str | None:
-        """Return the driver that a function is bound to; None: to none."""
+        """Return the driver that a function is bound to; None if there is none."""
         return _linked(self._devices / address / "driver")
 
     def override_of(self, address: PciAddress) -> str:
-        """Return the only driver that may be bound to a function; empty: any that fits."""
+        """Return the only driver that may be bound to a function; empty if any may that fits."""
         text = _text(self._devices / address / "driver_override")
-        return "" if text == "(null)" else text  # as the kernel prints that none is set
+        return "" if text == "(null)" else text  # the kernel's text for none
 
     def modalias(self, address: PciAddress) -> str:
-        """Return what the kernel looks for a module by."""
+        """Return the name by which the kernel looks for a function's module."""
         return _text(self._devices / address / "modalias")
 
     def addressable_bytes(self, address: PciAddress) -> int:
@@ -144,7 +144,7 @@ class PciBus:
         return names[0] if names else None
 
     def hanging(self) -> frozenset[PciAddress]:
-        """Return the functions of which the kernel has not come back from a switch."""
+        """Return the functions whose switch hangs in the kernel."""
         with self._lock:
             ended = [address for address, each in self._hanging.items() if each.poll() is not None]
             for address in ended:
@@ -154,16 +154,16 @@ class PciBus:
     def switch(
         self, address: PciAddress, driver: str | None, *, override: str, seconds: float
     ) -> None:
-        """Give a function to a driver, or to none, and leave `override` as its driver_override.
+        """Bind a function to a driver, or to none, and leave `override` as its driver_override.
 
-        May be repeated. Raises TransientError while the kernel does not come back from it, and
-        DeviceError if it refuses.
+        May be repeated. Raises TransientError while the switch hangs in the kernel, and DeviceError
+        if the kernel refuses.
         """
         folder = self._devices / address
         now = self.driver_of(address)
         writes: list[tuple[Path, str]] = []
         if now != driver:
-            # First what may be bound next, so that nothing else takes it when it is free.
+            # The override comes first, so that no other driver takes the function once it is free.
             writes.append((folder / "driver_override", driver or override or "\n"))
             if now is not None:
                 writes.append((folder / "driver" / "unbind", address))

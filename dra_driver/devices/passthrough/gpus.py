@@ -1,10 +1,10 @@
 """Which GPUs of the node can be given to virtual machines, and why others cannot.
 
-In: the PCI bus, and what a look at NVML found. Out: each GPU of the bus, bound to the GPU driver or
-not, with what is published of it, or the reason why it is not. Rules: a virtual machine gets all of
-an IOMMU group (Documentation/driver-api/vfio.rst), so nothing else may be in it but bridges, the
-GPU's own further functions, and what nobody uses; a GPU with virtual functions stays with its
-driver; behind NVSwitches a GPU needs Fabric Manager's partitions, which this driver does not make.
+In: the PCI bus, and what a look at NVML found. Out: each GPU on the bus, bound to the GPU driver or
+not, with what is published about it or why it is not published. Rules: a virtual machine gets a
+whole IOMMU group (Documentation/driver-api/vfio.rst), so only bridges, the GPU's own other
+functions, and unused functions may be in it besides the GPU. A GPU with virtual functions stays
+with its driver. A GPU behind NVSwitches needs Fabric Manager's partitions, which are not made here.
 """
 
 import os
@@ -31,7 +31,7 @@ _DISPLAY = ("0x0300", "0x0302")
 
 
 class PassthroughGpus:
-    """Finds them at each look. It remembers GPUs as the GPU driver described them."""
+    """Finds these GPUs at each look, and remembers how the GPU driver described them."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class PassthroughGpus:
         dev: Callable[[], Path],
         recorded: Callable[[], Mapping[PciAddress, GpuUuid]],
     ) -> None:
-        """Take where to look; `recorded` says which GPUs claims have, by address."""
+        """Take where to look; `recorded` returns the GPUs that claims have, by address."""
         self._bus = bus
         self._sys_root = sys_root
         self._of_driver = proc_root / "driver" / "nvidia" / "gpus"
@@ -52,7 +52,7 @@ class PassthroughGpus:
         self._described: dict[PciAddress, Gpu] = {}
 
     def look(self, inventory: Inventory) -> Inventory:
-        """Return what was found, with the GPUs that virtual machines can have."""
+        """Return an inventory with the GPUs that virtual machines can have."""
         self._described |= {gpu.pci_address: gpu for gpu in inventory.gpus}
         there = {gpu.pci_address: gpu for gpu in inventory.gpus}
         addresses = sorted(filter(self._is_gpu, self._bus.addresses()), key=pci_order)
@@ -83,11 +83,11 @@ class PassthroughGpus:
         return vendor == _NVIDIA and class_id.startswith(_DISPLAY)
 
     def _is_leaving(self, function: Function) -> bool:
-        """Tell whether the GPU driver lets go of it: its link is gone before it has."""
+        """Tell whether the GPU driver is letting go of a GPU: the link to it disappears first."""
         return function.driver is None and (self._of_driver / function.address).exists()
 
     def _away(self, address: PciAddress) -> Gpu:
-        """Return a GPU that the GPU driver does not have, as far as it is known."""
+        """Return what is known about a GPU that the GPU driver does not have."""
         if (described := self._described.get(address)) is not None:
             return described
         uuid = self._recorded().get(address, GpuUuid(f"GPU-pci-{address.replace(':', '-')}"))
@@ -149,7 +149,7 @@ class PassthroughGpus:
 
 
 def companions(bus: PciBus, function: Function) -> tuple[Function, ...]:
-    """Return a GPU's further functions in its IOMMU group, such as audio: they go where it goes."""
+    """Return a GPU's other functions in its IOMMU group, such as audio, which go where it goes."""
     members = () if function.group is None else bus.members(function.group)
     others = (
         bus.function(address)
@@ -160,7 +160,7 @@ def companions(bus: PciBus, function: Function) -> tuple[Function, ...]:
 
 
 def is_vfio(driver: str | None) -> bool:
-    """Tell whether a driver is one that virtual machines use: vfio-pci, or a variant of it."""
+    """Tell whether a driver is one for virtual machines: vfio-pci, or a variant of it."""
     return driver is not None and "vfio" in driver
 
 

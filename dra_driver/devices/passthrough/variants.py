@@ -1,9 +1,9 @@
-"""Which VFIO driver a GPU needs: vfio-pci, or the variant that its kernel has for that card.
+"""Which VFIO driver a GPU needs: vfio-pci, or the variant that the kernel has for that card.
 
 In: a device's modalias, and the kernel's modules.alias. Out: a driver's name. Grace Hopper, for
-one, works with `nvgrace-gpu-vfio-pci` alone. Rules: entries of variants begin with `vfio_pci:`
+example, works only with `nvgrace-gpu-vfio-pci`. Rules: entries of variants begin with `vfio_pci:`
 (Documentation/driver-api/vfio-pci-device-specific-driver-acceptance.rst); of those that match, the
-one with the fewest wildcards holds.
+one with the fewest wildcards counts.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,8 +19,8 @@ def vfio_driver(
 ) -> str | None:
     """Return the driver for a device; None if it is not loaded.
 
-    `files` are the places of modules.alias, of which the first that is there is read. A module's
-    name has underscores, and its driver's may have dashes.
+    `files` are the possible places of modules.alias; the first readable one is used. A module's
+    name has underscores, while its driver's name may have dashes.
     """
     module = _variant(modalias, files)
     names = (VFIO_PCI,) if module is None else (module, module.replace("_", "-"))
