@@ -5,7 +5,7 @@ Against the API server, a claim that no longer exists, was replaced, or lost its
 unprepared, in case the kubelet never does it (its state was lost, or the node was replaced under
 its name). claims/reconcile/orphans.py handles specs without a record. A claim must have been gone
 for a while, because the kubelet ends a deleted pod's containers first, and looks for leftovers
-every 60 s. Nothing is unprepared because the API server does not answer.
+every 60 s. An API server that does not answer is no reason to unprepare a claim.
 
 Every step takes the claim's lock, as the kubelet's calls do, and gives way to them.
 """

@@ -4,7 +4,7 @@ In: its claims (claims/takeover/nvidia_checkpoint.py), and the GPUs of this node
 for each claim, with exactly what that driver would undo at the claim's end. A MIG device was made
 for a claim if the checkpoint has its parent's UUID instead of its own; then that driver makes them
 on demand. Otherwise the checkpoint does not say: they count as made for claims if this driver makes
-them too, and no GPU has one without a claim, or MIG mode without any.
+them too, and no GPU has one without a claim or waits in MIG mode for one.
 
 The GPU of a virtual machine is returned to the GPU driver in the end, whichever driver had it
 before, as that driver does. The PCI bus tells where it is and its IOMMU group (`--vfio`).
@@ -449,7 +449,7 @@ def _configs(claim: PeerClaim, parsed: Claim) -> "dict[str, Config | None]":
     """Return the config of each device, by device name."""
     kinds = {result.device: kind_named(result.device) for result in parsed.results}
     try:
-        # A config that that driver ignored has no effect on what runs.
+        # A config that NVIDIA's driver ignored has no effect on what runs.
         groups = group_by_config(parsed, kinds, all_hold=False)
     except ConfigError as error:
         raise _unfit(claim.uid, error) from error

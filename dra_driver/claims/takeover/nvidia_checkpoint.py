@@ -44,7 +44,7 @@ class PeerMig(Struct, frozen=True, kw_only=True):
     `uuid` is None if the parent's UUID was recorded in its place. All releases up to v0.5.0 do so
     for a device that they made for a claim (gate DynamicMIG): NVML's information on a compute
     instance has the handle of the GPU, whose UUID they ask for. Devices that existed before are
-    listed by NVML, and have their own. The others are None if an old version recorded only the
+    listed by NVML, and have their own. Other fields are None if an old version recorded only the
     UUID.
     """
 
@@ -152,7 +152,7 @@ def parse_checkpoint(data: bytes) -> PeerCheckpoint:
     """Return the content of a checkpoint.
 
     Raises VersionError if its version is not known here, StateError if it is damaged, or has
-    something that that driver never writes.
+    something that NVIDIA's driver never writes.
     """
     if len(data) > _LARGEST:
         raise StateError(f"it has {len(data)} bytes; at most {_LARGEST} are read")
