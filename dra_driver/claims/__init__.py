@@ -1,1 +1,1 @@
-"""ResourceClaims: allocation to devices and configs, prepare and unprepare."""
+"""All about ResourceClaims: how they are read, prepared, recorded, reported and unprepared."""

@@ -54,7 +54,7 @@ NOT_IN_FORCE = "GPUMemoryLimitNotInForce"
 """Reason of the Event of a pod whose limit cannot be set again."""
 
 _LOCK_SECONDS = 1.0
-"""How long to wait for a claim that the kubelet is busy with."""
+"""How long to wait for the lock of a claim or GPU that a call of the kubelet has."""
 
 _REQUEST_SECONDS = 10.0
 
@@ -125,7 +125,7 @@ class MemoryWatch(Worker):
         try:
             work()
         except ConflictError:
-            return  # the kubelet is busy with it
+            return  # a call of the kubelet has its lock
         except DriverError as error:
             if self._once.is_new(str(error), subject):
                 log.warning("memory limits not checked", of=subject, reason=str(error))

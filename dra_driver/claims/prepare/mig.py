@@ -147,7 +147,7 @@ class MigDevices:
             self._ownership.note(slot, heir)
 
     def remake(self, entry: DeviceRecord, mig: Mig, record: ClaimRecord) -> Mig:
-        """Return the MIG device as it is now, making one of our own again.
+        """Return the MIG device as it is now, made again if this driver made it and it is lost.
 
         A MIG device cannot be removed while processes use it, so a claim whose device is gone has
         ended.
@@ -297,6 +297,6 @@ def _present(entry: DeviceRecord, instance: Instance | None) -> MigDevice:
 
 
 def _is_shared(device: Device, record: ClaimRecord) -> bool:
-    """Tell whether a step of sharing names the device by its UUID."""
+    """Tell whether a sharing step names the device by its UUID."""
     steps = (step for step in record.steps if not isinstance(step, MigStep))
     return any(step.is_about(device) for step in steps)

@@ -236,7 +236,7 @@ class ClaimPreparer:
                     del self._unwanted[uid]
 
     def _patiently(self, ref: ClaimRef, end: float) -> tuple[DeviceRecord, ...]:
-        """Repeat the attempt while its error may pass and there is time."""
+        """Repeat the attempt while it fails with an error that may pass and there is time."""
         start = self._clock()
         pause = self._timing.first_pause
         while True:
@@ -374,7 +374,7 @@ class ClaimPreparer:
     def _take_back(self, uid: ClaimUid, end: float) -> None:
         """Undo what a failed Prepare has begun; the reconciler does the rest."""
         until = self._clock()
-        if not self._is_given_up(uid):  # else Unprepare, or the next start, waits for the rest
+        if not self._is_given_up(uid):  # otherwise Unprepare, or the next start, does the rest
             until = min(end + _UNDO_SECONDS, until + _LONGEST_UNDO_SECONDS)
         try:
             record = self._records.read(uid)

@@ -44,7 +44,7 @@ class ReconcileTiming(Struct, frozen=True, kw_only=True):
     """How long a claim must have been gone before it is unprepared."""
 
     lock_timeout: float = 1.0
-    """How long to wait for a claim that the kubelet is busy with."""
+    """How long to wait for a lock that a call of the kubelet has."""
 
     undo_timeout: float = 10.0
     """For the hardware to undo what was set for one claim."""
@@ -184,7 +184,7 @@ class OrphanedSpecs:
                 if self._claims.records.read(uid) is None:
                     self._take_back(uid)
         except ConflictError:
-            return False  # the kubelet is busy with it
+            return False  # a call of the kubelet has its lock
         except DriverError as error:
             if self._once.is_new(str(error), uid):
                 log.warning("spec of a claim that is gone left", claim_uid=uid, reason=str(error))

@@ -158,7 +158,7 @@ class Reconciler(Worker):
         try:
             done = work(uid)
         except ConflictError:
-            return False  # the kubelet is busy with it
+            return False  # a call of the kubelet has its lock
         except UnavailableError:
             raise  # it is not about this claim
         except DriverError as error:

@@ -108,7 +108,7 @@ def applied(
     """Return the object to apply to a claim's status; it replaces this driver's former entries.
 
     The UID in `ref` makes the API server refuse another claim of that name. `stored` are the
-    present entries, which say how long each condition has been as it is; `now` is the time of new
+    present entries, which say since when each condition has been as it is; `now` is the time of new
     ones. `version` is the resourceVersion that the claim must still have; empty: any.
     """
     since = {
@@ -323,7 +323,7 @@ def _bounded(value: Any) -> Any:
 
 
 def _size(data: Object) -> int:
-    """Return the bytes of data as JSON in which the characters that Go escapes are escaped."""
+    """Return the size of data as JSON in bytes, with the characters escaped that Go escapes."""
     text = json.dumps(data)
     return len(text) + 5 * sum(map(text.count, "<>&"))
 

@@ -160,7 +160,7 @@ class MpsEvents(Worker):
             counts = {} if data is None else unseal(data)["deaths"]
             return {DomainId(domain): int(count) for domain, count in counts.items()}
         except (AttributeError, KeyError, TypeError, ValueError, StateError):
-            return {}  # damaged: better reported twice than never
+            return {}  # if it is damaged: better reported twice than never
 
     def _write_reported(self, before: Mapping[DomainId, int]) -> None:
         counts = {domain: count for domain, count in (self._reported or {}).items() if count}

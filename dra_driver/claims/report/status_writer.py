@@ -269,7 +269,7 @@ class StatusWriter(Worker):
                 return self._paused_until
             told.due = now + REFUSED_RETRY
             if isinstance(error, AccessError) and told.said != _REFUSED:
-                self._say("claim status not written", str(error))  # a right, which many may need
+                self._say("claim status not written", str(error))  # many may need this right
                 told.said = _REFUSED
             self._say_of(told, _REFUSED, error)
         else:

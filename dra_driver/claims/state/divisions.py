@@ -122,7 +122,7 @@ class Divisions:
                     and other != division
                     and (division.together or other.together)
                 ):
-                    return False  # another server has one of these GPUs
+                    return False  # another division's server has one of these GPUs
             if division.together or not with_counters:
                 return not any(map(self._is_held_otherwise, served))
             return True
@@ -132,7 +132,7 @@ class Divisions:
         return {part: division for part, division in divisions.items() if part.gpu in chosen}
 
     def _in_use(self, gpus: Iterable[GpuUuid]) -> Iterator[tuple[Base, Division]]:
-        """Yield the divisions of which claims have shares."""
+        """Yield each device that has shares of claims, and its division."""
         for gpu in sorted(gpus):
             for _, entry in self._entries_on(gpu):
                 division = entry.device.division

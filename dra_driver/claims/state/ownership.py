@@ -2,7 +2,7 @@
 
     <directory>/gpus/<GPU UUID>/<claim UID>                    a mark: this claim may hold the GPU
     <directory>/mig/<boot id>/<GPU UUID>/<profile id>-<start>  a note: made here, for the UID in it
-    <directory>/mig/<boot id>/<GPU UUID>/mode                  a note: we turned MIG mode on
+    <directory>/mig/<boot id>/<GPU UUID>/mode                  a note: MIG mode was turned on here
     <directory>/mig/<boot id>/<GPU UUID>/refused               for inspect: it cannot be turned on
 
 Marks are an index of the records by GPU, so that no call reads the records of all claims. A mark is
@@ -114,15 +114,15 @@ class Ownership:
         _write(self._mode(gpu), "")
 
     def turned_on(self, gpu: GpuUuid) -> bool:
-        """Tell whether we turned MIG mode on, and have not turned it off since."""
+        """Tell whether this driver turned MIG mode on, and has not turned it off since."""
         return os.path.exists(f"{self._notes}/{_checked(gpu)}/{_MODE}")
 
     def forget_mode(self, gpu: GpuUuid) -> None:
-        """Forget that we turned MIG mode on."""
+        """Forget that this driver turned MIG mode on."""
         _remove(self._mode(gpu))
 
     def gpus_turned_on(self) -> tuple[GpuUuid, ...]:
-        """Return the GPUs whose MIG mode we turned on."""
+        """Return the GPUs whose MIG mode this driver turned on."""
         return tuple(gpu for gpu in self._noted_gpus() if self.turned_on(gpu))
 
     def note_refusals(self, refused: Mapping[GpuUuid, Refusal]) -> None:

@@ -62,7 +62,7 @@ def check_uid(uid: str) -> ClaimUid:
 
 
 def disk_refused(what: str, error: OSError) -> StateError:
-    """Return the error for what the disk of the driver's directory does not let be done."""
+    """Return the error for an operation that the disk of the driver's directory refused."""
     return StateError(
         f"cannot {what}: {error.strerror or error}; check the free space and the permissions of "
         "the driver's directory on the node"

@@ -338,7 +338,7 @@ class Drafts:
             return place
         return mig_of(replace(live, made_here=self._was_made()))
 
-    # Both
+    # Claims of both kinds
 
     def _record(
         self,

@@ -244,7 +244,7 @@ class TakeOver:
                 self._step("recorded")
                 _say(record)
             elif made_for(former) != made_for(record):
-                return True  # it was taken back meanwhile, or made again
+                return True  # it was undone meanwhile, or prepared again
             for slot in made_for(record):
                 ownership.note(slot, uid)
                 self._step("noted")
