@@ -1,1 +1,1 @@
-"""Devices and edits to CDI specs."""
+"""CDI specs: the edits that give containers their devices."""

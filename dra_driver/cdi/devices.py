@@ -1,4 +1,4 @@
-"""What a container gets for one GPU or MIG device: its nodes, and nothing of any other.
+"""The edits for one GPU or MIG device: its device nodes, and nothing of any other device.
 
 In: a GPU of the inventory, or a MIG device of it. Out: for a whole GPU /dev/nvidia<minor> and, for
 graphics, the DRM nodes that /sys lists under the GPU's PCI address, with their by-path names. These
@@ -7,11 +7,11 @@ specs have the same effect with and without hooks (cdi/driver_edits.py).
 
 For a MIG device: its parent's node and, for its GPU instance and its compute instance,
 /dev/nvidia-caps/nvidia-cap<N>. A process that can open these two may use the device, and no other
-on that GPU. The kernel driver says what N is: in the instance's `access` file under
+on that GPU. The GPU driver says what N is: in the instance's `access` file under
 /proc/driver/nvidia/capabilities, and for every possible instance in
 /proc/driver/nvidia-caps/mig-minors (NVIDIA MIG user guide, "Device Nodes and Capabilities"). The
-capability nodes are made on demand, often after the instance. So type and numbers are written out:
-the runtime then makes the nodes in the container without looking for them on the host.
+capability nodes are made on demand, often later than the instance. So type and numbers are written
+out: the runtime then makes the nodes in the container without looking for them on the host.
 """
 
 import os
@@ -41,10 +41,10 @@ def gpu_edits(gpu: Gpu, roots: Roots) -> Edits:
 
 
 def watched_nodes(gpu: Gpu, roots: Roots) -> tuple[Path, ...]:
-    """Return paths, at least one of which looks different whenever `gpu_edits` would be different.
+    """Return paths, at least one of which looks different whenever `gpu_edits` changes.
 
-    A new or removed node changes its folder below /dev, and a changed node differs itself. The
-    folder in /sys may look the same with other contents, but exists only while the GPU has nodes.
+    A new or removed node changes its folder below /dev, and a changed node looks different itself.
+    The folder in /sys may look the same with other contents, but exists only while there are nodes.
     """
     return (
         roots.dev / f"nvidia{gpu.minor}",
@@ -56,7 +56,7 @@ def watched_nodes(gpu: Gpu, roots: Roots) -> tuple[Path, ...]:
 
 
 def parent_edits(gpu: Gpu, roots: Roots) -> Edits:
-    """Return the edits for the GPU's own node, without graphics. Raises DeviceError without it."""
+    """Return the edits for a GPU's node, without graphics. Raises DeviceError if it is missing."""
     name = f"nvidia{gpu.minor}"
     edits = node_edits(roots, name)
     if edits is None:
@@ -72,16 +72,16 @@ def _drm_folder(gpu: Gpu, roots: Roots) -> Path:
 
 
 def _drm_names(gpu: Gpu, roots: Roots) -> list[str]:
-    return _names(_drm_folder(gpu, roots))  # a compute-only kernel driver has no DRM part
+    return _names(_drm_folder(gpu, roots))  # none if the GPU driver is for compute only
 
 
 def _by_path(gpu: Gpu, roots: Roots, present: Mapping[str, Edits]) -> Iterator[Edits]:
-    """Yield the DRM nodes under the names by PCI address that udev gave them."""
+    """Yield the DRM nodes under the names with a PCI address that udev gave them."""
     folder = roots.dev / _BY_PATH
     for name in _names(folder):
         if not name.startswith(f"pci-{gpu.pci_address}-"):
             continue
-        with suppress(OSError):  # gone meanwhile, or no link
+        with suppress(OSError):  # it has disappeared, or is not a link
             edits = present.get((folder / name).readlink().name)
             for node in edits.device_nodes if edits else ():
                 host_path = node.host_path or node.path
@@ -105,10 +105,10 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def mig_edits(gpu: Gpu, device: MigIds, roots: Roots, *, has_graphics: bool) -> Edits:
-    """Return the edits for a MIG device. DRM nodes only for a profile with graphics.
+    """Return the edits for a MIG device, with DRM nodes only for a profile with graphics.
 
-    Raises DeviceError without the parent's node or MIG capabilities of the kernel driver, and
-    TransientError if the instance's capability is not there yet, or not any more.
+    Raises DeviceError if the parent's node or the GPU driver's MIG capabilities are missing, and
+    TransientError if the instance's capability does not exist yet, or no longer exists.
     """
     edits = gpu_edits(gpu, roots) if has_graphics else parent_edits(gpu, roots)
     major = character_major(roots.proc, _CAPABILITIES)
@@ -127,7 +127,7 @@ def mig_edits(gpu: Gpu, device: MigIds, roots: Roots, *, has_graphics: bool) -> 
 
 
 def _capability(proc: Path, name: str, device: MigIds) -> tuple[int, int]:
-    """Return minor number and file mode of a capability's node."""
+    """Return the minor number and the file mode of a capability's node."""
     fields = _fields(proc / "driver/nvidia/capabilities" / name)
     if "DeviceFileMinor" in fields:
         return fields["DeviceFileMinor"], fields.get("DeviceFileMode", _USUAL_MODE)
@@ -141,7 +141,7 @@ def _capability(proc: Path, name: str, device: MigIds) -> tuple[int, int]:
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """Return the numbers in a capability's file: decimal, a file mode too, unless 0 is first."""
+    """Return the numbers in a capability's file: octal if they begin with 0, otherwise decimal."""
     return {
         match["name"]: int(match["value"], 8 if match["value"].startswith("0") else 10)
         for match in _FIELD.finditer(_text(path))
@@ -149,7 +149,7 @@ def _fields(path: Path) -> dict[str, int]:
 
 
 def _table(path: Path) -> dict[str, int]:
-    """Return minor numbers by `gpu0/gi1/access`, for every possible instance."""
+    """Return the minor numbers of all possible instances, by names such as `gpu0/gi1/access`."""
     rows = (line.split() for line in _text(path).splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) == 2 and _NUMBER.fullmatch(row[1])}
 

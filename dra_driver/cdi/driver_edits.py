@@ -1,16 +1,16 @@
-"""What every container with a GPU gets, whichever GPU it is.
+"""The edits that every container with a GPU gets, whichever GPU it is.
 
 In: the driver's files and the node's hook program, if it has one. Out: the edits that all devices
 of a spec share. Two ways lead to the same effect:
 
 with hooks   the hook program makes the loader's cache in the container
-hookless     libraries also under the names that programs open, in /usr/local/nvidia/lib64, which
-             NVIDIA's CUDA images search (their LD_LIBRARY_PATH)
+hookless     libraries are also mounted under the names that programs open, in
+             /usr/local/nvidia/lib64, which NVIDIA's CUDA images search (their LD_LIBRARY_PATH)
 
-If the hook program was installed between two claims of a container, their specs were written in
-different ways, and both have to apply. So what both ways provide at a path is the same mount in
-both, and the hook program makes links only at paths that the other way does not use: a link cannot
-be made where something is mounted.
+If the hook program is installed between two claims of one container, their specs are written in
+different ways but have to work together. So if both ways provide a path, they do it by the same
+mount. The hook program makes links only at paths that the other way does not use, because a link
+cannot be made where something is mounted.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ HOOKLESS_LIBRARIES = "/usr/local/nvidia/lib64"
 
 _FILE = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 _SOCKET = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
-# What glibc searches without a cache: its own default, and Debian's multiarch folders.
+# Folders that glibc searches without a cache: its own defaults, and Debian's multiarch folders.
 _SEARCHED_BY_DEFAULT = (
     "/lib64",
     "/usr/lib64",
@@ -35,7 +35,7 @@ _SEARCHED_BY_DEFAULT = (
     "/lib/aarch64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
 )
-# Links of libglvnd that Mesa's packages have too.
+# Links for libglvnd that Mesa's packages have too.
 _OFTEN_ANOTHERS = frozenset({"libGLX_indirect.so.0"})
 
 
@@ -53,7 +53,7 @@ def driver_edits(files: DriverFiles, roots: Roots, hook_program: HookProgram | N
 
 
 def _mounts(files: DriverFiles, roots: Roots, *, hookless: bool) -> Iterable[Mount]:
-    """Return one mount per container path; of two for the same path, the first."""
+    """Return one mount per container path: the first one if there are several."""
     libraries = files.libraries
     wanted = [(library.source, library.path) for library in libraries.libraries]
     wanted += [
@@ -81,9 +81,9 @@ def _mounts(files: DriverFiles, roots: Roots, *, hookless: bool) -> Iterable[Mou
 
 
 def _is_mounted(link: Link, libraries: DriverLibraries) -> bool:
-    """Tell whether programs find a link by its path itself, without cache or LD_LIBRARY_PATH.
+    """Tell whether a link is mounted, because programs find it without cache or LD_LIBRARY_PATH.
 
-    A mount over an image's own link would hide another maker's library; hooks replace the link.
+    A mount over an image's own link would hide another vendor's library; hooks replace the link.
     """
     folder, _, name = link.path.rpartition("/")
     if folder not in libraries.folders:

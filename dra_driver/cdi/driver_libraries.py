@@ -1,14 +1,14 @@
 """The running driver's shared libraries under a driver root, and the links a loader needs.
 
-In: the driver root, and the version of the kernel driver that runs. Out: the libraries of that
-version and no other, and their links, as paths inside the root. A root may have several versions:
-what an upgrade left behind, CUDA's compatibility libraries, one driver in the distribution's folder
-and one beside it. The kernel driver refuses programs whose libcuda is of another version.
+In: the driver root, and the version of the running driver. Out: the libraries of only that version,
+and their links, as paths inside the root. A root may have several versions: files that an upgrade
+left behind, CUDA's compatibility libraries, or another driver beside the one in the distribution's
+folder. The driver's kernel module refuses programs whose libcuda has another version.
 
-Which files belong to the driver follows NVIDIA's container toolkit (pkg/nvcdi): everything named
-`*.so.<driver version>` in the folders that hold the driver's libraries, because each release adds
-some. Links: ldconfig would make the SONAME ones; NVIDIA's installer makes the others, which
-programs open by name.
+Which files belong to the driver is decided as in NVIDIA's container toolkit (pkg/nvcdi): everything
+named `*.so.<driver version>` in the folders of the driver's libraries, because each release adds
+some. Links named by a SONAME are those that ldconfig would make. NVIDIA's installer makes the
+others, which programs open by name.
 """
 
 import re
@@ -22,11 +22,11 @@ from dra_driver.devices.driver_root.elf import read_soname
 from dra_driver.devices.driver_root.libraries import Found
 from dra_driver.errors import DeviceError
 
-# What tells the driver's folders from all others: libraries that only the driver has.
+# Libraries that only the driver has, which show that a folder is the driver's.
 _DRIVERS_OWN = re.compile(r"lib(?:cuda|cudadebugger|nvidia-.+|.+_nvidia|nvcuvid|nvoptix)")
 _CUDA = "libcuda"
 
-# Libraries of the driver that carry a version of their own.
+# Libraries of the driver that have versions of their own.
 _OTHER_VERSIONS = (
     "libnvidia-nvvm70.so.*",
     "libnvidia-egl-gbm.so.*.*",
@@ -42,7 +42,7 @@ class Library(Struct, frozen=True, kw_only=True):
 
     Attributes:
         source: the file inside the driver root, not a link.
-        path: where containers get it; the same, except for files that programs find by a link.
+        path: its path in containers; the same, except for files that programs find by a link.
         soname: the name under which the loader looks for it.
     """
 
@@ -65,8 +65,8 @@ class Link(Struct, frozen=True, kw_only=True):
 class DriverLibraries(Struct, frozen=True, kw_only=True):
     """All libraries of one driver version.
 
-    `folders` are those the loader has to search, `main_folders` those with libraries of this
-    version.
+    `folders` are those that the loader has to search, and `main_folders` are those that contain
+    libraries of this version.
     """
 
     version: str
@@ -76,7 +76,7 @@ class DriverLibraries(Struct, frozen=True, kw_only=True):
     links: tuple[Link, ...]
 
     def by_name(self) -> dict[str, str]:
-        """Return the sources of all that a loader opens by name, by name without folder."""
+        """Return the sources of all files that a loader opens by name, by name without folder."""
         named = [(library.path, library.soname, library.source) for library in self.libraries]
         named += [(link.path, None, link.library) for link in self.links]
         sources: dict[str, str] = {}
@@ -87,7 +87,7 @@ class DriverLibraries(Struct, frozen=True, kw_only=True):
 
 
 def find_driver_libraries(root: Path, running: str | None) -> DriverLibraries:
-    """Find the libraries of the running driver; if its version is unknown, the loader's.
+    """Find the libraries of the running driver; if that is unknown, of the loader's version.
 
     Raises DeviceError if there are none, none of that version, or libcuda is not among them, and
     OSError if a folder or library cannot be read.
@@ -127,7 +127,7 @@ def find_driver_libraries(root: Path, running: str | None) -> DriverLibraries:
 
 
 def _installed_version(every: tuple[Found, ...]) -> str | None:
-    """Return the version that the loader would take, else the highest there is."""
+    """Return the version that the loader would take, or else the highest one installed."""
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
         for library in every:
             if library.named(name) and (versions := _versions(library)):
@@ -142,16 +142,16 @@ def _installed_version(every: tuple[Found, ...]) -> str | None:
 
 
 def _shown(every: tuple[Found, ...], pattern: str) -> dict[str, str]:
-    """Return path and source of each file with a matching name, in search order."""
+    """Return the path and source of each file with a matching name, in search order."""
     named = ((library.named(pattern), library.source) for library in every)
     return {path: source for path, source in named if path}
 
 
 def _of_other_versions(every: tuple[Found, ...]) -> dict[str, str]:
-    """Return path and source of the libraries with versions of their own, one of each.
+    """Return the path and source of the libraries with versions of their own, one of each.
 
-    Of several in one folder, this is the one that a link leads to, which the loader takes, else the
-    newest.
+    If a folder has several, the one that a link leads to is used, as the loader does; otherwise
+    the newest is used.
     """
     chosen: dict[tuple[str, str], tuple[tuple[bool, list[int]], str, str]] = {}
     for pattern in _OTHER_VERSIONS:
@@ -213,7 +213,7 @@ def _links(root: Path, library: Library, version: str) -> Iterator[Link]:
 
 
 def _links_on_disk(root: Path, library: Library, stem: str) -> dict[str, str]:
-    """Return the links beside a library without SONAME that lead to it: its users open them."""
+    """Return the links beside a library without SONAME that lead to it: programs open these."""
     name = PurePosixPath(library.path).name
     beside = rooted.matches(root, _folder(library.path), f"{stem}.so.*")
     return {
@@ -223,7 +223,7 @@ def _links_on_disk(root: Path, library: Library, stem: str) -> dict[str, str]:
     }
 
 
-# By the library's stem: links that programs open by name, which not every installer makes.
+# Links, by the library's stem, that programs open by name and that not every installer makes.
 _ALWAYS = {
     "libcuda": {"libcuda.so.1": "{name}", "libcuda.so": "libcuda.so.1"},
     "libGLX_nvidia": {"libGLX_indirect.so.0": "libGLX_nvidia.so.{version}"},
@@ -237,7 +237,7 @@ _ALWAYS = {
 
 
 def _files(root: Path, folder: str, pattern: str) -> Iterator[tuple[str, str]]:
-    """Yield path and source of what matches; links are followed while the name stays the same."""
+    """Yield the path and source of each match; the path is the last of its links that matches."""
     for path in rooted.matches(root, folder, pattern):
         paths = rooted.chain(root, path)
         if paths and rooted.outside(root, paths[-1]).is_file():
@@ -257,7 +257,7 @@ def _unique(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(paths))
 
 
-# By each name that X.Org or an installer gives it; the first that exists is taken.
+# The names that X.Org or an installer gives to each module; the first that exists is used.
 _XORG_MODULES = (
     ("nvidia_drv.so",),
     ("libglxserver_nvidia.so.{version}", "libglxserver_nvidia.so"),
@@ -273,9 +273,9 @@ _XORG_FOLDERS = tuple(
 def _xorg_modules(root: Path, folders: tuple[str, ...], version: str) -> Iterator[tuple[str, str]]:
     """Yield the path where X.Org looks for each of the driver's modules, and the file.
 
-    That path may be a link to elsewhere, as Debian's alternatives are. Containers get the file at
-    that path, since X.Org searches no other. Some distributions have X.Org's folders below those of
-    the driver's libraries.
+    That path may be a link, as with Debian's alternatives. Containers get the file at that path,
+    because X.Org searches nowhere else. Some distributions have X.Org's folders below the folders
+    of the driver's libraries.
     """
     near = [
         f"{folder}/{path}"

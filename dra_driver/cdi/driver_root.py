@@ -3,10 +3,10 @@
 In: the roots (cdi/roots.py). Out: `DriverFiles`: libraries with their links, programs, firmware,
 configuration and sockets, each with its path inside the driver root. These are the files that
 `nvidia-ctk cdi generate` lists, found by patterns where possible. Two of them are left out on
-purpose. A host's own /tmp/nvidia-mps: a claim's MPS domain owns that path, and pods must not reach
-the host's daemon. And nvidia-persistenced's socket: a process with UID 0, such as root in a
-container, could set the mode of every GPU there (nvidia-persistenced, command_server.c), and no
-CUDA program needs it.
+purpose. One is the host's own /tmp/nvidia-mps: a claim's MPS daemon has that path in containers,
+and pods must not reach the host's daemon. The other is nvidia-persistenced's socket: through it, a
+process with UID 0, such as root in a container, could set the mode of every GPU
+(nvidia-persistenced, command_server.c), and no CUDA program needs it.
 """
 
 import os
@@ -40,7 +40,7 @@ _PROGRAMS = (
 _SOCKETS = ("nvidia-fabricmanager/socket",)
 _RUN_FOLDERS = ("/run", "/var/run")
 _CONFIG_FOLDERS = ("/etc", "/usr/local/share", "/usr/share")
-# By the container's folder: names to look for in the config folders.
+# Names to look for in the config folders, by their folder in containers.
 _CONFIGS = {
     "/usr/share": (
         "glvnd/egl_vendor.d/10_nvidia.json",
@@ -72,7 +72,7 @@ class DriverFile(Struct, frozen=True, kw_only=True):
 
 
 class DriverFiles(Struct, frozen=True, kw_only=True):
-    """Everything of the driver that containers share, except device nodes."""
+    """All files of the driver that containers share, except device nodes."""
 
     libraries: DriverLibraries
     programs: tuple[DriverFile, ...]
@@ -84,9 +84,9 @@ class DriverFiles(Struct, frozen=True, kw_only=True):
 def find_driver_files(
     roots: Roots, *, kernel_release: str, running: str | None = None
 ) -> DriverFiles:
-    """Look at the driver root; `running` is the version of the kernel driver, if known.
+    """Return the files under the driver root; `running` is the running driver's version, if known.
 
-    Raises DeviceError if there is no driver, or not the running one, or it cannot be read.
+    Raises DeviceError if there is no driver, if it is not the running one, or on a read error.
     """
     try:
         libraries = find_driver_libraries(roots.driver, running)
@@ -105,7 +105,7 @@ def find_driver_files(
 
 
 def watched_paths(roots: Roots, files: DriverFiles) -> tuple[Path, ...]:
-    """Return the folders that change whenever the driver's files have to be found again."""
+    """Return folders, one of which changes whenever the driver's files must be found again."""
     inside = (
         *files.libraries.folders,
         *PATH_FOLDERS,

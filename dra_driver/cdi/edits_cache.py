@@ -1,8 +1,8 @@
 """The container edits that prepare puts into specs: found once, kept while the files look the same.
 
-Finding the driver's files takes some ten milliseconds, so they are kept until something shows that
-they may have changed: a folder they are in, a control node, the hook program, or their age. This is
-checked once for each spec; so are the nodes of its GPUs.
+Finding the driver's files takes about ten milliseconds, so they are kept until they may have
+changed, as shown by a folder that contains them, a control node, the hook program, or their age.
+This is checked once for each spec, and so are the nodes of its GPUs.
 """
 
 import os
@@ -25,7 +25,7 @@ from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import StateError
 
-# Configuration files in folders that are not watched are noticed after this time.
+# Changes to configuration files in folders that are not watched are noticed after this time.
 _MOST_SECONDS = 300.0
 
 _Signature = tuple[tuple[int, ...] | None, ...]
@@ -39,7 +39,7 @@ class _KeptGpu(Struct, frozen=True, kw_only=True):
 
 
 class NodeEdits(Struct, frozen=True, kw_only=True):
-    """Container edits of this node when it was looked at; all its GPUs share `common`."""
+    """The container edits of this node at the last look; all its GPUs share `common`."""
 
     common: Edits
     roots: Roots
@@ -49,8 +49,8 @@ class NodeEdits(Struct, frozen=True, kw_only=True):
         """Return what a container gets for a device, besides the common edits.
 
         Raises DeviceError if the GPU's node is not usable or there is no MIG, TransientError if the
-        kernel driver does not know the MIG device yet, or any more, and StateError if the device
-        has not been made yet.
+        GPU driver does not know the MIG device yet or no longer knows it, and StateError if the
+        device has not been made yet.
         """
         base = source.device.base
         match base:
@@ -72,7 +72,7 @@ class NodeEdits(Struct, frozen=True, kw_only=True):
                 assert_never(base)
 
     def _gpu(self, gpu: Gpu) -> Edits:
-        """Return what a container gets for a whole GPU; kept while its nodes look the same."""
+        """Return what a container gets for a whole GPU, kept while its nodes look the same."""
         kept = self._gpus.get(gpu.uuid)
         if kept and kept.gpu == gpu and _signature(kept.watched) == kept.signature:
             return kept.edits
@@ -92,7 +92,7 @@ class _Kept(Struct, frozen=True, kw_only=True):
 
 
 class EditsCache:
-    """Container edits of this node. Calls may come from any thread."""
+    """The container edits of this node. Calls may come from any thread."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class EditsCache:
         nvml_version: Callable[[], str | None] = lambda: None,
         make_uvm_nodes: NodeMaker | None = None,
     ) -> None:
-        """Take where to look; `nvml_version` returns the driver version if /proc lacks it."""
+        """Take where to look; `nvml_version` is asked if /proc does not say the driver version."""
         self._roots = roots
         self._nvml_version = nvml_version
         self._make_uvm_nodes = make_uvm_nodes
@@ -119,7 +119,7 @@ class EditsCache:
         """Return the current edits. Raises DeviceError if a file, node or hook is not usable."""
         asked = self._clock()
         with self._lock:
-            # Another thread may have looked while this one waited for it.
+            # Another thread may have looked while this one waited for the lock.
             if self._kept is None or self._looked <= asked:
                 self._looked = self._clock()
                 if self._kept is None or self._is_over(self._kept):
@@ -135,7 +135,7 @@ class EditsCache:
         )
 
     def _running(self) -> str | None:
-        """Return the version of the kernel driver: NVML's may be that from before a reload."""
+        """Return the running driver's version; NVML's may be out of date after a reload."""
         return running_driver(self._roots.proc) or self._nvml_version()
 
     def _find(self) -> _Kept:

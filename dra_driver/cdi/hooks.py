@@ -1,14 +1,14 @@
 """NVIDIA's CDI hook program: whether the node has it, and the OCI hooks that call it.
 
-In: the configured path, or the node's usual places. Out: `HookProgram`, which makes the hooks. With
-it a container's own links, loader cache and compatibility libraries are set up at its creation;
-without it specs are hookless (cdi/driver_edits.py). The arguments are those of
+In: the configured path, or the node's usual places. Out: `HookProgram`, which makes the hooks. They
+set up a container's own links, loader cache and compatibility libraries when it is created; without
+the program, specs are hookless (cdi/driver_edits.py). The arguments are those of
 `nvidia-ctk cdi generate`. A hook's path is the one that the container runtime sees, on the host.
 
-A release that does not know a command may refuse it, and then the container does not start. So the
-program is searched for the commands' names: it is a Go binary with its texts inside, and cannot be
-run here, because it is built for the host. A file without any of the names is a script that starts
-the program, which GPU Operator installs beside it.
+If a release does not know a command, it may refuse it, and then the container does not start. So
+the program is searched for the names of the commands: it is a Go binary that contains them as text,
+and it cannot be run here because it is built for the host. A file without any of the names is a
+script that starts the program, which GPU Operator installs beside it.
 """
 
 import mmap
@@ -37,7 +37,7 @@ _COMMANDS = (
     UPDATE_APPLICATION_PROFILE,
     APPLY_MEMORY_LIMITS,
 )
-# Every release that NVIDIA's driver can use has these, so they are not looked for.
+# Every release that NVIDIA's DRA driver can use has these: the answer if no name can be found.
 _LONG_KNOWN = frozenset(_COMMANDS) - {UPDATE_APPLICATION_PROFILE, APPLY_MEMORY_LIMITS}
 _TOOLKIT = "nvidia-ctk"
 _USUAL_PLACES = (
@@ -62,11 +62,11 @@ class HookProgram(Struct, frozen=True, kw_only=True):
         prefix = (name, "hook") if name == _TOOLKIT else (name,)
         return (
             Hook(
-                # Control groups are the runtime's, outside of the container's namespaces.
+                # Control groups are set up in the runtime's namespaces, not in the container's.
                 hook_name="createRuntime" if command == APPLY_MEMORY_LIMITS else "createContainer",
                 path=self.path,
                 args=(*prefix, command, *args),
-                # A hook without variables gets the image's, even LD_PRELOAD (CVE-2025-23266).
+                # A hook with no variables gets the image's, even LD_PRELOAD (CVE-2025-23266).
                 env=("NVIDIA_CTK_DEBUG=false",),
             ),
         )
@@ -77,7 +77,7 @@ class HookProgram(Struct, frozen=True, kw_only=True):
         return self.hooks(CREATE_SYMLINKS, *args) if args else ()
 
     def memory_limits(self, driver_root: str, gpus: Iterable[str]) -> tuple[Hook, ...]:
-        """Return the hook for limits in the environment, if any; `driver_root` is the host's."""
+        """Return the hook, if any, for limits in the environment; `driver_root` is on the host."""
         args = [arg for gpu in gpus for arg in ("--gpu-id", gpu)]
         return self.hooks(APPLY_MEMORY_LIMITS, "--driver-root", driver_root, *args)
 
@@ -85,10 +85,10 @@ class HookProgram(Struct, frozen=True, kw_only=True):
 def find_hook_program(roots: Roots, configured: str | None) -> HookProgram | None:
     """Find the program on the node; None means hookless.
 
-    The host's files are visible only where the driver root is the host's own `/`. Elsewhere a
-    configured path is not checked, unless this process sees it at the same path, and without one
-    nothing is searched: a program of a driver container may need libraries that the host lacks.
-    Raises DeviceError if the node has no file at the configured path, or cannot be read.
+    The host's files are visible only if the driver root is the host's own `/`. Otherwise a
+    configured path is used unchecked, unless this process sees it too. Without one, nothing is
+    searched, because a program in a driver container may need libraries that the host lacks. Raises
+    DeviceError if there is no file at the configured path, or the node cannot be read.
     """
     if not _sees_host(roots):
         if not configured:
@@ -107,7 +107,7 @@ def find_hook_program(roots: Roots, configured: str | None) -> HookProgram | Non
 
 
 def watched_places(roots: Roots, configured: str | None) -> tuple[Path, ...]:
-    """Return folders, one of which looks different when the program comes, goes or changes."""
+    """Return folders, one of which changes when the program is added, removed or replaced."""
     if not _sees_host(roots):
         return (Path(configured).parent,) if configured else ()
     folders = (path.rpartition("/")[0] for path in ((configured,) if configured else _USUAL_PLACES))

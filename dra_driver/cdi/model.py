@@ -1,8 +1,8 @@
 """The parts of a CDI spec that this driver writes, as frozen values.
 
-Fields, their names and rules: Container Device Interface, SPEC.md. They come from
-cdi/driver_edits.py, cdi/devices.py and sharing/; cdi/spec.py checks and serialises them. Paths of
-the host are as the container runtime sees them, paths of the container as the container sees them.
+Fields, their names and rules are those of the Container Device Interface, SPEC.md. The values come
+from cdi/driver_edits.py, cdi/devices.py and sharing/; cdi/spec.py checks and serialises them. Host
+paths are as the container runtime sees them, and container paths are as the container sees them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class DeviceNode(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A character device that the container may use. With `major` the host needs no such node."""
+    """A character device that the container may use. With `major`, the host needs no node."""
 
     path: str
     host_path: str | None = None
@@ -52,7 +52,7 @@ class Edits(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel
     additional_gids: tuple[int, ...] = ()
 
     def __add__(self, other: "Edits") -> "Edits":
-        """Return the edits of both, self's first, without duplicates."""
+        """Return the edits of both without duplicates, beginning with those of `self`."""
         return merged(self, other)
 
 
@@ -64,7 +64,7 @@ class Spec(Struct, frozen=True, kw_only=True):
 
 
 def merged(*parts: Edits) -> Edits:
-    """Return the edits of all, in their order, without duplicates."""
+    """Return the edits of all parts, in their order, without duplicates."""
     return Edits(
         env=_union(part.env for part in parts),
         device_nodes=_union(part.device_nodes for part in parts),

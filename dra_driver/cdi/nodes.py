@@ -1,15 +1,15 @@
 """Device nodes of this machine, each GPU's and those that all share, as edits for containers.
 
-In: names of nodes below the dev root. Out: edits with the node and, where only a group may open
-it, that group. Type and numbers are written out, so that the runtime need not look at the host:
-otherwise CDI calls lstat when the container starts, and may fail then. Numbers are those of the
-character device; a plain file stands for a node where none can be made (simulated GPUs without
-root), and then /proc/devices has the major number.
+In: names of nodes below the dev root. Out: edits with the node and, if only a group may open it,
+that group. Type and numbers are written out, so that the runtime need not look at the host:
+otherwise CDI calls lstat when the container starts, which may fail. The numbers are those of the
+character device. Where no node can be made (simulated GPUs without root), a plain file stands for
+it, and the major number comes from /proc/devices.
 
-Without nvidiactl and nvidia-uvm no CUDA program runs, so a container always gets them: missing
-nodes are made, if there is a maker, or given by number, which needs no node on the host; otherwise
-their absence is an error. The others are for graphics and tools, and are left out if they are
-missing or no device.
+CUDA programs need nvidiactl and nvidia-uvm, so containers always get both. A missing nvidia-uvm is
+made, if there is a maker. A node that is still missing is given by its numbers, which needs no node
+on the host; if these are unknown, that is an error. The other nodes are for graphics and tools, and
+are left out if they are missing or are not devices.
 """
 
 import os
@@ -31,23 +31,23 @@ REQUIRED = ("nvidiactl", UVM)
 OPTIONAL = ("nvidia-modeset", "nvidia-uvm-tools")
 CONTROL_NODES = (*REQUIRED, *OPTIONAL)
 
-_ANYONE_MAY_OPEN = 0o666  # as the driver makes them, unless its module parameters say otherwise
+_ANYONE_MAY_OPEN = 0o666  # the driver's default, unless its module parameters say otherwise
 
 NodeMaker = Callable[[], str | None]
-"""Makes nvidia-uvm's device node; returns why that is not possible."""
+"""Makes nvidia-uvm's device node; returns the reason for a failure, or None."""
 
 log = structlog.get_logger()
 
 _ANYONE = 0o006
-# By node name: the driver's name in /proc/devices and the minor number (devices.txt of the kernel's
-# admin guide for 195, nvidia-uvm's source for the rest). The number in any other name is its minor.
+# The driver's name in /proc/devices and the minor number, by node name (devices.txt of the kernel's
+# admin guide for 195, nvidia-uvm's source for the rest). Other names contain their minor number.
 _CONTROL_NODES = {
     "nvidiactl": ("nvidia", 255),
     "nvidia-modeset": ("nvidia", 254),
     "nvidia-uvm": ("nvidia-uvm", 0),
     "nvidia-uvm-tools": ("nvidia-uvm", 1),
 }
-# What the kernel module registered as, by release: nvidia-frontend until 560.
+# The names under which kernel modules of any release register: nvidia-frontend until 560.
 _DRIVER_NAMES = {
     "nvidia": ("nvidia", "nvidia-frontend"),
     "nvidia-uvm": ("nvidia-uvm",),
@@ -60,7 +60,7 @@ _NUMBERED = re.compile(r"(?:nvidia|(?P<drm>dri/(?:card|renderD)))(?P<minor>[0-9]
 def node_edits(roots: Roots, name: str) -> Edits | None:
     """Return the edits for the node `name`, such as `nvidia0` or `dri/card1`; None without it.
 
-    Raises DeviceError if there is something of that name which no container can be given.
+    Raises DeviceError if there is something with that name that no container can be given.
     """
     path = roots.dev / name
     try:
@@ -77,7 +77,7 @@ def node_edits(roots: Roots, name: str) -> Edits | None:
 
 
 def character_node(roots: Roots, name: str, major: int, minor: int, mode: int) -> DeviceNode:
-    """Return the node of that name, with the numbers that are known without looking at it."""
+    """Return the node with a name and known numbers, without looking at the host's node."""
     in_container, on_host = f"/dev/{name}", roots.node_on_host(name)
     return DeviceNode(
         path=in_container,
@@ -100,7 +100,7 @@ def _numbers(proc: Path, path: Path, name: str, status: os.stat_result) -> tuple
 
 
 def known_numbers(proc: Path, name: str) -> tuple[int, int] | None:
-    """Return the numbers that a node has by its name, None while no kernel driver has them."""
+    """Return the numbers of the node with a name; None while no kernel module has them."""
     if name in _CONTROL_NODES:
         driver, minor = _CONTROL_NODES[name]
     elif match := _NUMBERED.fullmatch(name):
@@ -126,7 +126,7 @@ def character_major(proc: Path, driver: str) -> int | None:
 
 
 def control_edits(roots: Roots, make_uvm_nodes: NodeMaker | None) -> Edits:
-    """Return the edits with the nodes all GPUs share. Raises DeviceError without a required one."""
+    """Return edits with the nodes all GPUs share. Raises DeviceError without a required one."""
     required = [_required(roots, name, make_uvm_nodes) for name in REQUIRED]
     return merged(*required, *(_optional(roots, name) for name in OPTIONAL))
 

@@ -1,10 +1,10 @@
 """Where the driver's files and device nodes are, for this process and for the runtime.
 
-The plugin usually runs in a container: it sees the node's driver root at, say, /driver-root, but a
-CDI spec must name files as the container runtime on the host sees them. Each root therefore has
-two paths. In: settings. Out: paths to look at, and host paths to write down.
+The plugin usually runs in a container: it sees the node's driver root at /driver-root, for example,
+but a CDI spec must name files as the container runtime on the host sees them. So each root has two
+paths. In: settings. Out: paths to look at, and host paths to write down.
 
-A driver in a container may start after this process, and make the device nodes then. So
+A GPU driver in a container may start after this process, and make the device nodes only then. So
 `Roots.now` looks up where they are each time.
 """
 
@@ -22,11 +22,11 @@ _HOST_DEV = Path("/dev")
 
 
 class Roots(Struct, frozen=True, kw_only=True):
-    """The folders a spec is made from. `driver` and `dev` are the process's view.
+    """The folders that a spec is made from. `driver` and `dev` are as this process sees them.
 
     `driver_on_host` and `dev_on_host` are the same folders as the container runtime sees them.
-    `dev` is the folder with the nodes itself, usually /dev; likewise `proc` and `sys`.
-    `dev_can_move` if it is in the driver root or in `/`, depending on where the nodes are.
+    `dev` is the folder that contains the nodes, usually /dev; likewise `proc` and `sys`.
+    `dev_can_move`: it is in the driver root or in `/`, depending on where the nodes are.
     """
 
     driver: Path
@@ -41,7 +41,7 @@ class Roots(Struct, frozen=True, kw_only=True):
         """Return the roots with the device nodes where they are at this moment."""
         if not self.dev_can_move:
             return self
-        # A driver container of GPU Operator, for one, may have no nodes of its own.
+        # A driver container of GPU Operator, for example, may have no nodes of its own.
         if (self.driver / "dev" / _CONTROL_NODE).exists():
             dev, on_host = self.driver / "dev", self.driver_file_on_host("dev")
         else:
@@ -49,16 +49,16 @@ class Roots(Struct, frozen=True, kw_only=True):
         return replace(self, dev=dev, dev_on_host=on_host)
 
     def watched(self) -> tuple[Path, ...]:
-        """Return paths, one of which looks different whenever `now` would be different."""
+        """Return paths, one of which looks different whenever the result of `now` changes."""
         return (self.driver / "dev" / _CONTROL_NODE,) if self.dev_can_move else ()
 
     def own_dev(self) -> Path | None:
-        """Return where the device nodes are at this moment, None where it is the host's /dev."""
+        """Return the folder of the device nodes at this moment; None if it is the host's /dev."""
         roots = self.now()
         return None if roots.dev_on_host == str(_HOST_DEV) else roots.dev
 
     def own_dev_on_host(self) -> Path | None:
-        """Return the same as the host sees it."""
+        """Return the same folder as the host sees it."""
         roots = self.now()
         return None if roots.dev_on_host == str(_HOST_DEV) else Path(roots.dev_on_host)
 
@@ -72,26 +72,26 @@ class Roots(Struct, frozen=True, kw_only=True):
 
 
 class RootSettings(Protocol):
-    """Where the roots are, by the settings of a command (settings.py explains them)."""
+    """The settings of a command that say where the roots are (settings.py explains them)."""
 
     @property
     def nvidia_driver_root(self) -> Path:
-        """Return the driver root as the host has it."""
+        """Return the driver root as the host sees it."""
         ...
 
     @property
     def container_driver_root(self) -> Path | None:
-        """Return the same as this process sees it, if it is said."""
+        """Return the same folder as this process sees it, if that is set."""
         ...
 
     @property
     def nvidia_dev_root(self) -> Path | None:
-        """Return the folder above the device nodes, if it is said."""
+        """Return the folder whose `dev` contains the device nodes, if that is set."""
         ...
 
     @property
     def container_dev_root(self) -> Path | None:
-        """Return the same as this process sees it, if it is said."""
+        """Return the same folder as this process sees it, if that is set."""
         ...
 
     @property
@@ -128,13 +128,12 @@ def find_roots(
 ) -> Roots:
     """Work out the roots from the settings and from what exists.
 
-    This process sees the driver root at `container_driver_root`; if that is not given, at
-    /driver-root if it is a folder, else at the same path, as on the host itself. The device nodes
-    are in the folder `dev` of `dev_root`; if that is not given, of the driver root if NVIDIA's
-    control node is there, else of `/`. This process sees `dev_root`, if given, at
-    `container_dev_root`; if that is not given, where it sees the driver root if both are the same,
-    else at the same path. Raises SetupError if the container's driver root was given but does not
-    exist.
+    This process sees the driver root at `container_driver_root`. The default is /driver-root if
+    that is a folder, otherwise the same path as on the host. The device nodes are in the folder
+    `dev` of `dev_root`. The default is the driver root if NVIDIA's control node is there, otherwise
+    `/`. This process sees a given `dev_root` at `container_dev_root`. The default is where it sees
+    the driver root if both are the same, otherwise the same path. Raises SetupError if
+    `container_driver_root` is given but is not a folder.
     """
     seen = container_driver_root or _USUAL_VIEW
     if not seen.is_dir():

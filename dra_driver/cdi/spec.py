@@ -1,11 +1,11 @@
 """A CDI spec as data: checked against every rule a container runtime applies, then laid out.
 
 In: a `Spec` (cdi/model.py). Out: the dict that cdi/store.py writes. The rules are those of the
-Container Device Interface, SPEC.md, and of its Go library, which containerd and CRI-O load files
-with: a loader refuses unknown fields, and one bad entry makes it drop the whole file, so a claim
-would fail at container start with "unresolvable CDI devices". Hence nothing is written unchecked.
-The lowest version that covers what the spec uses is declared, because a runtime refuses versions
-newer than itself. No file is touched here.
+Container Device Interface, SPEC.md, and of its Go library, with which containerd and CRI-O load
+files. A loader refuses unknown fields and drops the whole file for one bad entry, so a claim would
+fail at container start with "unresolvable CDI devices". So nothing is written unchecked. The
+declared version is the lowest that has everything the spec uses, because a runtime refuses versions
+that are newer than it knows. No file is touched here.
 """
 
 import re
@@ -49,9 +49,9 @@ def render(spec: Spec, edits_json: Callable[[Edits], object] = render_edits) -> 
     """Check a spec and return it as the CDI JSON object, its entries in a fixed order.
 
     Device nodes and mounts are sorted by path depth, then path, so that a mount never hides one
-    below it and equal content gives equal bytes. Env and hooks keep their order: it has a meaning.
-    `edits_json` returns checked container edits as they appear in the object: a caller may keep
-    them. Raises StateError if a rule of CDI is broken; the text names the entry and the rule.
+    below it and equal content gives equal bytes. Env and hooks keep their order, which matters.
+    `edits_json` checks container edits and returns them as they appear in the object, possibly from
+    a cache. Raises StateError if a rule of CDI is broken; the text names the entry and the rule.
     """
     problem = next(_problems(spec), None)
     if problem is not None:
@@ -126,7 +126,7 @@ def _edit_problems(edits: Edits) -> Iterator[str]:
 
 def _env_problems(env: tuple[str, ...]) -> Iterator[str]:
     for entry in env:
-        # The second test: execve cannot carry a NUL, and no loader strips it.
+        # NUL is refused because execve cannot pass it on, and no loader strips it.
         if entry.find("=") < 1 or "\0" in entry:
             yield f"env {entry!r} is not of the form NAME=value"
 
@@ -148,7 +148,7 @@ def _is_absolute(path: str) -> bool:
 
 
 def _is_empty(edits: Edits) -> bool:
-    # The loader ignores group 0, so it takes edits with nothing else for empty.
+    # The loader ignores group 0, so edits with nothing else are empty to it.
     return not (
         edits.env or edits.device_nodes or edits.mounts or edits.hooks or any(edits.additional_gids)
     )

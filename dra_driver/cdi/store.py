@@ -1,12 +1,12 @@
 """The CDI spec files of claims: one JSON file per claim, written whole or not at all.
 
 In: a claim's UID and its `Spec`. Out: `<root>/k8s.gpu.nvidia.com-claim_<uid>.json`, the name that
-the CDI library gives transient specs. Files are derived: claims/ can write each again.
+the CDI library gives to transient specs. claims/ can write each file again at any time.
 
 A container runtime watches the folder for Rename, Remove and Write events, and does not look again
-by itself. So a new file is made under a temporary name in the same folder and renamed there; one
-that is moved in from elsewhere, or linked, is never noticed. Only names that end in .json or .yaml
-are loaded, and if two files of equal rank name the same device, neither has it.
+by itself. So a new file is made under a temporary name in the same folder and renamed there; a file
+that is moved or linked from elsewhere is never noticed. Only names that end in .json or .yaml are
+loaded. If two files of equal rank name the same device, neither provides it.
 """
 
 import json
@@ -32,7 +32,7 @@ from dra_driver.host.files import (
 
 _PREFIX = f"{VENDOR}-{CLASS}_"
 _SUFFIX = ".json"
-_PEER_SUFFIX = ".yaml"  # NVIDIA's own driver names the same devices in a file of this ending
+_PEER_SUFFIX = ".yaml"  # NVIDIA's DRA driver names the same devices in such a file
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _WRITE_ATTEMPTS = 3
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755  # rootless runtimes read them too
@@ -43,7 +43,7 @@ class SpecStore:
     """The spec files of this driver's claims in one CDI folder, usually /var/run/cdi.
 
     Calls for different claims may run at the same time; calls for one claim are serialised by the
-    caller. Every call but `delete_leftovers` touches only the file of its claim.
+    caller. Every call except `delete_leftovers` touches only its claim's files.
     """
 
     def __init__(self, root: Path) -> None:
@@ -53,10 +53,10 @@ class SpecStore:
         self._edits_json = lru_cache(maxsize=_MOST_KEPT)(_edits_json)
 
     def write(self, uid: str, spec: Spec) -> None:
-        """Write the spec of a claim. A file that has these bytes already is left alone.
+        """Write the spec of a claim. A file that already has these bytes is left alone.
 
-        It is not synced: after a power cut its containers are gone, and the kubelet prepares the
-        claim again. Raises StateError if the spec breaks a rule of CDI or cannot be written.
+        The file is not synced: after a power cut its containers are gone, and the kubelet prepares
+        the claim again. Raises StateError if the spec breaks a rule of CDI or cannot be written.
         """
         path = self._path(uid)
         content = self._serialise(spec)
@@ -74,16 +74,16 @@ class SpecStore:
             ) from error
 
     def exists(self, uid: str) -> bool:
-        """Tell whether the claim has a spec file, of this driver or of NVIDIA's."""
+        """Tell whether the claim has a spec file of this driver or of NVIDIA's DRA driver."""
         return any(os.path.isfile(self._path(uid, suffix)) for suffix in (_SUFFIX, _PEER_SUFFIX))
 
     def look(self, uid: str) -> Look | None:
-        """Return what changes with a claim's spec file; None if it is not only ours."""
+        """Return a mark that changes with a claim's spec file; None without it or with a peer's."""
         peers = look_of(self._path(uid, _PEER_SUFFIX))
         return look_of(self._path(uid)) if peers is None else None
 
     def is_peers(self, uid: str) -> bool:
-        """Tell whether the claim's spec is a file of NVIDIA's driver."""
+        """Tell whether the claim's only spec file is one of NVIDIA's DRA driver."""
         is_theirs = os.path.isfile(self._path(uid, _PEER_SUFFIX))
         return is_theirs and not os.path.isfile(self._path(uid))
 
@@ -97,11 +97,11 @@ class SpecStore:
             raise StateError(f"CDI spec {path} cannot be deleted: {error.strerror}") from error
 
     def uids(self) -> set[str]:
-        """Return the UIDs of all claims that have a spec file. An absent folder holds none."""
+        """Return the UIDs of all claims that have a spec file; none if the folder is missing."""
         return self._of_files(_SUFFIX)
 
     def peers(self) -> set[str]:
-        """Return the UIDs of the claims for which NVIDIA's driver has written a spec file."""
+        """Return the UIDs of the claims for which NVIDIA's DRA driver has written a spec file."""
         return self._of_files(_PEER_SUFFIX)
 
     def _of_files(self, suffix: str) -> set[str]:
@@ -111,7 +111,7 @@ class SpecStore:
     def delete_leftovers(self) -> int:
         """Delete temporary files that a killed driver left behind; return how many there were.
 
-        A second driver that is writing at that moment notices, and writes its file again.
+        Another driver that is writing at that moment notices this and writes its file again.
         """
         leftovers = [name for name in self._names("." + _PREFIX) if name.endswith(TEMPORARY_SUFFIX)]
         for name in leftovers:
@@ -145,8 +145,8 @@ class SpecStore:
             try:
                 write_whole(path, content, mode=_FILE_MODE, durable=False)
             except FileNotFoundError:
-                # There is no folder yet, or another driver's delete_leftovers took the temporary
-                # file, as it starts during a rolling update.
+                # There is no folder yet, or another driver deleted the temporary file as a leftover
+                # when it started during a rolling update.
                 if attempt == _WRITE_ATTEMPTS:
                     raise
                 _make_folder(self._root)
@@ -155,7 +155,7 @@ class SpecStore:
 
 
 def _make_folder(path: Path) -> None:
-    """Make a folder that everybody may read, whatever the umask; one that exists stays as it is."""
+    """Make a folder that everybody may read, whatever the umask, unless it exists already."""
     try:
         path.mkdir()
     except FileExistsError:
@@ -167,7 +167,7 @@ def _make_folder(path: Path) -> None:
 
 
 def _read(path: str) -> tuple[bytes, os.stat_result] | None:
-    """Return the bytes of a spec file and what it looks like; None if it cannot be read."""
+    """Return the bytes and the status of a spec file; None if it cannot be read."""
     with suppress(OSError):
         return read_whole(path)
     return None
@@ -184,7 +184,7 @@ def _edits_json(edits: Edits) -> _Json:
 
 
 def _layout(value: object) -> str:
-    """Return JSON text with a line for each member of what contains objects."""
+    """Return JSON text with a line for each member of a value that contains objects."""
     match value:
         case _Json():
             return value
@@ -202,7 +202,7 @@ def _block(opening: str, members: Iterable[str], closing: str) -> str:
 
 
 def _is_nested(value: object) -> bool:
-    """Tell an object, or a list of objects, from a list of plain values."""
+    """Tell whether a value is an object or a list of objects."""
     if isinstance(value, list | tuple):
         return bool(value) and isinstance(value[0], dict)
     return isinstance(value, dict | _Json)

@@ -2,9 +2,9 @@
 
 The folders and their order are those that NVIDIA's container toolkit searches
 (nvidia-container-toolkit, pkg/lookup/library.go), followed by those of systems that it does not
-know. /etc/ld.so.cache, and links that lead out of these folders, may have only a library's SONAME,
-such as libcuda.so.1. So a file that they lead to is matched by every name along its chain of links.
-The cache's format is glibc's, sysdeps/generic/dl-cache.h.
+know. /etc/ld.so.cache, and links that lead out of these folders, may name a library only by its
+SONAME, such as libcuda.so.1. So a file that they lead to is matched by every name along its chain
+of links. The cache's format is glibc's, sysdeps/generic/dl-cache.h.
 """
 
 import fnmatch

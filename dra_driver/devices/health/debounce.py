@@ -1,7 +1,7 @@
 """Debounces the conditions of a GPU: when one begins, counts, passes, and comes back. Pure.
 
 Times are in whole seconds of the wall clock, because only that goes on over a restart. If it is set
-back, possibly by hours, no wait begins later than the new time. If it is set ahead, a wait is
+back, possibly by hours, waits begin at the new time at the latest. If it is set ahead, a wait is
 shorter, but it still takes two looks. A condition that each look reads passes once looks have not
 found it for a while. A condition known only from an event passes when the card says that nothing
 has to be done about it, or when the GPU was out of reach and answers again, because it was reset
@@ -46,7 +46,7 @@ class GpuCondition(Struct, frozen=True, kw_only=True):
 
     @property
     def is_in_force(self) -> bool:
-        """Whether the condition counts now."""
+        """Whether the condition counts and has not passed."""
         return self.counts and self.passed_at is None
 
     @property
