@@ -1,1 +1,1 @@
-"""Inventory to ResourceSlices."""
+"""Turns the inventory into ResourceSlices, and keeps them published."""

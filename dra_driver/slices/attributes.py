@@ -1,8 +1,8 @@
-"""Attributes of a device as the API takes them: one small builder, and what it leaves out.
+"""Builds the attributes of a device in the form that resource.k8s.io/v1 accepts. Pure.
 
-Attributes of resource.k8s.io/v1 as plain dicts, named as NVIDIA's own DRA driver names them, and a
-note of each that the API would refuse: strings have at most 64 bytes, versions are strict semver
-2.0.0. Pure.
+They are plain dicts, with the names that NVIDIA's own DRA driver uses. An attribute that the API
+would refuse is left out and noted. Rules of the API: a string has at most 64 bytes, and a version
+is strict semver 2.0.0.
 """
 
 import re
@@ -18,10 +18,10 @@ from dra_driver.devices.shares import EqualShare
 from dra_driver.devices.versions import dotted
 
 LONGEST_VALUE = 64
-"""Bytes of a string or version attribute (DeviceAttributeMaxValueLength)."""
+"""Maximum bytes of a string or version attribute (DeviceAttributeMaxValueLength)."""
 
 RESOURCE_NAME = "resourceName"
-"""The extended resource that a share serves, and a MIG device that goes by the name of GPUs.
+"""The extended resource that a share serves, or a MIG device that is requested like a GPU.
 
 NVIDIA's driver has no such attribute.
 """
@@ -30,7 +30,7 @@ REPLICAS = "replicas"
 """The number of shares into which a share's device is divided."""
 
 SHARED_AS = "sharedAs"
-"""The extended resource that the shares of a divided device serve; the device does not."""
+"""The extended resource that the shares of a divided device serve; the device itself does not."""
 
 NVLINK_ISLAND = "nvlinkIsland"
 """The island of a GPU joined to others: equal for all GPUs that it reaches over NVLink."""
@@ -39,13 +39,13 @@ NVLINK_MESH = "nvlinkMesh"
 """The mesh of a GPU: equal for GPUs of one island that are all joined to each other."""
 
 FABRIC_CLUSTER = "fabricClusterUUID"
-"""UUID of the NVLink fabric that a GPU has joined together with GPUs of other nodes."""
+"""UUID of the NVLink fabric that a GPU has joined, together with GPUs of other nodes."""
 
 FABRIC_CLIQUE = "fabricClique"
 """That UUID and the clique's number, like GPU feature discovery's label nvidia.com/gpu.clique."""
 
 _STANDARD = "resource.kubernetes.io"
-"""Domain of the attributes that all drivers share (KEP-4381, KEP-6072)."""
+"""Domain of the attributes that are common to all drivers (KEP-4381, KEP-6072)."""
 
 _IDENTIFIER = r"(?:0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
 _VERSION = re.compile(
@@ -63,7 +63,7 @@ class Omitted(Struct, frozen=True, kw_only=True):
 
 
 class Attributes(Struct):
-    """Attributes of one device as they are gathered."""
+    """The attributes of one device while they are gathered."""
 
     device: str
     values: dict[str, dict[str, object]] = field(default_factory=dict)
@@ -159,8 +159,8 @@ def _describe_card(gpu: Gpu, inventory: Inventory, attributes: Attributes) -> No
 def _describe_passthrough(base: Vfio, inventory: Inventory, attributes: Attributes) -> None:
     """Gather the attributes that NVIDIA's DRA driver gives only to passthrough devices.
 
-    Other devices' attributes are published for them too: a selector that reads an attribute which
-    one device lacks is an error, and the scheduler gives up on the pod (KEP-4381).
+    Passthrough devices also get all attributes of other devices. If a selector reads an attribute
+    that a device lacks, that is an error, and the scheduler gives up on the pod (KEP-4381).
     """
     for card in inventory.passthrough:
         if card.number == base.number:
@@ -173,7 +173,7 @@ def strict_semver(text: str) -> str | None:
     """Return a version as strict semver 2.0.0: three numbers without leading zeros.
 
     `535.261.03` becomes `535.261.3` and `12.2` becomes `12.2.0`, as NVIDIA's driver publishes them.
-    None if it has more than three numbers, or anything else that semver does not allow.
+    Returns None if it has more than three numbers, or anything else that semver does not allow.
     """
     match = _VERSION.fullmatch(text.strip())
     if match is None:

@@ -1,10 +1,10 @@
-"""Consumable capacity: devices that the scheduler gives to several claims, a part to each.
+"""Consumable capacity: lets the scheduler give parts of one device to several claims. Pure.
 
-In: the setting `--consumable-shares`, and a device's capacities. Out: the same capacities with a
-request policy each. Names, limits and defaults are the same as in NVIDIA's driver; `cores`, percent
-of the SMs, is this driver's own. Rules (KEP-5075): a claim that does not ask for a capacity
-consumes the default of its policy, or all of it if it has no policy, so every capacity has one. A
-requested amount is rounded up to the next step. Pure.
+In: the setting `--consumable-shares`, and a device's capacities. Out: the same capacities, each
+with a request policy. Names, limits and defaults are the same as in NVIDIA's driver. Only `cores`,
+in percent of the SMs, is this driver's own. Rules (KEP-5075): a claim that does not ask for a
+capacity consumes the default of its policy. Without a policy it would consume all of it, so every
+capacity has a policy. A requested amount is rounded up to the next step.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from msgspec import Struct
 from resource_nvidia_com.quantity import Quantity
 
 ALLOWS_MULTIPLE = "allowMultipleAllocations"
-"""The field of a device that the scheduler can give to several claims."""
+"""The field that says that the scheduler can give a device to several claims."""
 
 REQUEST_POLICY = "requestPolicy"
 """The field of a capacity that says how much of it a claim consumes."""
@@ -29,7 +29,7 @@ CORES = "cores"
 SHARES = "shares"
 
 MOST_ADDED = 2
-"""The number of additional capacities of a device that several claims can have."""
+"""How many capacities a device gets in addition if several claims can have it."""
 
 _MIB = 1024**2
 _PERCENT = 100
@@ -39,27 +39,27 @@ class ConsumableMode(StrEnum):
     """What a claim consumes if it asks for no amount."""
 
     DISABLED = "disabled"
-    """The device, as without consumable capacity."""
+    """The whole device, because devices have no consumable capacity."""
 
     MEMORY = "memory"
     """All of the memory: claims share a device only if each says how much memory it needs."""
 
     UNLIMITED = "unlimited"
-    """Nothing: any number of claims share a device."""
+    """Nothing: any number of claims can share a device."""
 
     COUNT = "count"
-    """One of so many shares."""
+    """One share of a fixed number."""
 
 
 class Consumable(Struct, frozen=True, kw_only=True):
-    """The setting. `count` is how many shares there are in mode COUNT, else 0."""
+    """The setting `--consumable-shares`. `count` is the number of shares in mode COUNT, else 0."""
 
     mode: ConsumableMode = ConsumableMode.DISABLED
     count: int = 0
 
     @classmethod
     def of(cls, text: str, *, gate: bool | None = None) -> "Consumable":
-        """Return what a setting means; the feature gate ConsumableShares, if false, disables."""
+        """Parse the setting; if the feature gate ConsumableShares is false, return DISABLED."""
         if gate is False:
             return cls()
         if text.isdecimal():
@@ -67,7 +67,7 @@ class Consumable(Struct, frozen=True, kw_only=True):
         return cls(mode=ConsumableMode(text))
 
     def __str__(self) -> str:
-        """Return the setting as it is given."""
+        """Return the setting as the user writes it."""
         return str(self.count) if self.mode is ConsumableMode.COUNT else self.mode.value
 
     @property
@@ -86,7 +86,7 @@ _NONE_KNOWN: Mapping[str, object] = MappingProxyType(
 def consumable(
     capacity: Mapping[str, object], memory: int | None, setting: Consumable
 ) -> dict[str, object]:
-    """Return a device's capacities for several claims from those for one; `memory` is in bytes."""
+    """Turn a device's capacities for one claim into those for several; `memory` is in bytes."""
     capacities: dict[str, object] = {
         name: {**value, REQUEST_POLICY: {"default": "0"}}
         for name, value in capacity.items()

@@ -1,20 +1,20 @@
-"""What MIG devices use of their GPU, as counters, so that the scheduler never overfills a card.
+"""Counts what MIG devices use of their GPU, so that the scheduler never overfills a card.
 
 In: the profiles of a card. Out: numbers by counter name, and the counter sets of a ResourceSlice.
 Rules: a device can be allocated while every counter it consumes has enough left (KEP-4815). Names
-and values are those of NVIDIA's own DRA driver: one counter for each memory slice, which is what
-keeps placements from overlapping, and engines as far as they could run out; the whole GPU consumes
-all of it. A card may allow fewer instances of a profile than these say; such a profile gets a
-counter of its own. Every counter costs: the scheduler copies and checks all of them for every pod
-on every node, so only those that make a difference are published. Cluster Autoscaler wants the
-counter sets of a pool to be identical: GPUs of one card have identical sets wherever possible.
-Instances that others made change a set little, since nothing is offered that overlaps them: a
-counter is reduced only if several offered devices could together take more than is left of it.
+and values are the same as in NVIDIA's own DRA driver. Each memory slice has a counter, which keeps
+placements from overlapping, and so does each engine that could run out. The whole GPU consumes all
+counters. If a card allows fewer instances of a profile than these imply, that profile gets its own
+counter. The scheduler copies and checks all counters for every pod on every node, so only those
+that make a difference are published. Cluster Autoscaler expects identical counter sets in a pool,
+so GPUs of one model have identical sets wherever possible. Instances that others made hardly change
+a set, because no device that overlaps them is offered: a counter is reduced only if several offered
+devices together could take more than is left of it.
 
-The counter `memory` is for quotas: Kueue charges a claim by one counter of the device that it
-matches (its KEP-2941), and admits nothing where the device does not consume it. So every device of
-a counter set consumes it: the whole GPU all of it, a MIG device what its profile has, a share its
-part. It keeps no devices apart: devices that other counters keep from overlapping always fit in it.
+The counter `memory` is for quotas. Kueue charges a claim by one counter of the device that it
+matches, and admits no claim whose device does not consume that counter (Kueue's KEP-2941). So every
+device with a counter set consumes it: the whole GPU all of it, a MIG device the memory of its
+profile, a share its part. It never runs out before the counters that keep devices apart.
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ Counters = Mapping[str, int]
 """Amounts by counter name; memory in bytes."""
 
 MOST_COUNTERS = 32
-"""Counters that one set may have, and one device may consume (resource.k8s.io/v1)."""
+"""How many counters a set may have, and a device may consume (resource.k8s.io/v1)."""
 
 MEMORY = "memory"
 
@@ -49,7 +49,7 @@ _ENGINES = (
     "jpeg-engines",
     "ofa-engines",
 )
-"""A profile's fields with these amounts have the same names, with underscores."""
+"""The fields of a profile that hold these amounts have the same names, with underscores."""
 
 
 def counter_set_name(gpu: Gpu) -> str:
@@ -74,8 +74,8 @@ def most_engines(profiles: Sequence[MigProfile]) -> dict[str, int]:
 def memory(gpu: Gpu) -> int:
     """Return how much memory the counter set of a GPU has, in bytes; 0 if that is not known.
 
-    As in NVIDIA's driver, it is the memory of the largest profile, a little less than NVML says of
-    the GPU, and the same in either MIG mode. For a card without profiles it is what NVML says.
+    As in NVIDIA's driver, it is the memory of the largest profile. That is a little less than NVML
+    reports for the GPU, and does not depend on MIG mode. Without profiles, NVML's value is used.
     """
     mig = gpu.mig
     if mig is not None and mig.profiles:
@@ -107,12 +107,12 @@ def _memory_of(gpu: Gpu, base: Base) -> int:
 
 
 def whole(profiles: Sequence[MigProfile]) -> dict[str, int]:
-    """Return all counters that keep devices of a card apart; its whole GPU consumes them.
+    """Return all counters that keep the devices of a card apart; the whole GPU consumes them.
 
-    An engine needs no counter if instances that do not overlap can never use more than there is.
+    An engine needs no counter if instances that do not overlap can never use more than exists.
     """
     there = most_engines(profiles)
-    del there[MEMORY]  # instances that do not overlap have room in it
+    del there[MEMORY]  # instances that do not overlap always fit in memory
     taken = {name: amount for name, amount in there.items() if _most_used(name, profiles) > amount}
     taken |= {_memory_slice(number): 1 for number in range(_memory_slices(profiles))}
     for profile in profiles:
@@ -131,7 +131,7 @@ def used(profile: MigProfile, placement: Placement, all_counters: Counters) -> d
 
 
 def left_by(instances: Iterable[Instance], all_counters: Counters) -> dict[str, int]:
-    """Return what is left of a card's counters beside instances that are there for good."""
+    """Return what is left of a card's counters beside instances that stay."""
     left = dict(all_counters)
     for instance in instances:
         for name, amount in used(instance.profile, instance.placement, all_counters).items():
@@ -143,7 +143,7 @@ def left_by(instances: Iterable[Instance], all_counters: Counters) -> dict[str, 
 def to_publish(
     possible: Sequence[Counters], offered: Sequence[Counters], everything: Counters, left: Counters
 ) -> dict[str, int]:
-    """Return a GPU's counters; of its `possible` devices `offered` fit beside others' instances."""
+    """Return a GPU's counters; `offered` are the `possible` devices that fit in what is `left`."""
     scarce = {name for name in telling(offered, left) if left[name] < everything[name]}
     return {**of(telling(possible, everything), everything), **of(scarce, left)}
 
@@ -151,10 +151,10 @@ def to_publish(
 def of_others(
     instances: Iterable[Counters], published: Counters, everything: Counters
 ) -> frozenset[str]:
-    """Return the counters of a set that the instances of others consume when claims have them.
+    """Return the counters of a set that instances made by others consume when claims have them.
 
-    Counters reduced to what these instances leave are not among them, nor are counters of which
-    the instances together have more than there is: each can be given out, whatever others are.
+    These instances do not consume a counter that was reduced to what they leave. Nor do they
+    consume one of which they have more than its total, so that each can be allocated all the same.
     """
     taken: Counter[str] = Counter()
     for instance in instances:
@@ -167,11 +167,11 @@ def of_others(
 
 
 def telling(consumers: Sequence[Counters], left: Counters) -> frozenset[str]:
-    """Return the counters that keep some of these consumers apart: the others need no publishing.
+    """Return the counters that keep some of these consumers apart; no others are published.
 
-    A counter that nobody consumes says nothing. Nor does one that never runs out before another:
-    each consumer takes at least as large a part of what is left of the other. At least as much is
-    left of each counter as any one consumer takes.
+    A counter is not needed if nobody consumes it, or if it never runs out before another counter,
+    because each consumer takes at least as large a part of the other. Every consumer alone must
+    fit in `left`.
     """
     kept = [name for name in left if any(consumer.get(name) for consumer in consumers)]
     for name in reversed(kept.copy()):
@@ -188,9 +188,9 @@ def telling(consumers: Sequence[Counters], left: Counters) -> frozenset[str]:
 
 
 def in_shares(amounts: Counters, count: int) -> dict[str, int]:
-    """Return amounts with memory slices counted in shares: each memory slice has `count`.
+    """Return the amounts, with each memory slice counted as `count` shares.
 
-    A share takes one of each memory slice, so a share and a MIG device exclude each other.
+    A share takes one from each memory slice, so a share and a MIG device exclude each other.
     """
     return {
         name: amount * count if name.startswith(_MEMORY_SLICE) else amount
@@ -199,12 +199,12 @@ def in_shares(amounts: Counters, count: int) -> dict[str, int]:
 
 
 def of_share(all_counters: Counters) -> dict[str, int]:
-    """Return what a share consumes of its card's counters: one of each memory slice."""
+    """Return what a share consumes of its card's counters: one from each memory slice."""
     return {name: 1 for name in all_counters if name.startswith(_MEMORY_SLICE)}
 
 
 def of(names: Container[str], amounts: Counters) -> dict[str, int]:
-    """Return those of the amounts that have one of these names."""
+    """Return the amounts that have one of these names."""
     return {name: amount for name, amount in amounts.items() if name in names}
 
 
@@ -224,18 +224,18 @@ def counter_set(name: str, counters: Counters) -> dict[str, object]:
 
 
 def consumption(name: str, counters: Counters) -> list[dict[str, object]]:
-    """Return the `consumesCounters` of a device, without zeros: they are read for every pod."""
+    """Return a device's `consumesCounters`, without zeros: the scheduler reads it for each pod."""
     taken = {counter: amount for counter, amount in counters.items() if amount}
     return [{"counterSet": name, "counters": wire(taken)}]
 
 
 def capacity(profile_engines: Counters) -> dict[str, object]:
-    """Return engines and memory as the capacity of a device: `copyEngines` and so on."""
+    """Return engines and memory as the capacities of a device, such as `copyEngines`."""
     return {_camel(name): value for name, value in wire(profile_engines).items()}
 
 
 def wire(counters: Counters) -> dict[str, object]:
-    """Return amounts as the API has them: memory as a binary quantity, the rest as numbers."""
+    """Return amounts in the API's form: memory as a binary quantity, the rest as numbers."""
     return {
         name: {"value": str(Quantity.of_bytes(amount)) if name == MEMORY else str(amount)}
         for name, amount in counters.items()
@@ -260,8 +260,8 @@ def _memory_slices(profiles: Sequence[MigProfile]) -> int:
 
 
 def _most_used(name: str, profiles: Sequence[MigProfile]) -> int:
-    """Return how much of an engine instances that do not overlap can use together."""
-    most = [0]  # by the number of memory slices, from the first, that they are on
+    """Return the most of an engine that instances can use together if they do not overlap."""
+    most = [0]  # index: how many memory slices, from the first, they may be on
     for end in range(1, _memory_slices(profiles) + 1):
         ending = (
             most[place.start] + engines(profile)[name]

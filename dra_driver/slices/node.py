@@ -1,9 +1,9 @@
-"""What this node offers at present, as far as the Node and the version of Kubernetes decide it.
+"""Decides by the Node and the version of Kubernetes what this node offers at present.
 
 In: settings, the Node's labels and `status.allocatable`, and the API server's version. Out: the
-current `MigOffer`, why GPUs are withheld while a device plugin gives them out, and a call when
-either changes. The version is asked for with each publication, so that the offer follows an upgrade
-of the cluster without a restart.
+current `MigOffer`, the reason why GPUs are withheld while a device plugin gives them out, and a
+call when either changes. The version is read again for each publication, so the offer follows an
+upgrade of the cluster without a restart.
 """
 
 import re
@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 
 class CostWarning:
-    """Warns once if a setting costs the scheduler a lot of time: before Kubernetes 1.37."""
+    """Warns once if a setting slows the scheduler down a lot, as it does before Kubernetes 1.37."""
 
     def __init__(self, version: ServerVersion, event: str, *, advice: str) -> None:
         self._version = version
@@ -41,7 +41,7 @@ class CostWarning:
         self._is_given = False
 
     def give(self) -> None:
-        """Warn, unless that was done before or the version is not known or new enough."""
+        """Warn if the version is known to be too old, and no warning was given before."""
         if self._is_given:
             return
         try:
@@ -57,7 +57,7 @@ class CostWarning:
 
 
 class NodeOffer:
-    """What is offered of MIG on one node. `on_change` is called when that may have changed."""
+    """The MIG offer of one node. `on_change` is called when it may have changed."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class NodeOffer:
         *,
         on_change: Callable[[], None],
     ) -> None:
-        """Take where labels and version come from, and listen if they decide; nothing is asked."""
+        """Take the sources of labels and version. If labels decide, listen; request nothing yet."""
         self._labels = labels
         self._version = version
         self._settings = settings
@@ -104,15 +104,15 @@ class NodeOffer:
         return self._settings.switches_modes
 
     def waits_for_others(self, gpu: Gpu) -> bool:
-        """Tell whether a GPU waits for a MIG mode that others have set, with nobody using it."""
+        """Tell whether a GPU waits for a MIG mode of others, which needs NVML to be closed."""
         return awaits_reset(gpu) if self.switches_modes else awaits_mode(gpu)
 
     def makes(self) -> bool:
-        """Tell whether MIG devices that claims have are made here; raises as `current`."""
+        """Tell whether this driver makes the MIG devices of claims. Raises what `current` does."""
         return self._settings.makes(self._labels.current() if self._settings.heeds_node else {})
 
     def _of_node(self) -> MigOffer:
-        self._is_asked = True  # from here on a change of the label has to be reported
+        self._is_asked = True  # from now on, a change of the label has to be reported
         labels = self._labels.current()
         with self._lock:
             self._decided_by = self._decided_by or (labels.get(MIG_MANAGER_LABEL),)
@@ -120,7 +120,7 @@ class NodeOffer:
         return self._settings.offer(labels, None if is_labelled else self._version.current())
 
     def _take(self, labels: Labels) -> None:
-        """Have the offer looked at again if the label has changed."""
+        """Call `on_change` if the label has changed."""
         now = (labels.get(MIG_MANAGER_LABEL),)
         with self._lock:
             is_same = self._decided_by == now
@@ -135,19 +135,19 @@ def _say(offer: MigOffer) -> None:
 
 
 _OF_GPUS = re.compile(r"nvidia\.com/(gpu|mig-).*")
-"""What NVIDIA's device plugin calls GPUs and their parts."""
+"""The names of NVIDIA's device plugin for GPUs and their parts."""
 
 
 class DevicePlugin:
-    """The device plugin beside this driver. `on_change` is called when it comes or goes.
+    """Watches for a device plugin beside this driver; calls `on_change` when it comes or goes.
 
-    Kubernetes counts a device plugin's devices and those in ResourceSlices separately, and takes an
-    extended resource from the plugin as long as its count on the node is above zero (KEP-5004): if
-    this driver offered the same GPUs beside it, they would be given out twice.
+    Kubernetes counts a device plugin's devices and those in ResourceSlices separately. It takes an
+    extended resource from the plugin as long as its count on the node is above zero (KEP-5004). If
+    this driver offered the same GPUs at that time, they would be allocated twice.
     """
 
     def __init__(self, node: OwnNode, *, heed: bool, on_change: Callable[[], None]) -> None:
-        """Take where to look, and listen if it is to be heeded; nothing is asked yet."""
+        """Take the Node to watch. If `heed`, listen for changes; nothing is requested yet."""
         self._node = node
         self._heed = heed
         self._on_change = on_change
@@ -158,7 +158,7 @@ class DevicePlugin:
             node.listen_allocatable(self._take)
 
     def why_withheld(self) -> str | None:
-        """Return why GPUs are withheld. Raises DriverError if the API server has to be asked."""
+        """Return why GPUs are withheld, or None. Raises DriverError if it cannot read the Node."""
         if not self._is_known:
             self._take(self._node.allocatable())
         return self._reason
@@ -194,14 +194,14 @@ def _is_some(count: str) -> bool:
     try:
         return quantity_bytes(count) > 0
     except ValueError:
-        return True  # something that is not understood is not nothing
+        return True  # an amount that cannot be parsed counts as some
 
 
 class MemoryCounters:
-    """What `--memory-counters` says on one node."""
+    """Adds the counters that `--memory-counters` asks for on one node."""
 
     def __init__(self, version: ServerVersion, *, are_wanted: bool) -> None:
-        """Take the source of the version of Kubernetes; it is not asked yet."""
+        """Take the source of the version of Kubernetes, which is not read yet."""
         self._are_wanted = are_wanted
         self._warning = CostWarning(
             version,
@@ -211,7 +211,7 @@ class MemoryCounters:
         )
 
     def added_to(self, projection: Projection) -> Projection:
-        """Return what is published, with a counter set for every GPU if that is wanted."""
+        """Return the projection, with a counter set for every GPU if the setting is on."""
         if not self._are_wanted:
             return projection
         self._warning.give()

@@ -1,28 +1,25 @@
-"""The order in which devices are offered, so that more claims fit.
+"""Puts devices in an order that lets more claims fit. Pure.
 
-Rule: the scheduler takes the first device that fits, slices by name and devices by position, and
-weighs nothing (kube-scheduler's DRA allocator). The order does not change while claims come and go,
-so that nothing is written meanwhile, and does seven things:
+Rule: the scheduler takes the first device that fits. It goes through slices by name and devices by
+position, and scores nothing (kube-scheduler's DRA allocator). The order does not depend on which
+claims exist, so nothing has to be written when they come and go. These are its rules:
 
-- whole GPUs stand first: most pods ask for one, and on every node that it looks at the scheduler
-  evaluates the selectors of each device before the one that fits;
-- among different cards the least capable comes first, unless a setting says otherwise, so that a
-  claim that names no card leaves the better ones to those that do. Cards compare by generation, the
-  major number of the compute capability; within it the large chips of data centres (P100, V100,
-  A100: x.0) are above the others (P4, T4, L40S), whatever their memory; then by memory. A card
-  that does not say how much it has shares its host's memory, and comes last;
-- shares come after them, spread over their GPUs or packed onto as few as possible;
-- GPUs that somebody put in MIG mode are the first to be divided, as they need no switch, which may
-  be refused, and the last to be given out as a whole. A mode that this driver turned on does not
-  count: it comes and goes with claims;
-- partitions fill GPU after GPU, from the first; whole GPUs are offered from the last, so that the
-  two kinds of claims meet as late as possible, and those that cannot be divided come before;
-- on a GPU, partitions that need less come first, so that a claim that would do with any takes the
-  smallest;
-- among the placements of one profile, those in the way of the fewest larger partitions come
-  first: a small one goes beside another small one, at the end where no large one can start.
-
-Pure.
+- Whole GPUs come first, because most pods ask for one, and the scheduler evaluates the selectors of
+  each device before the one that fits, on every node that it considers.
+- Among different cards, the least capable comes first, unless a setting says otherwise. So a claim
+  that names no card leaves the better cards to claims that do. Cards are compared by generation,
+  the major number of the compute capability. Within a generation, the large data centre chips
+  (P100, V100, A100: x.0) are above the others (P4, T4, L40S), whatever their memory; then memory
+  decides. A card that does not report its memory uses the host's, and counts as the least capable.
+- Shares come after whole GPUs, spread over their GPUs or packed onto as few as possible.
+- GPUs that somebody put in MIG mode are divided first, because they need no switch, which may be
+  refused, and are given out as a whole last. A mode that this driver turned on does not count,
+  because it comes and goes with claims.
+- Partitions fill one GPU after another, from the first. Whole GPUs are offered from the last, so
+  the two kinds of claims meet as late as possible; GPUs that cannot be divided come before all.
+- On a GPU, partitions that need less come first, so a claim that accepts any takes the smallest.
+- Among the placements of one profile, those that block the fewest larger partitions come first. So
+  a small partition goes beside another small one, at the end where no large one can start.
 """
 
 from collections.abc import Container, Iterable, Sequence
@@ -48,7 +45,7 @@ class GpuOrder(StrEnum):
 
 
 def capability(gpu: Gpu) -> tuple[int, bool, bool, int]:
-    """Return what cards are compared by: more is more capable."""
+    """Return the key by which cards are compared; a higher one is more capable."""
     major, minor = gpu.cuda_compute_capability
     return major, minor == 0, gpu.memory_bytes is None, gpu.memory_bytes or 0
 
@@ -59,7 +56,7 @@ def by_address(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
 
 
 def in_fill_order(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
-    """Return the GPUs as partitions fill them: those that others put in MIG mode come first."""
+    """Return the GPUs in the order of filling; those that others put in MIG mode come first."""
     return tuple(sorted(by_address(gpus), key=lambda gpu: not gpu.was_put_in_mig_mode))
 
 
@@ -68,8 +65,8 @@ def in_whole_order(
 ) -> tuple[Gpu, ...]:
     """Return the GPUs in the order in which they are offered as a whole.
 
-    Those whose partitions are offered too, `divided`, come last; among equal cards of these, the
-    one that partitions fill last comes first.
+    GPUs whose partitions are offered too (`divided`) come last. Among equal cards of these, the one
+    that partitions fill last comes first.
     """
     ordered = in_fill_order(gpus)
     plain = [gpu for gpu in ordered if gpu not in divided]
@@ -83,7 +80,7 @@ def in_whole_order(
 def in_share_order(offered: Sequence[Sequence[T]], *, packed: bool) -> tuple[T, ...]:
     """Return the shares of several devices in the order in which they are given out.
 
-    Packed: device after device; else one of each device, then the next of each.
+    If packed, all shares of one device come before the next device's; else devices take turns.
     """
     if packed:
         return tuple(chain.from_iterable(offered))
@@ -92,7 +89,7 @@ def in_share_order(offered: Sequence[Sequence[T]], *, packed: bool) -> tuple[T, 
 
 
 def in_packing_order(gpu: Gpu, places: Sequence[Mig]) -> tuple[Mig, ...]:
-    """Return the partitions of one GPU: first those whose allocation leaves most to others."""
+    """Return the partitions of one GPU, with those first that leave the most room for others."""
     profiles = {place: profile_of(gpu, place) for place in places}
     sizes = {
         place: (place.placement.size, profile.compute_slices) for place, profile in profiles.items()
@@ -122,7 +119,7 @@ def in_packing_order(gpu: Gpu, places: Sequence[Mig]) -> tuple[Mig, ...]:
 
 
 def _media(profile: MigProfile) -> tuple[int, ...]:
-    """Return what a profile takes beside memory and compute slices."""
+    """Return what a profile takes in addition to memory and compute slices."""
     return (
         profile.decoders + profile.encoders + profile.jpeg_engines + profile.ofa_engines,
         profile.copy_engines,

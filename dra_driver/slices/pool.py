@@ -1,9 +1,9 @@
 """A node's devices as one pool of ResourceSlices.
 
-Rules: the limits of resource.k8s.io/v1; devices and counters live in slices of their own
-(Kubernetes 1.35 and newer); the scheduler takes slices in order of their names and devices in the
-order they are listed. Pure, and deterministic to the byte, but for `new_tag`. The writes that bring
-the slices about are in slices/publish/writes.py.
+Rules: the limits of resource.k8s.io/v1. Devices and counters are in separate slices (Kubernetes
+1.35 and newer). The scheduler takes slices in the order of their names, and devices in the order in
+which they are listed. Pure; all but `new_tag` is deterministic to the byte. The writes that produce
+the slices are in slices/publish/writes.py.
 """
 
 import secrets
@@ -14,24 +14,23 @@ from msgspec import Struct
 from dra_driver.fields import Object, mapping, objects
 
 DEVICES_PER_SLICE = 64
-"""The API allows 128, but 64 once any device has taints, counters or list attributes. Keeping to
-the lower limit always means that a first taint changes one slice, never how devices are spread."""
+"""The API allows 128, but only 64 if a device has taints, counters or list attributes. The lower
+limit is always kept, so that the first taint changes one slice, not which devices are in which."""
 
 COUNTER_SETS_PER_SLICE = 8
 
 
 def new_tag() -> str:
-    """Return eight hexadecimal digits for a slice's name that nobody can have guessed."""
+    """Return eight random hexadecimal digits for a slice's name, which nobody can predict."""
     return secrets.token_hex(4)
 
 
 class DesiredPool(Struct, frozen=True, kw_only=True):
     """The slices a node should have. Each of `contents` holds `devices` or `sharedCounters`.
 
-    Their names are fixed, where other drivers use random ones, so that a create that is sent twice
-    is a conflict and not a second slice. The node's name comes last and is not cut, so that the
-    admission policy own-node can tell whose slice it is; it has at most 63 characters, because it
-    is a label too.
+    Their names are fixed, not random as in other drivers, so a create that is sent twice is a
+    conflict and not a second slice. A name ends with the node's full name (at most 63 characters,
+    as it is also a label), by which the admission policy own-node recognises the slice's owner.
     """
 
     driver: str
@@ -66,9 +65,10 @@ def build_slices(
 ) -> DesiredPool:
     """Spread devices and counter sets over slices, counters first, in the order they are given.
 
-    There is always at least one slice: an empty pool says "no GPUs", no pool says nothing. Raises
-    ValueError if a name occurs twice, or a device consumes a counter that does not exist: the API
-    server cannot see this across slices; the scheduler would drop the whole pool.
+    There is always at least one slice: an empty pool means that the node has no GPUs, while a
+    missing one means nothing. Raises ValueError if a name occurs twice, or a device consumes a
+    counter that does not exist. The API server does not check that across slices, and the scheduler
+    would ignore the whole pool.
     """
     _check(devices, counter_sets)
     contents: list[Object] = [

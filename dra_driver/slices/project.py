@@ -1,12 +1,12 @@
-"""The inventory as devices of a ResourceSlice: one pure function, deterministic to the byte.
+"""Turns the inventory into the devices of a ResourceSlice. Pure, and deterministic to the byte.
 
 `Device` objects and counter sets of resource.k8s.io/v1 are plain dicts. Names, attributes and
-capacities are those of NVIDIA's own DRA driver, so that every selector written for it works here.
-Rules of the API: at most 32 attributes and capacities together, and what shares hardware consumes
-shared counters.
+capacities are the same as in NVIDIA's own DRA driver, so selectors written for it work here. Rules
+of the API: a device has at most 32 attributes and capacities together, and devices that share
+hardware consume shared counters.
 
-What claims make and unmake changes nothing here: a MIG device that this driver made stays
-published as the partition it was allocated as. Nothing here talks to a server or logs.
+The result does not change when claims create or delete MIG devices: a MIG device that this driver
+made stays published as the partition that was allocated.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,30 +29,30 @@ from dra_driver.slices.order import GpuOrder
 from dra_driver.slices.wire import Published, WireDevice
 
 NONE_REFUSED: Mapping[GpuUuid, Refusal] = MappingProxyType({})
-"""Every GPU that is to be divided can be switched to MIG mode, as far as is known."""
+"""No GPU is known to refuse the switch to MIG mode."""
 
 WireCounterSet = dict[str, object]
 """A `CounterSet` of resource.k8s.io/v1: name, counters."""
 
 
 class Withheld(Struct, frozen=True, kw_only=True):
-    """A GPU of which nothing is published, and why. `index` is NVML's."""
+    """A GPU that is not published in any form, and the reason. `index` is NVML's."""
 
     index: int
     reason: str
 
 
 class Note(Struct, frozen=True, kw_only=True):
-    """Why not everything of a published GPU is published. `index` is NVML's."""
+    """The reason why a GPU is published only in part. `index` is NVML's."""
 
     index: int
     text: str
 
 
 class Projection(Struct, frozen=True, kw_only=True):
-    """What is published of an inventory, and what is not.
+    """What is published from an inventory, and what is left out.
 
-    `sources` has what each of the `devices` is made from, in the same order.
+    `sources` says from what each of the `devices` is made, in the same order.
     """
 
     devices: tuple[WireDevice, ...]
@@ -73,7 +73,7 @@ class Projection(Struct, frozen=True, kw_only=True):
         return astuple(self)[:-1]  # without `sources`
 
 
-def projection(  # noqa: PLR0913 (all that decides what is published)
+def projection(  # noqa: PLR0913 (everything that decides what is published)
     inventory: Inventory,
     *,
     with_counters: bool = True,
@@ -83,12 +83,12 @@ def projection(  # noqa: PLR0913 (all that decides what is published)
     share: ShareOffer = NO_SHARES,
     gpu_order: GpuOrder = GpuOrder.LEAST_CAPABLE,
 ) -> Projection:
-    """Return the devices to publish, in the order of slices/order.py, and all that was left out.
+    """Return the devices to publish, in the order of slices/order.py, and what was left out.
 
-    If the API server stores no counters, nothing keeps two claims from overlapping parts of one
-    GPU, so devices that do not exist yet are not offered. If it drops the fields that let several
-    claims have a device, each device is for one claim. A partition always is: it is made for one
-    claim, and goes with it. `refused` are the GPUs that cannot be switched to MIG mode at present.
+    If the API server stores no counters, nothing prevents two claims from getting overlapping parts
+    of a GPU, so devices that do not exist yet are not offered. If it drops the fields that let
+    several claims have a device, each device is for one claim. A partition is always for one claim:
+    it is made for it and deleted after it. `refused` are the GPUs that refuse MIG mode at present.
     """
     withheld = [Withheld(index=gpu.index, reason=gpu.reason) for gpu in inventory.sick]
     offers: dict[int, GpuOffer] = {}
@@ -165,7 +165,7 @@ def _arranged(
 def _shares_in_order(
     offered: Sequence[Sequence[Published]], share: ShareOffer
 ) -> Sequence[Published]:
-    """Return shares of several devices in order, packed if the setting of any device says so."""
+    """Return the shares of several devices in order, packed if that is set for any device."""
     divisions = {
         division
         for each in offered
@@ -176,7 +176,7 @@ def _shares_in_order(
 
 
 def _refusal(gpu: Gpu, refused: Mapping[GpuUuid, Refusal]) -> Refusal | None:
-    """Return the refusal of a switch that is still to be made, or of MIG devices in MIG mode."""
+    """Return why a GPU refuses the switch to MIG mode, or MIG devices if it is in that mode."""
     refusal = refused.get(gpu.uuid)
     if refusal is None or (refusal.is_of_mode and gpu.mig_mode is MigMode.ENABLED):
         return None
@@ -184,10 +184,10 @@ def _refusal(gpu: Gpu, refused: Mapping[GpuUuid, Refusal]) -> Refusal | None:
 
 
 def with_memory_counters(projected: Projection) -> Projection:
-    """Return what is published, with a counter set for every GPU whose memory is known.
+    """Return the projection, with a counter set for every GPU whose memory is known.
 
-    A GPU without one gets a set with `memory` alone, which all its devices consume: Kueue admits no
-    claim whose device does not consume the counter that its quota uses (KEP-2941).
+    A GPU without one gets a set with only `memory`, which all its devices consume. Kueue admits no
+    claim whose device does not consume the counter that its quota uses (Kueue's KEP-2941).
     """
     there = {counter_set["name"] for counter_set in projected.counter_sets}
     added: dict[str, dict[str, object]] = {}
@@ -211,7 +211,7 @@ def _consumed(name: str, source: NodeDevice) -> WireDevice:
 
 
 class Offered(Struct, frozen=True, kw_only=True):
-    """What a node offers of its GPUs: all arguments of `projection` but the GPUs themselves."""
+    """What a node offers: all arguments of `projection` but the GPUs themselves."""
 
     mig: MigOffer = ALL
     refused: Mapping[GpuUuid, Refusal] = field(default_factory=lambda: NONE_REFUSED)
@@ -220,7 +220,7 @@ class Offered(Struct, frozen=True, kw_only=True):
     memory_counters: bool = False
 
     def projection(self, inventory: Inventory) -> Projection:
-        """Return what is published of these GPUs."""
+        """Return what is published for these GPUs."""
         projected = projection(
             inventory,
             mig=self.mig,
@@ -232,4 +232,4 @@ class Offered(Struct, frozen=True, kw_only=True):
 
 
 OF_DEFAULTS = Offered()
-"""What is offered with no setting given, on a node without shares."""
+"""What a node without shares offers if nothing is set."""

@@ -1,10 +1,10 @@
-"""What is wrong with GPUs, as taints of the devices concerned. Pure.
+"""Puts taints on the devices of GPUs that are not healthy. Pure.
 
-In: a projection, and what is wrong, by GPU. Out: the same projection with taints on exactly these
-devices: the GPU with its partitions and shares, or only the MIG device concerned. Rules: one taint
-for each cause, with the cause as key in the driver's domain and its gravest finding as value;
-at most 16 on a device; `timeAdded` is when it began, so that a restart changes nothing. An API
-server without DRADeviceTaints drops them: then a device that would keep pods away is left out.
+In: a projection, and the conditions of each GPU. Out: the projection with taints on the devices
+concerned: a GPU with its partitions and shares, or one MIG device. Rules: each cause gives one
+taint. Its key is the cause, in the driver's domain, and its value the most severe finding. A device
+has at most 16. `timeAdded` is when the condition began, so a restart changes nothing. If the API
+server lacks DRADeviceTaints, GPUs that need a taint to keep pods away are left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,13 +24,13 @@ from dra_driver.slices.project import Projection, Withheld
 from dra_driver.slices.wire import WireDevice
 
 TAINTS = "taints"
-"""The field of a device."""
+"""The field of a device that holds its taints."""
 
 MOST_TAINTS = 16
 
 
 class Effect(StrEnum):
-    """What a taint does; OFF is none at all."""
+    """The effect of a taint; with OFF there is no taint."""
 
     OFF = "off"
     NONE = "None"
@@ -39,7 +39,7 @@ class Effect(StrEnum):
 
     @property
     def keeps_away(self) -> bool:
-        """Whether pods that do not tolerate it are kept away."""
+        """Whether the taint keeps pods away that do not tolerate it."""
         return self in (Effect.NO_SCHEDULE, Effect.NO_EXECUTE)
 
 
@@ -47,7 +47,7 @@ Effects = Mapping[Severity, Effect]
 
 
 def conditions_of(source: NodeDevice, conditions: GpuConditions) -> GpuConditions:
-    """Return those of a GPU's conditions that a device has: an instance's concern it alone."""
+    """Return a GPU's conditions that affect a device; one of a MIG instance affects only that."""
     return tuple(
         condition
         for condition in conditions
@@ -58,7 +58,7 @@ def conditions_of(source: NodeDevice, conditions: GpuConditions) -> GpuCondition
 def tainted(
     slices: Projection, conditions: Mapping[str, GpuConditions], effects: Effects
 ) -> Projection:
-    """Return what is published with the taints devices have now; `conditions` are by GPU UUID."""
+    """Return the projection with the current taints of devices; `conditions` are by GPU UUID."""
     if not conditions:
         return slices
     devices = tuple(
@@ -69,9 +69,9 @@ def tainted(
 
 
 def without_taints(slices: Projection) -> Projection:
-    """Return what is published where taints are not stored: nothing of a sick GPU.
+    """Return what is published if the API server stores no taints: no device of a sick GPU.
 
-    Not even its healthy parts: a partition uses its GPU's counters only while it is published.
+    Healthy partitions are left out too: one counts in its GPU's counters only while published.
     """
     bad: dict[int, set[str]] = {}
     for device, source in zip(slices.devices, slices.sources, strict=True):
@@ -110,7 +110,7 @@ def _tainted(device: WireDevice, conditions: GpuConditions, effects: Effects) ->
 
 
 def _taints_of(conditions: Sequence[GpuCondition], effects: Effects) -> Iterator[dict[str, object]]:
-    """Yield a taint for each cause, from its gravest condition: the gravest come first."""
+    """Yield a taint for each cause, from its most severe condition, the most severe first."""
     told: set[Cause] = set()
     for condition in conditions:
         cause, effect = condition.finding.cause, effects[condition.finding.severity]

@@ -1,6 +1,6 @@
-"""One device as a ResourceSlice has it: name, attributes, capacity.
+"""Builds one device of a ResourceSlice: its name, attributes and capacity. Pure.
 
-What a device consumes of its GPU's counters is worked out in slices/offer/gpu.py. Pure.
+How much a device consumes of its GPU's counters is computed in slices/offer/gpu.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from dra_driver.slices.consumable import ALLOWS_MULTIPLE, MOST_ADDED, Consumable
 from resource_nvidia_com.quantity import Quantity
 
 MOST_FACTS = 32
-"""Attributes and capacities that one device may have together."""
+"""How many attributes and capacities one device may have together (resource.k8s.io/v1)."""
 
 _MIB = 1024**2
 
@@ -35,26 +35,26 @@ WireDevice = dict[str, object]
 
 
 class Published(Struct, frozen=True, kw_only=True):
-    """A device without what it consumes, what it is made of, and what it consumes."""
+    """A device to publish: its `wire` form without counters, its `source`, and its counters."""
 
     wire: WireDevice
     source: NodeDevice
     consumed: dict[str, int] = field(default_factory=dict)
 
     def consume(self, wanted: counters.Counters) -> "Published":
-        """Add these of its GPU's counters to what it consumes, and return it."""
+        """Make the device consume these counters of its GPU as well, and return it."""
         self.consumed.update(wanted)
         return self
 
     def as_published(self) -> WireDevice:
-        """Return the device as a ResourceSlice has it."""
+        """Return the device in the form that a ResourceSlice has."""
         if not any(self.consumed.values()):
             return self.wire
         name = counters.counter_set_name(self.source.gpu)
         return self.wire | {"consumesCounters": counters.consumption(name, self.consumed)}
 
 
-def wire_form(  # noqa: PLR0913 (all that says how it is published)
+def wire_form(  # noqa: PLR0913 (everything that decides how it is published)
     source: NodeDevice,
     inventory: Inventory,
     *,
@@ -64,10 +64,10 @@ def wire_form(  # noqa: PLR0913 (all that says how it is published)
     division: Division | None = None,
     serves: str | None = None,
 ) -> tuple[Published, Sequence[Omitted]]:
-    """Return a device as it is published, without its counters, and what was left out.
+    """Return a device as it is published, without its counters, and the omitted attributes.
 
-    `in_parts`: partitions of its GPU are offered beside it. `consumable_by`: what several claims
-    can have of a device that is not divided. `serves`: its extended resource, if not its kind's.
+    `in_parts`: partitions of its GPU are offered as well. `consumable_by`: how several claims can
+    consume a device that is not divided. `serves`: its extended resource, if not its kind's.
     """
     gpu, device = source.gpu, source.device
     attributes = Attributes(device=name_of(gpu, device))
@@ -110,18 +110,18 @@ def _addressable(number: int, inventory: Inventory) -> dict[str, object]:
 
 
 def gpu_capacity(gpu: Gpu, *, in_parts: bool) -> dict[str, object]:
-    """Return the capacities of a whole GPU; `in_parts`: partitions of it are offered as well."""
+    """Return the capacities of a whole GPU; `in_parts`: its partitions are offered as well."""
     if in_parts and gpu.mig is not None:
-        # Memory too is what the largest profile has, slightly less than NVML says of the GPU: as in
-        # NVIDIA's driver, and as much as the counters let devices consume.
+        # Even the memory is that of the largest profile, slightly less than NVML reports. NVIDIA's
+        # driver does the same, and the counters do not let devices consume more.
         return counters.capacity(counters.most_engines(gpu.mig.profiles))
     return _memory(gpu.memory_bytes)
 
 
 def shareable_memory(source: NodeDevice, *, in_parts: bool) -> int | None:
-    """Return the memory that claims can use of a device together, in bytes; None if not known.
+    """Return how much memory of a device claims can use together, in bytes; None if not known.
 
-    No more than is published of the device for one claim.
+    It is never more than is published of the device for a single claim.
     """
     mig, base = source.gpu.mig, source.device.base
     usable = memory_of(source.gpu, base)
@@ -137,10 +137,10 @@ def share_capacity(source: NodeDevice, share: EqualShare) -> dict[str, object]:
 
 
 def _memory(size: int | None) -> dict[str, object]:
-    """Return the capacity `memory`, its size in bytes; 0 if that is not known.
+    """Return the capacity `memory` for a size in bytes; it is 0 if the size is not known.
 
-    It is never left out: a selector that reads what one device lacks is an error, and the scheduler
-    gives up on the pod (KEP-4381).
+    It is never left out: if a selector reads a capacity that a device lacks, that is an error, and
+    the scheduler gives up on the pod (KEP-4381).
     """
     return {counters.MEMORY: {"value": str(Quantity.of_bytes(size or 0))}}
 
@@ -148,7 +148,7 @@ def _memory(size: int | None) -> dict[str, object]:
 def mig_capacity(
     mig: Mig, profile: MigProfile, attributes: Attributes, *, reserved: int
 ) -> tuple[dict[str, object], list[Omitted]]:
-    """Return a MIG device's capacities, memory slices if there is room beside `reserved` others."""
+    """Return a MIG device's capacities; memory slices only if they fit beside `reserved` others."""
     capacity = counters.capacity(counters.engines(profile))
     memory_slices = {
         f"memorySlice{number}": {"value": "1"} for number in mig.placement.memory_slices

@@ -1,9 +1,9 @@
-"""What is published of one GPU: as a whole, in shares, in MIG devices that exist or could be made.
+"""Decides how one GPU is published: as a whole, in shares, or in MIG devices. Pure.
 
-In: the GPU, and what its node offers of MIG and shares. Out: a filled `GpuOffer`: devices, the
-counters that they consume, what was left out and why. Rules: what shares hardware consumes shared
-counters (KEP-4815), and where the API server stores none, nothing that overlaps is offered; what
-claims have stays published as it was allocated. Pure.
+In: the GPU, and what its node offers of MIG and shares. Out: a filled `GpuOffer` with the devices,
+the counters that they consume, and what was left out and why. Rules: devices that share hardware
+consume shared counters (KEP-4815). If the API server stores none, only devices that do not overlap
+are offered. Devices that claims have stay published as they were allocated.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,7 +35,7 @@ from dra_driver.slices.wire import Published, wire_form
 
 
 class GpuOffer(Struct):
-    """What is published of one GPU, as it is gathered."""
+    """What is published of one GPU, while it is gathered."""
 
     gpu: Gpu
     inventory: Inventory
@@ -61,7 +61,7 @@ class GpuOffer(Struct):
         return not any(True for _ in self.published())
 
     def published(self) -> Iterator[Published]:
-        """All that is published of the GPU, in no order."""
+        """All devices of the GPU that are published, in no particular order."""
         if self.whole is not None:
             yield self.whole
         yield from chain(self.shares, self.existing, *self.existing_shares, self.partitions)
@@ -70,17 +70,17 @@ class GpuOffer(Struct):
 
     @property
     def has_shares(self) -> bool:
-        """Whether several claims may share the GPU; not while it is in MIG mode through others."""
+        """Whether several claims may share the GPU; not while others have it in MIG mode."""
         return not self.gpu.was_put_in_mig_mode or self.mig.keeps_whole(self.gpu)
 
     @property
     def division(self) -> Division | None:
-        """How the GPU is divided into shares, if it is and may be."""
+        """How the GPU is divided into shares; None if it is not, or may not be."""
         return self.share.divisions.get(Whole(gpu=self.gpu.uuid)) if self.has_shares else None
 
 
 def fill(offer: GpuOffer, *, with_counters: bool) -> None:
-    """Gather what is published of a GPU, and what each device consumes of it."""
+    """Gather what is published of a GPU, and which counters each device consumes."""
     _gather(offer, with_counters=with_counters)
     if offer.counters:
         count_memory(offer)
@@ -99,7 +99,7 @@ def _gather(offer: GpuOffer, *, with_counters: bool) -> None:
         _offer_shares_alone(offer, division)
         return
     if not mig.divides(gpu):
-        # Else it is of this node, or the GPU's own mode, and not something that is missing.
+        # A reason is given only in AUTO: otherwise the node's settings say that none are made.
         _offer_undivided(offer, _why_mode_waits(gpu) if mig.source is MigSource.AUTO else None)
         return
     reason = _why_undivided(offer, with_counters=with_counters)
@@ -110,7 +110,7 @@ def _gather(offer: GpuOffer, *, with_counters: bool) -> None:
 
 
 def _why_mode_waits(gpu: Gpu) -> str | None:
-    """Return why MIG mode is not in force that somebody turned on; None if nobody did."""
+    """Return why a MIG mode that somebody turned on is not in force; None if nobody did."""
     if gpu.mig_mode is MigMode.ENABLED or not dividing.awaits_mode(gpu):
         return None
     return dividing.why_not_partitioned(gpu) or (
@@ -120,7 +120,7 @@ def _why_mode_waits(gpu: Gpu) -> str | None:
 
 
 def _why_undivided(offer: GpuOffer, *, with_counters: bool) -> str | None:
-    """Return why no partitions of a GPU are published; None if they are, or it knows no MIG."""
+    """Return why a GPU's partitions are not published; None if they are, or it has no MIG."""
     gpu = offer.gpu
     reason = dividing.why_not_partitioned(gpu)
     if gpu.mig is None or reason is not None:
@@ -143,7 +143,7 @@ def _why_undivided(offer: GpuOffer, *, with_counters: bool) -> str | None:
 
 
 def _offer_existing(offer: GpuOffer, *, with_counters: bool) -> None:
-    """Offer the MIG devices that are there and that this driver did not make."""
+    """Offer the existing MIG devices that this driver did not make."""
     for instance in dividing.found_by_others(offer.gpu):
         if isinstance(instance, MigDevice):
             _offer_mig_device(offer, mig_of(instance), with_counters=with_counters)
@@ -188,7 +188,7 @@ def _offer_shares(offer: GpuOffer, division: Division, wanted: counters.Counters
 
 
 def _offer_shares_alone(offer: GpuOffer, division: Division) -> None:
-    """Offer the shares of a GPU and nothing else of it, so that nothing has to keep them apart."""
+    """Offer only the shares of a GPU, which need no counters to keep them apart."""
     _offer_shares(offer, division, {})
     if division.together:
         reason = "one MPS daemon serves its shares together with those of other GPUs"
@@ -203,7 +203,7 @@ def _offer_shares_alone(offer: GpuOffer, division: Division) -> None:
 
 
 def count_memory(offer: GpuOffer) -> None:
-    """Have every device of a GPU consume its memory in the counter set, for quotas."""
+    """Let every device of a GPU consume its memory from the counter set, for quotas."""
     if memory := counters.memory(offer.gpu):
         offer.counters[counters.MEMORY] = memory
         for device in offer.published():
@@ -211,7 +211,7 @@ def count_memory(offer: GpuOffer) -> None:
 
 
 def _offer_parts(offer: GpuOffer) -> None:
-    """Offer the whole GPU and its partitions, as far as others left room for them."""
+    """Offer the whole GPU and its partitions, as far as others' instances leave room for them."""
     gpu, division = offer.gpu, offer.division
     offer.in_parts = True
     profiles = gpu.mig.profiles if gpu.mig is not None else ()
@@ -230,7 +230,7 @@ def _offer_parts(offer: GpuOffer) -> None:
         share = counters.of_share(everything)
     left = counters.left_by(others, everything)
     parts = {at: wanted for at, wanted in possible.items() if counters.fits(wanted, left)}
-    # Of all that fits, whatever is withdrawn of it: so what stays is published as it was.
+    # Computed for all that fits, so that withdrawing some does not change the rest.
     wholes = [everything, share] if share else [everything]
     told = counters.to_publish([*possible.values(), *wholes], [*parts.values()], everything, left)
     for place in _not_withdrawn(offer, parts):
@@ -255,7 +255,7 @@ def _offer_parts(offer: GpuOffer) -> None:
 def _count_existing(
     offer: GpuOffer, told: counters.Counters, everything: counters.Counters
 ) -> None:
-    """Have MIG devices that others made consume what partitions in their places would."""
+    """Let MIG devices that others made consume the same as partitions in their places."""
     others = dividing.found_by_others(offer.gpu)
     used = [counters.used(other.profile, other.placement, everything) for other in others]
     names = counters.of_others(used, told, everything)
@@ -268,10 +268,10 @@ def _count_existing(
 
 
 def _wished(offer: GpuOffer) -> tuple[Mig, ...]:
-    """Return the partitions that are offered as far as there is room for them.
+    """Return the partitions that are offered if there is room for them.
 
-    Those that claims have are among them, whatever profiles are wished by now: the scheduler counts
-    what a device uses of the GPU only as long as it is published.
+    They include those that claims have, even if their profile is no longer wanted, because the
+    scheduler counts what a device uses of the GPU only as long as it is published.
     """
     kept = offer.mig.kept(offer.gpu)
     return tuple(
@@ -282,9 +282,9 @@ def _wished(offer: GpuOffer) -> tuple[Mig, ...]:
 
 
 def _offer_kept_parts(offer: GpuOffer, *, with_counters: bool) -> None:
-    """Offer the MIG devices that claims have, to nobody else, and make no others.
+    """Publish the MIG devices that claims have, so that nobody else gets them, and no others.
 
-    They consume what the GPU has none of, so that the scheduler gives out none of them again.
+    They consume counters of which the GPU has 0, so the scheduler does not allocate them again.
     """
     gpu = offer.gpu
     places = offer.mig.kept(gpu) if with_counters else ()
@@ -312,9 +312,9 @@ def _offer_kept_parts(offer: GpuOffer, *, with_counters: bool) -> None:
 
 
 def _not_withdrawn(offer: GpuOffer, parts: Iterable[Mig]) -> tuple[Mig, ...]:
-    """Return the partitions that are published, always those that claims have and wait for.
+    """Return the partitions to publish; during a refusal, only those that claims wait for.
 
-    The scheduler counts what they use of the GPU only as long as they are published.
+    The scheduler counts what these use of the GPU only as long as they are published.
     """
     if offer.refusal is None:
         return tuple(parts)
@@ -323,7 +323,7 @@ def _not_withdrawn(offer: GpuOffer, parts: Iterable[Mig]) -> tuple[Mig, ...]:
 
 
 def _offer_undivided(offer: GpuOffer, reason: str | None) -> None:
-    """Offer a GPU that this driver does not divide, as a whole unless it is divided already."""
+    """Offer a GPU that this driver does not divide as a whole, unless it is divided already."""
     gpu = offer.gpu
     if reason is not None:
         offer.notes.append(f"no MIG devices are made on it: {reason}")
@@ -371,10 +371,10 @@ def _publish(
     )
     others = _index(device) if device.exists else offer.partitions
     if not others:
-        offer.omitted += omitted  # the others lack the same
+        offer.omitted += omitted  # its other devices lack the same attributes
     return form
 
 
 def _index(device: Device) -> int:
-    """Return the number of a share among those of its device; 0 of any other device."""
+    """Return the index of a share among the shares of its device; 0 for other devices."""
     return device.share.index if isinstance(device.share, EqualShare) else 0

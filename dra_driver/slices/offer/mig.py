@@ -1,12 +1,12 @@
-"""What a node offers of MIG: what its admin put in MIG mode, all that could be made, or less.
+"""Decides which MIG devices a node offers. Pure.
 
 In: the settings `--mig` and `--mig-profiles`, NVIDIA's feature gate DynamicMIG, the labels of the
-Node, and the version of Kubernetes. Out: a `MigOffer`, with the reason for people. Rules: a GPU's
-MIG mode is its admin's word unless a setting says otherwise; only one may switch MIG modes and make
-devices on a node, and where mig-manager of NVIDIA's GPU Operator does, its label is there; the
-schedulers before Kubernetes 1.37 pay for counters with the square of the nodes that publish some
-(kubernetes/kubernetes#138917), and devices made on demand need counters. What claims have is
-`Held`: it stays published as long as they have it. Pure.
+Node, and the version of Kubernetes. Out: a `MigOffer`, with the reason for people. Rules: the admin
+decides about a GPU's MIG mode unless a setting says otherwise. Only one program may switch modes
+and make devices on a node; if that is mig-manager of NVIDIA's GPU Operator, the Node has its label.
+Devices made on demand need counters. Before Kubernetes 1.37, their cost to the scheduler grows with
+the square of the number of nodes that publish any (kubernetes/kubernetes#138917). What claims have
+(`Held`) stays published as long as they have it.
 """
 
 from collections.abc import Mapping
@@ -18,23 +18,23 @@ from dra_driver.devices.mig.partitions import found_by_others, made_here
 from dra_driver.devices.model import Gpu, GpuUuid, MigMode, MigProfile, MigSlot
 
 MIG_MANAGER_LABEL = "nvidia.com/mig.config"
-"""The label of a Node by which mig-manager is told how to divide its GPUs."""
+"""The label of a Node that tells mig-manager how to divide its GPUs."""
 
 KubernetesVersion = tuple[int, int]
 """Major and minor version, such as (1, 37)."""
 
 CHEAP_COUNTERS: KubernetesVersion = (1, 37)
-"""The first Kubernetes whose scheduler looks at a node's counters for that node alone."""
+"""The first version whose scheduler reads a node's counters only when it considers that node."""
 
 COST_BEFORE_1_37 = (
     "before 1.37 the scheduler looks at the counters of every node for each node: 1.36 placed 1.1"
     " pods a second instead of 44 on 50 nodes with 8 H100 each"
 )
-"""What counters cost an older scheduler: whole-GPU pods, measured by hack/bench/fleet."""
+"""What counters cost an older scheduler, measured with whole-GPU pods by hack/bench/fleet."""
 
 
 def has_cheap_counters(kubernetes: KubernetesVersion | None) -> bool:
-    """Tell whether counters cost the scheduler little; not where the version is not known."""
+    """Tell whether counters cost the scheduler little; False if the version is unknown."""
     return kubernetes is not None and kubernetes >= CHEAP_COUNTERS
 
 
@@ -42,20 +42,20 @@ class MigSource(StrEnum):
     """Where the MIG devices of a node come from."""
 
     AUTO = "auto"
-    """This driver makes them on GPUs that others put in MIG mode, and switches no mode."""
+    """This driver makes them on GPUs that others put in MIG mode, and never switches modes."""
 
     ON_DEMAND = "on-demand"
-    """This driver makes them on every GPU, and switches modes; those of others are offered too."""
+    """This driver makes them on every GPU and switches modes; others' devices are offered too."""
 
     EXISTING = "existing"
-    """Others make them."""
+    """Only others make them."""
 
     OFF = "off"
-    """There are none for claims."""
+    """MIG devices are not offered."""
 
 
 class Held(Struct, frozen=True, kw_only=True):
-    """What claims have of a GPU: all of it or shares of all, or MIG devices at these places."""
+    """What claims have of a GPU: the whole GPU or its shares, or MIG devices in these slots."""
 
     whole: bool = False
     slots: frozenset[MigSlot] = frozenset()
@@ -65,12 +65,12 @@ _NOTHING = Held()
 
 
 class MigOffer(Struct, frozen=True, kw_only=True):
-    """What is offered, and why.
+    """Which MIG devices are offered, and why.
 
     Attributes:
-        why: what decided that, for people.
+        why: what decided this, for people.
         profiles: names of the profiles that are made on demand, such as `1g.10gb`; empty for all.
-        way_out: what else to do about a GPU in MIG mode that has no MIG device, for people.
+        way_out: what else can be done if a GPU in MIG mode has no MIG device, for people.
         held: what claims have, by GPU.
     """
 
@@ -82,7 +82,7 @@ class MigOffer(Struct, frozen=True, kw_only=True):
 
     @property
     def switches_modes(self) -> bool:
-        """Whether MIG modes are switched as claims need it."""
+        """Whether this driver switches MIG modes as claims need it."""
         return self.source is MigSource.ON_DEMAND
 
     def includes(self, profile: MigProfile) -> bool:
@@ -90,7 +90,7 @@ class MigOffer(Struct, frozen=True, kw_only=True):
         return not self.profiles or profile.name in self.profiles
 
     def why_none_made(self) -> str | None:
-        """Return why no devices are made on demand, whatever the card can do; None if they are."""
+        """Return why no devices are made on demand on any card; None if they are."""
         match self.source:
             case MigSource.AUTO | MigSource.ON_DEMAND:
                 return None
@@ -98,7 +98,7 @@ class MigOffer(Struct, frozen=True, kw_only=True):
                 return self.why
 
     def divides(self, gpu: Gpu) -> bool:
-        """Tell whether devices are made on a GPU on demand, if it can be divided at all."""
+        """Tell whether devices are made on demand on a GPU, provided that it can be divided."""
         match self.source:
             case MigSource.ON_DEMAND:
                 return True
@@ -108,18 +108,18 @@ class MigOffer(Struct, frozen=True, kw_only=True):
                 return False
 
     def kept(self, gpu: Gpu) -> frozenset[MigSlot]:
-        """Return a GPU's places where claims have MIG devices, but for those that others made."""
+        """Return the slots of a GPU with MIG devices of claims, except those that others made."""
         here = self.held.get(gpu.uuid, _NOTHING).slots
         theirs = {instance.slot for instance in found_by_others(gpu)}
         return here - theirs | {instance.slot for instance in made_here(gpu)}
 
     def keeps_whole(self, gpu: Gpu) -> bool:
-        """Tell whether a GPU stays whole for claims, though it was put in MIG mode meanwhile."""
+        """Tell whether a GPU in MIG mode is still offered whole, because claims have it whole."""
         is_held = self.held.get(gpu.uuid, _NOTHING).whole
         return self.source is MigSource.AUTO and gpu.was_put_in_mig_mode and is_held
 
     def keeps_parts(self, gpu: Gpu) -> bool:
-        """Tell whether only MIG devices of a GPU are offered: claims', and others' beside them.
+        """Tell whether a GPU is offered only as the MIG devices of claims and those of others.
 
         Claims got theirs under other settings, from NVIDIA's driver, or before MIG mode ended.
         """
@@ -133,7 +133,7 @@ ALL = MigOffer()
 
 
 class MigSettings(Struct, frozen=True, kw_only=True):
-    """What was set, by which setting. `source` is AUTO where the node is to say."""
+    """The settings about MIG; `why` names the decisive one. With AUTO, the node decides."""
 
     source: MigSource
     why: str
@@ -141,7 +141,7 @@ class MigSettings(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, mig: str, profiles: str, *, gate: bool | None = None) -> "MigSettings":
-        """Return what `--mig`, `--mig-profiles` and the gate, if it is given, say."""
+        """Return the meaning of `--mig`, `--mig-profiles` and the feature gate, if it is set."""
         source, why = MigSource(mig), f"--mig is {mig}"
         if source is MigSource.AUTO and gate is not None:
             source = MigSource.ON_DEMAND if gate else MigSource.EXISTING
@@ -150,20 +150,20 @@ class MigSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def heeds_node(self) -> bool:
-        """Whether the Node's labels decide, and the version of Kubernetes where they do not."""
+        """Whether the Node's labels decide, or without such a label the version of Kubernetes."""
         return self.source is MigSource.AUTO
 
     @property
     def switches_modes(self) -> bool:
-        """Whether MIG modes may be switched for claims, on any node."""
+        """Whether this driver may switch MIG modes for claims, on any node."""
         return self.source is MigSource.ON_DEMAND
 
     def makes(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether MIG devices of ended claims are taken back: where nobody else makes any."""
+        """Tell whether MIG devices of ended claims are deleted, as nobody else makes any here."""
         return MIG_MANAGER_LABEL not in labels if self.heeds_node else self.switches_modes
 
     def offer_of_any_node(self, kubernetes: KubernetesVersion = CHEAP_COUNTERS) -> MigOffer:
-        """Return what is offered on a node of which no labels are known."""
+        """Return what is offered on a node whose labels are unknown."""
         offer = self.offer({}, kubernetes)
         if offer.source is not MigSource.AUTO:
             return offer
@@ -191,7 +191,7 @@ class MigSettings(Struct, frozen=True, kw_only=True):
 
 
 def release_of(text: str) -> KubernetesVersion:
-    """Return what a setting such as `1.36` says."""
+    """Parse a version such as `1.36`."""
     major, _, minor = text.partition(".")
     return int(major), int(minor)
 

@@ -1,10 +1,10 @@
-"""What is published of GPUs for virtual machines, beside all else of them.
+"""Adds the devices that offer GPUs to virtual machines. Pure.
 
-In: the GPUs of the PCI bus that can be passed through, and what is offered of each otherwise. Out:
-one more device of each, which consumes all counters of its GPU, so that the scheduler gives out
-that or anything else of the GPU, and never both (KEP-4815). A GPU without counters gets one,
-`memory`, which everything of it consumes. Of a GPU that the GPU driver does not have nothing else
-is offered, and it consumes nothing. Pure.
+In: the GPUs on the PCI bus that can be passed through, and what else is offered of each. Out: one
+more device for each GPU. It consumes all counters of its GPU, so the scheduler allocates either
+this device or others of the GPU, never both (KEP-4815). If a GPU has no counters, it gets `memory`,
+which all its devices consume. If the GPU driver does not have a GPU, only this device is offered,
+and it consumes nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,16 +24,16 @@ _NO_COUNTERS = (
 
 
 def vfio(card: PassthroughGpu) -> Device:
-    """Return a GPU of the PCI bus as the device that a virtual machine has."""
+    """Return the device by which a virtual machine gets a GPU of the PCI bus."""
     return Device(base=Vfio(gpu=card.gpu.uuid, address=card.gpu.pci_address, number=card.number))
 
 
 def offer_passthrough(
     offers: Iterable[GpuOffer], inventory: Inventory, *, with_counters: bool
 ) -> tuple[Published, ...]:
-    """Offer GPUs for virtual machines beside what else is offered of them.
+    """Offer GPUs to virtual machines, in addition to what else is offered of them.
 
-    Returns those that the GPU driver does not have.
+    Returns the devices of GPUs that the GPU driver does not have.
     """
     by_uuid: Mapping[GpuUuid, GpuOffer] = {offer.gpu.uuid: offer for offer in offers}
     there = {gpu.uuid for gpu in inventory.gpus}

@@ -1,7 +1,7 @@
-"""What a node offers of shares: which devices are divided, and in what order shares are given out.
+"""Which devices of a node are divided into shares, and the order in which shares are allocated.
 
-In: the divisions that hold (claims/state/divisions.py), what could not be divided as the share
-config asks, and the setting `--share-placement`. Out: a `ShareOffer`. Pure.
+In: the divisions in force (claims/state/divisions.py), the devices that cannot be divided as the
+share config asks, and the setting `--share-placement`. Out: a `ShareOffer`. Pure.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,19 +18,19 @@ from dra_driver.slices.offer.mig import KubernetesVersion, has_cheap_counters, n
 
 
 class WholeBesideShares(StrEnum):
-    """Whether a device that is divided into shares is offered as a whole, too."""
+    """Whether a device that is divided into shares is also offered as a whole."""
 
     ALWAYS = "always"
-    """It is, and counters keep the two apart."""
+    """It is also offered as a whole, and counters keep the two apart."""
 
     NEVER = "never"
-    """Its shares are offered alone, without counters, as the device plugin does."""
+    """Only its shares are offered, without counters, as the device plugin does."""
 
     AUTO = "auto"
-    """It is where counters cost the scheduler little: from Kubernetes 1.37 on."""
+    """ALWAYS if counters cost the scheduler little, from Kubernetes 1.37 on; otherwise NEVER."""
 
     def why_alone(self, version: Callable[[], KubernetesVersion | None]) -> str | None:
-        """Return why shares are offered alone; None if they are not."""
+        """Return why only shares are offered; None if the whole device is offered, too."""
         match self:
             case WholeBesideShares.ALWAYS:
                 return None
@@ -48,29 +48,29 @@ class WholeBesideShares(StrEnum):
 
 
 class SharePlacement(StrEnum):
-    """On which device the next share is given out."""
+    """On which device the next share is allocated."""
 
     SPREAD = "spread"
-    """On another one than the share before, as the device plugin does."""
+    """On a different device than the share before, as the device plugin does."""
 
     PACK = "pack"
-    """On the same one, until it is full, so that others stay free."""
+    """On the same device until it is full, so that others stay free."""
 
     AUTO = "auto"
-    """Packed where a request may have several shares and MPS serves them, else spread."""
+    """PACK if a request may have several shares and MPS serves them, otherwise SPREAD."""
 
 
 class ShareOffer(Struct, frozen=True, kw_only=True):
-    """What is offered of shares.
+    """What a node offers as shares.
 
     Attributes:
         divisions: the devices that are divided, and how.
-        consumable: what several claims can have of a device that is not divided.
-        placement: on which device the next share is given out.
-        refused: why a device is not divided as the share config asks; it is not offered at all, for
-            who asks for a share is not to get all of it.
-        serving: the extended resource that a device serves, if not the one of its kind.
-        alone: why a divided device is offered as its shares and not as a whole; None if it is.
+        consumable: how several claims can consume a device that is not divided.
+        placement: on which device the next share is allocated.
+        refused: why a device cannot be divided as the share config asks. It is not offered at all,
+            because a claim for a share must not get the whole device.
+        serving: the extended resource that a device serves, if it is not the one of its kind.
+        alone: why a divided device is not also offered as a whole; None if it is.
     """
 
     divisions: Mapping[Base, Division] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class ShareOffer(Struct, frozen=True, kw_only=True):
     alone: str | None = None
 
     def is_packed(self, division: Division) -> bool:
-        """Tell whether the shares of one device are given out before those of the next."""
+        """Tell whether all shares of one device are allocated before those of the next."""
         match self.placement:
             case SharePlacement.AUTO:
                 return division.combines and division.strategy is ShareStrategy.MPS
@@ -89,11 +89,11 @@ class ShareOffer(Struct, frozen=True, kw_only=True):
                 return self.placement is SharePlacement.PACK
 
     def refusing_all(self, inventory: Inventory, reason: str) -> "ShareOffer":
-        """Return it with no GPU of an inventory offered."""
+        """Return the same offer without any GPU of an inventory."""
         return replace(self, refused={Whole(gpu=gpu.uuid): reason for gpu in inventory.gpus})
 
     def refusing(self, reasons: Mapping[GpuUuid, str]) -> "ShareOffer":
-        """Return it with some GPUs not offered, each for its reason."""
+        """Return the same offer without some GPUs, each left out for a reason."""
         refused = {Whole(gpu=gpu): reason for gpu, reason in reasons.items()}
         return replace(self, refused={**self.refused, **refused}) if refused else self
 

@@ -1,1 +1,1 @@
-"""Desired slices to the API server, and kept there."""
+"""Writes the desired slices to the API server, and keeps them there."""

@@ -1,14 +1,14 @@
-"""One publication: the API server's slices of this node brought in line with an inventory.
+"""Brings the slices of this node on the API server in line with an inventory.
 
-In: an inventory. Out: deletes, updates and creates on the API server, as slices/publish/writes.py
-says, and what was left out as log lines. Rules: the API server silently drops fields of disabled
-features, so each reply is compared with what was asked; a device that is not safe without a dropped
-field (without its counters a GPU and its partitions could both be allocated) is withdrawn until the
-driver is restarted; a write that the server would not take as asked is not repeated. Counters are
-asked for before the first of them is published, by a create with `dryRun=All`: a reply would come
-too late for a pod that is scheduled in between; without them whole GPUs stay. Without consumable
-capacity devices stay, each for one claim. Slices of others are never touched; where one has a name
-that is ours, ours gets another name.
+In: an inventory. Out: the deletes, updates and creates of slices/publish/writes.py on the API
+server, and log lines about what was left out. Rules: the API server silently drops fields of
+disabled features, so each reply is compared with the request. Without its counters, a GPU and its
+partitions could both be allocated. A device that is not safe without a dropped field is withdrawn
+until the driver is restarted. A write that the server did not store as requested is not repeated.
+Whether it stores counters is tested before any are published, by a create with `dryRun=All`,
+because a pod could be scheduled before a reply is compared. Without counters only whole GPUs stay;
+without consumable capacity each device stays for one claim. Other drivers' slices are never
+touched: if one has a name of ours, our slice gets another.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,41 +45,41 @@ from dra_driver.slices.wire import WireDevice
 log = structlog.get_logger()
 
 CONSUMES_COUNTERS = "consumesCounters"
-"""The field of a device that a server without counters drops."""
+"""The field of a device that an API server without counters drops."""
 
 _REQUEST_SECONDS = 10.0
 
 _LeftOut = Withheld | Note | Omitted
 
 _MOST_ROUNDS = 5
-"""Rounds of writing, finding dropped fields, withdrawing: each finds one more, so few suffice."""
+"""Rounds of writing, comparing and withdrawing; each finds one more dropped field."""
 
 _MOST_PATHS = 8
-"""Differences that one log line names."""
+"""How many differences one log line names."""
 
 
 class DryRun(Protocol):
-    """What a trial needs of the API server's client; doctor has one of its own."""
+    """The part of an API client that `stores` needs; doctor has its own client."""
 
     def create(
         self, resource: Resource, body: Mapping[str, object], *, dry_run: bool, timeout: float
     ) -> dict[str, object]:
-        """Go through the creation of an object; return what would be stored."""
+        """Create an object, with `dry_run` only for show; return what the server would store."""
         ...
 
 
 class Project(Protocol):
-    """Turns an inventory into devices; without counters only what is safe without them."""
+    """Turns an inventory into devices; without counters, only into those that need none."""
 
     def __call__(
         self, inventory: Inventory, *, with_counters: bool, with_consumables: bool
     ) -> Projection:
-        """Return what to publish; without consumables each device is for one claim at a time."""
+        """Return what to publish; without consumables, a device is for one claim at a time."""
         ...
 
 
 class Publication:
-    """Publishes one inventory after the other, and remembers what the API server does not take."""
+    """Publishes one inventory after another, and remembers what the API server does not store."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Publication:
         project: Project,
         check_may_publish: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take where to publish; `check_may_publish` raises UnavailableError if others publish."""
+        """Take the target; `check_may_publish` raises UnavailableError while others publish."""
         self._check_may_publish = check_may_publish
         self._project = project
         self.api = api
@@ -112,9 +112,9 @@ class Publication:
         return {"fieldSelector": f"spec.driver={self._driver},spec.nodeName={self._node_name}"}
 
     def publish(self, inventory: Inventory) -> int:
-        """Bring the API server in line; return how many writes it took, 0 when nothing changed.
+        """Bring the API server in line; return the number of writes, 0 if nothing changed.
 
-        Raises DriverError if the API server refused or is away. What was written stays; try again.
+        Raises DriverError if the API server refuses or is away. Completed writes stay; call again.
         """
         writes = 0
         for _ in range(_MOST_ROUNDS):
@@ -154,14 +154,14 @@ class Publication:
         return self._find(inventory, with_counters=False)
 
     def _as_stored(self, slices: Projection) -> Projection:
-        """Return what to publish; if the API server stores no taints, without what is not well.
+        """Return what to publish; without unhealthy GPUs if the API server stores no taints.
 
-        It is asked once for each effect: not all versions know all of them.
+        That is tested once for each effect, because not all versions know all effects.
         """
         unknown = (each for each in slices.devices if _effects(each) - self._effects_known)
         device = next(unknown, None)
         if device is not None and TAINTS not in self._unsupported:
-            # Without its counters, as Kubernetes 1.34 wants them in the same slice.
+            # Without counters, because Kubernetes 1.34 expects their set in the same slice.
             alone = {key: value for key, value in device.items() if key != CONSUMES_COUNTERS}
             if not self._stores(alone, TAINTS, "api server refuses a device's taints"):
                 self._lacks(
@@ -179,7 +179,7 @@ class Publication:
         return self._project(inventory, with_counters=with_counters, with_consumables=can_be_shared)
 
     def _has_counters(self, slices: Projection) -> bool:
-        """Ask once whether the API server stores counters; what it drops later is noticed too."""
+        """Test once whether the API server stores counters; later drops are noticed as well."""
         if not self._are_counters_known:
             device = next((each for each in slices.devices if each.get(CONSUMES_COUNTERS)), None)
             refusal = "api server refuses devices that consume counters"
@@ -195,16 +195,16 @@ class Publication:
         return CONSUMES_COUNTERS not in self._unsupported
 
     def _lacks(self, field: str, event: str, *, reason: str, gate: str) -> None:
-        """Note that the API server does not store a field, and what it takes that it does."""
+        """Note that the API server does not store a field, and log how to change that."""
         self._unsupported |= {field}
         self.observer.fields_dropped(1)
         advice = f"enable {gate} on the API server and the scheduler, then restart this driver"
         log.warning(event, reason=reason, advice=advice)
 
     def _stores(self, device: WireDevice, field: str, refusal: str) -> bool:
-        """Ask whether the API server keeps a field; `refusal` is logged if it takes no such device.
+        """Test whether the API server keeps a field; log `refusal` if it refuses the device.
 
-        Kubernetes 1.34 refuses a device that consumes counters which are in another slice.
+        Kubernetes 1.34 refuses a device that consumes counters of another slice.
         """
         try:
             return stores(
@@ -226,7 +226,7 @@ class Publication:
         if owner is not None:
             writes = writes_for(pool, existing, owner=owner, settled=self._settled)
         if owner is None or writes:
-            # A node that was deleted and made again has another uid, and our slices went with it.
+            # A node that was deleted and created again has another UID, and no slices of ours.
             owner = self._owner = self._read_owner()
             writes = writes_for(pool, existing, owner=owner, settled=self._settled)
         for write in writes:
@@ -234,7 +234,7 @@ class Publication:
         return len(writes)
 
     def _existing(self) -> tuple[Object, ...]:
-        """Return our slices as the API server has them now: a cache could be behind our writes."""
+        """Return our slices from the API server, because a cache could be older than our writes."""
         return tuple(filter(self._is_ours, self._listed(self.selectors)))
 
     def _listed(self, query: Mapping[str, str]) -> tuple[Object, ...]:
@@ -270,13 +270,13 @@ class Publication:
                 self._compare(write, answer)
 
     def _create(self, write: Create, pool: DesiredPool) -> tuple[Create, dict[str, object]]:
-        """Create a slice, under another name if somebody else's slice has its name."""
+        """Create a slice, with another name if somebody else's slice has its name."""
         try:
             return write, self.api.create(RESOURCE_SLICES, write.body, timeout=_REQUEST_SECONDS)
         except StaleError:
             named = self._listed({"fieldSelector": f"metadata.name={write.name}"})
             if not named or any(map(self._is_ours, named)):
-                raise  # it is gone, or another driver of this node made it just now: look again
+                raise  # it is gone, or another driver of this node has just created it
         other = write.renamed(pool.slice_name(write.index, tag=new_tag()))
         log.warning(
             "slice name taken by others",
@@ -299,7 +299,7 @@ class Publication:
             log.debug("slice was gone already", slice=write.name)
 
     def _compare(self, write: Update | Create, answer: Object) -> None:
-        """Note what the server did not store as asked, so that it is not asked again and again."""
+        """Note what the server did not store as requested, so that it is not requested again."""
         asked, answered = write.body["spec"], answer.get("spec")
         if not (isinstance(asked, dict) and isinstance(answered, dict)):
             raise UnavailableError(f"the API server's response for slice {write.name} has no spec")
@@ -337,7 +337,7 @@ class Publication:
         )
 
     def _tell_left_out(self, slices: Projection) -> None:
-        """Say what is not published once, not at every publication or for every other GPU."""
+        """Log once what is not published, not at each publication or when another GPU changes."""
         left_out: tuple[_LeftOut, ...] = (*slices.withheld, *slices.notes, *slices.omitted)
         told, self._left_out = self._left_out, frozenset(left_out)
         for entry in left_out:
@@ -372,7 +372,7 @@ def _effects(device: WireDevice) -> frozenset[str]:
 
 
 def features(device: WireDevice) -> frozenset[str]:
-    """Return the fields of a device, and of its capacities, that a feature gate may drop."""
+    """Return the fields of a device and of its capacities that depend on feature gates."""
     capacities = mapping(device, "capacity").values()
     inner = (set(entry) for entry in capacities if isinstance(entry, Mapping))
     return frozenset(device).union(*inner) - _ALWAYS_THERE
@@ -382,7 +382,7 @@ _ALWAYS_THERE = frozenset({"name", "attributes", "capacity", "value"})
 
 
 def _feature(difference: Difference) -> str | None:
-    """Return the field of devices that is not supported, by what was dropped where."""
+    """Return the unsupported field of devices that a difference shows; None if it shows none."""
     if difference.kind is not Kind.DROPPED:
         return None
     match difference.path:
@@ -398,12 +398,12 @@ def _feature(difference: Difference) -> str | None:
 def stores(
     api: DryRun, device: Object, field: str, *, driver: str, node_name: str, timeout: float
 ) -> bool:
-    """Tell whether the API server keeps a field of a device that has it; nothing is stored.
+    """Tell by a dry run whether the API server keeps a field of a device that has it.
 
-    Raises InvalidError if the server takes no such device, another DriverError if it is away or
-    does not let us create slices.
+    Raises InvalidError if the server refuses the device, another DriverError if it cannot be
+    reached or does not let us create slices.
     """
-    # A name that nobody knows: the slices themselves may be there already, and so may others'.
+    # With a random name, because our slices, or others', may already have the usual names.
     name = build_slices((), driver=driver, node_name=node_name).slice_name(0, tag=new_tag())
     pool = {"name": node_name, "generation": 0, "resourceSliceCount": 1}
     asked: dict[str, object] = {

@@ -1,10 +1,10 @@
-"""Keeps this node's ResourceSlices as the inventory says, for as long as the driver runs.
+"""Keeps this node's ResourceSlices in line with the inventory as long as the driver runs.
 
 In: the latest inventory, and a watch on the slices of this driver and node. Out: publications
-(slices/publish/publication.py), each on one thread, one at a time. Rules: the kubelet deletes all
-slices of its node when it starts, so wiped slices have to be back within seconds; a person who
-edits them is overruled, but more and more slowly if they insist; failures are retried for ever;
-slices stay when the driver stops (the kubelet removes them if it stays away).
+(slices/publish/publication.py), one at a time, on one thread. Rules: the kubelet deletes all slices
+of its node when it starts, so deleted slices have to be created again within seconds. Edits by
+others are reverted, but more and more slowly if they go on. Failures are retried for ever. Slices
+stay when the driver stops; the kubelet deletes them if the driver stays away.
 """
 
 import math
@@ -26,31 +26,31 @@ log = structlog.get_logger()
 
 
 class PublisherTiming(Struct, frozen=True, kw_only=True):
-    """Seconds that shape when slices are published. The defaults are right outside of tests."""
+    """When slices are published, in seconds. Only tests need other values than the defaults."""
 
     settle: float = 0.4
-    """From a change by others to our look at it, so that a wipe of many slices is one look."""
+    """How long to wait after a change by others, so that the deletion of many is handled once."""
 
     settle_most: float = 30.0
-    """The same while someone keeps changing our slices: two drivers must not fight at speed."""
+    """The longest such wait, if others keep changing our slices: two drivers may be fighting."""
 
     peace: float = 60.0
-    """After this long without a repair the next one is quick again."""
+    """After this long without a repair, the wait is short again."""
 
     retry: float = 0.5
     retry_most: float = 15.0
 
     invalid: float = 300.0
-    """Pause after the API server called a slice invalid: the same would be refused again."""
+    """Pause after the API server called a slice invalid, as it would refuse the same again."""
 
     resync: float = 600.0
-    """Look this often even if nothing rang: it costs one list of a few objects."""
+    """How often to check without an event; a check costs one list of a few objects."""
 
 
 class SlicePublisher(Worker):
-    """Publishes on a thread of its own; `update` and `start` may come in any order.
+    """Publishes on its own thread; `update` and `start` may be called in any order.
 
-    Errors of our own tree are expected and retried.
+    Errors of the DriverError tree are expected and retried.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SlicePublisher(Worker):
         random: Callable[[], float],
         timing: PublisherTiming | None = None,
     ) -> None:
-        """Take what to do; `start` begins. `clock` is monotonic, `random` for jitter."""
+        """Take parts; `start` begins. `clock` is monotonic, in seconds; `random` is for jitter."""
         super().__init__("slices")
         self._publication = publication
         self._clock = clock
@@ -88,7 +88,7 @@ class SlicePublisher(Worker):
         self._once = LogOnce()
 
     def start(self) -> None:
-        """Begin to publish and to watch. A publisher is started once."""
+        """Begin to publish and to watch. Call it only once."""
         super().start()
         self._watch.start()
 
@@ -99,14 +99,14 @@ class SlicePublisher(Worker):
             self._order()
 
     def publish_anew(self) -> None:
-        """Publish the latest inventory again, as what is offered of it has changed."""
+        """Publish the latest inventory again, because what the node offers has changed."""
         with self._lock:
             if self._inventory is not None:
                 self._order()
 
     def _order(self) -> None:
         """Publish now; the caller holds the lock."""
-        # What was refused before may have been the old inventory's fault.
+        # The pause after a refusal is over, because the new inventory may be accepted.
         self._not_before = -math.inf
         self._due = self._clock()
         self._is_ordered = True
@@ -121,8 +121,8 @@ class SlicePublisher(Worker):
         return super().stop(max(0.0, end - self._clock())) and watch_ended
 
     def _on_change(self, news: Listed | Changed) -> None:
-        """Look soon, because someone changed a slice; it may have been ourselves."""
-        del news  # what is true is asked of the API server then
+        """Check soon, because a slice has changed, possibly by our own write."""
+        del news  # the check reads the current slices from the API server
         with self._lock:
             if self._inventory is not None:
                 soon = self._clock() + self._settle()
@@ -130,7 +130,7 @@ class SlicePublisher(Worker):
         self.ring()
 
     def _settle(self) -> float:
-        """Return the seconds from a change to our look, longer after each repair of late."""
+        """Return how many seconds to wait after a change; recent repairs make it longer."""
         delay = self._timing.settle * 2.0 ** max(0, min(self._repairs, 16) - 3)
         return min(delay, self._timing.settle_most) * (1 - self._random() / 2)
 
@@ -167,7 +167,7 @@ class SlicePublisher(Worker):
             self._repaired_at = now
 
     def _fail(self, error: DriverError) -> None:
-        """Say each cause once, and try again later: at once only with another inventory."""
+        """Log each cause once, and schedule a retry; a new inventory is published at once."""
         self._publication.observer.publish_failed()
         delay = self._backoff.delay()
         if isinstance(error, InvalidError):

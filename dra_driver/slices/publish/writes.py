@@ -1,10 +1,10 @@
-"""The writes that turn the slices the API server has into those there should be.
+"""Computes the writes that turn the existing slices on the API server into the desired ones. Pure.
 
-Deletes, updates and creates, in that order. Rules (KEP-4381): a pool is complete, and only then
-used by the scheduler, when as many slices of its newest generation exist as each of them says;
-writing one slice is atomic, writing several is not. The API server silently drops fields of
-disabled features, and writes quantities in its own canonical form, so they are compared by value.
-Pure: nothing here talks to a server.
+These are deletes, updates and creates, in that order. Rules (KEP-4381): the scheduler uses a pool
+only if it is complete, which means that as many slices of its newest generation exist as each of
+them states. Writing one slice is atomic, writing several is not. The API server silently drops
+fields of disabled features. It writes quantities in its own canonical form, so they are compared
+by value.
 """
 
 import re
@@ -23,13 +23,13 @@ _INDEX_PREFIX = re.compile(r"([0-9a-f]{5,15})-")
 
 
 class Owner(Struct, frozen=True, kw_only=True):
-    """The Node that the slices belong to, so that they are collected with it."""
+    """The Node that owns the slices, so that they are garbage-collected with it."""
 
     name: str
     uid: str
 
     def reference(self) -> dict[str, object]:
-        """Return the ownerReference: `controller`, and no blockOwnerDeletion."""
+        """Return the ownerReference, with `controller` and without blockOwnerDeletion."""
         return {
             "apiVersion": "v1",
             "kind": "Node",
@@ -40,7 +40,7 @@ class Owner(Struct, frozen=True, kw_only=True):
 
 
 class Delete(Struct, frozen=True, kw_only=True):
-    """Delete a slice, if it is still the one that was seen."""
+    """Deletes a slice if it has not changed since it was read."""
 
     name: str
     uid: str
@@ -48,21 +48,21 @@ class Delete(Struct, frozen=True, kw_only=True):
 
 
 class Update(Struct, frozen=True, kw_only=True):
-    """Replace a slice, if it is still the one that was seen."""
+    """Replaces a slice if it has not changed since it was read."""
 
     name: str
     body: dict[str, object]
 
 
 class Create(Struct, frozen=True, kw_only=True):
-    """Create the slice of an index in the pool."""
+    """Creates the slice with an index in the pool."""
 
     index: int
     name: str
     body: dict[str, object]
 
     def renamed(self, name: str) -> "Create":
-        """Return the same under another name."""
+        """Return the same write with another name for the slice."""
         metadata = {**mapping(self.body, "metadata"), "name": name}
         return replace(self, name=name, body={**self.body, "metadata": metadata})
 
@@ -71,7 +71,7 @@ Write = Delete | Update | Create
 
 
 class Settled(Struct, frozen=True, kw_only=True):
-    """A write whose reply was not what was asked: asking again would only give the same reply."""
+    """A write that the server did not store as requested; repeating it would change nothing."""
 
     asked: Object
     answered: Object
@@ -86,10 +86,10 @@ def writes_for(
 ) -> tuple[Write, ...]:
     """Return the writes that turn the existing slices into the desired ones, in order.
 
-    The generation stays when at most one slice changes and none is new, because one write is
-    atomic; else it rises and every slice is written, so that no one ever sees a mixture as
-    complete. `existing` is every slice of this driver on this node, of any pool, made by whomever;
-    `settled` are the writes that the server would not take as asked, by slice name.
+    The generation stays the same if at most one slice changes and none is new, because one write is
+    atomic. Otherwise it rises and every slice is written, so a mixture never counts as complete.
+    `existing` are all slices of this driver on this node, in any pool and made by anybody.
+    `settled` are the writes that the server did not store as requested, by slice name.
     """
     known = settled or {}
     kept, obsolete = _match(desired, existing)
@@ -114,7 +114,7 @@ def writes_for(
 
 
 def _serves(asked: Object, entry: Object, settled: Mapping[str, Settled]) -> bool:
-    """Tell whether a slice is as asked, or as near to it as the server would let it be."""
+    """Tell whether a slice is as requested, or as close to that as the server stores it."""
     actual = mapping(entry, "spec")
     agreed = settled.get(_name(entry))
     if agreed is not None and not any(differences(agreed.asked, asked)):
@@ -125,10 +125,10 @@ def _serves(asked: Object, entry: Object, settled: Mapping[str, Settled]) -> boo
 def _match(
     desired: DesiredPool, existing: Sequence[Object]
 ) -> tuple[dict[int, Object], list[Object]]:
-    """Return which slice stands for which index, and those that stand for none.
+    """Return the existing slice for each index, and the slices that are left over.
 
-    A slice is known by the index at the start of its name, so those of NVIDIA's driver are taken
-    over. Of two for one index the one of the newer generation stays, then the one with our name.
+    The start of a slice's name is its index, so slices of NVIDIA's driver are taken over. Of two
+    slices with the same index, the newer generation stays, or in a tie the one with our name.
     """
     kept: dict[int, Object] = {}
     obsolete: list[Object] = []
@@ -149,7 +149,7 @@ def _match(
 
 
 def _update(entry: Object, spec: dict[str, object], owner: Owner) -> Update:
-    """Replace the spec; labels, annotations and references of others stay."""
+    """Return the write that replaces the spec; others' labels, annotations and references stay."""
     meta = {**mapping(entry, "metadata")}
     meta.pop("managedFields", None)
     others = [
@@ -179,7 +179,7 @@ def _delete(entry: Object) -> Delete:
 
 
 def slice_body(metadata: dict[str, object], spec: dict[str, object]) -> dict[str, object]:
-    """Return a ResourceSlice."""
+    """Return a ResourceSlice with this metadata and spec."""
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
@@ -217,7 +217,7 @@ Path = tuple[str | int, ...]
 
 
 class Kind(StrEnum):
-    """How a field differs from what was asked."""
+    """How a field differs from what was requested."""
 
     DROPPED = "dropped"
     CHANGED = "changed"
@@ -225,7 +225,7 @@ class Kind(StrEnum):
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """One field that is not as asked; `path` begins below `spec`."""
+    """One field that is not as requested; `path` begins below `spec`."""
 
     kind: Kind
     path: Path
@@ -236,11 +236,11 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 
 _QUANTITIES = frozenset({"capacity", "counters"})
-"""Below these keys every string that both sides can read as a quantity is one."""
+"""Below these keys, two strings are compared as quantities if both can be parsed as such."""
 
 
 def differences(asked: object, actual: object, path: Path = ()) -> Iterator[Difference]:
-    """Yield each field of `actual` that is not as in `asked`, depth first and in a fixed order.
+    """Yield each field of `actual` that differs from `asked`, depth first and in a fixed order.
 
     An empty list or map equals an absent one, as in Go's omitempty.
     """
