@@ -86,9 +86,9 @@ def find_hook_program(roots: Roots, configured: str | None) -> HookProgram | Non
     """Find the program on the node; None means hookless.
 
     The host's files are visible only if the driver root is the host's own `/`. Otherwise a
-    configured path is used unchecked, unless this process sees it too. Without one, nothing is
-    searched, because a program in a driver container may need libraries that the host lacks. Raises
-    DeviceError if there is no file at the configured path, or the node cannot be read.
+    configured path is taken as it is, and without one nothing is searched, because a program in a
+    driver container may need libraries that the host lacks. Raises DeviceError if the host's files
+    are visible but there is none at the configured path, or they cannot be read.
     """
     if not _sees_host(roots):
         if not configured:

@@ -58,7 +58,7 @@ _NUMBERED = re.compile(r"(?:nvidia|(?P<drm>dri/(?:card|renderD)))(?P<minor>[0-9]
 
 
 def node_edits(roots: Roots, name: str) -> Edits | None:
-    """Return the edits for the node `name`, such as `nvidia0` or `dri/card1`; None without it.
+    """Return the edits for the node `name`, such as `nvidia0` or `dri/card1`; None if missing.
 
     Raises DeviceError if there is something with that name that no container can be given.
     """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 MOUNTINFO = Path("/proc/self/mountinfo")
 USUAL = Path("/sys/fs/cgroup")
-"""Where NVIDIA's documentation of MPS requires cgroup v2 to be for NVML's memory limits."""
+"""Where cgroup v2 must be for NVML's memory limits, according to NVIDIA's MPS documentation."""
 
 _CONTROLLERS = "cgroup.controllers"
 # Every group except the root has this file; so does the group that a container sees as the root.

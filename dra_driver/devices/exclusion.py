@@ -105,7 +105,7 @@ def without_excluded(
 
 
 def admitting(inventory: Inventory, gpus: AbstractSet[GpuUuid]) -> Inventory:
-    """Return an inventory for a claim that already has these GPUs, in which none is excluded."""
+    """Return an inventory in which GPUs that a claim already has are not excluded for it."""
     left = tuple(gpu for gpu in inventory.excluded if gpu.uuid not in gpus)
     return inventory if left == inventory.excluded else replace(inventory, excluded=left)
 

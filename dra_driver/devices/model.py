@@ -201,7 +201,7 @@ class Vitals(Struct, frozen=True, kw_only=True):
         recovery_action: what the driver wants done, NVML_GPU_RECOVERY_ACTION_*; 0 is nothing.
         rows_pending: bad memory will be replaced by spare memory at the next reset.
         rows_failed: such a replacement has failed, which is permanent.
-        uncorrected: memory errors that could not be corrected since the driver was loaded.
+        uncorrected: number of uncorrectable memory errors since the driver was loaded.
         slowdown: why clocks are lower than they could be, nvmlClocksEventReason*.
         fabric_state: how far the GPU has come in joining its NVLink fabric; 0 if it has none.
         fabric_status: the result of joining it, an nvmlReturn_t.

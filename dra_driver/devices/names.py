@@ -1,11 +1,11 @@
-"""Device names, which are those of NVIDIA's DRA driver, so that uses of them need no change.
+"""Device names, which are the same as those of NVIDIA's DRA driver, so that they work unchanged.
 
 A whole GPU is `gpu-<minor>`: the minor number of its device node, not NVML's index. A MIG device is
 `gpu-<minor>-mig-<profile>-<profile id>-<start>`, whether it exists or could be made. A share of
 either, which NVIDIA's DRA driver does not have, is `<name>-share-<index>-of-<count>`. The count is
 included so that a name never comes to mean a larger share. A GPU for a virtual machine is
-`gpu-vfio-<i>`: it has no minor number, so this is its position on the PCI bus, by address, among
-the GPUs. A device name is a DNS label (resource.k8s.io/v1 Device.name, at most 63 bytes).
+`gpu-vfio-<i>`: it has no minor number, so this is its position among the GPUs on the PCI bus, by
+address. A device name is a DNS label (resource.k8s.io/v1 Device.name, at most 63 bytes).
 """
 
 import re

@@ -112,8 +112,8 @@ class DriverSession:
         """Take where to look; nothing is opened yet.
 
         Paths are as this process sees them. `made_here` says where this driver has made MIG devices
-        for claims, or is about to: from before the first call that makes one until after the last
-        that destroys it. `turned_on` likewise says which GPUs' MIG mode it has turned on.
+        for claims, from before the first call that makes a device until after the last call that
+        destroys it. `turned_on` likewise says which GPUs' MIG mode it has turned on.
         `leave_out` takes the excluded GPUs out of an inventory. `lets_go` tells whether a GPU waits
         for everybody to close it, including this process. `with_passthrough` adds the GPUs that
         virtual machines can have.

@@ -49,7 +49,7 @@ class InventoryWatcher(Worker):
         self._current = _NOTHING_YET
         self._looked = threading.Event()
         self._over = threading.Condition()
-        self._begun, self._ended = 0, 0  # looks
+        self._begun, self._ended = 0, 0  # numbers of looks
 
     def current(self) -> Inventory:
         """Return the latest inventory. Never blocks."""
@@ -67,7 +67,7 @@ class InventoryWatcher(Worker):
             return self._over.wait_for(lambda: self._ended >= next_one, timeout)
 
     def look_soon(self) -> None:
-        """Look once more, without waiting for the time. Never blocks."""
+        """Look once more soon, without waiting for the next regular look. Never blocks."""
         self.ring()
 
     def _run(self) -> None:

@@ -1,7 +1,7 @@
 """Paths under a driver root, followed as a process that is chrooted there would follow them.
 
 The driver root may be the host's `/` seen at /driver-root, or a driver container's tree. Its
-symbolic links are often absolute (Debian's /etc/alternatives, for one), so plain resolution would
+symbolic links are often absolute (such as Debian's /etc/alternatives), so plain resolution would
 leave the root and find this process's own files. In and out: paths as written inside the root.
 """
 

@@ -7,8 +7,8 @@ found it for a while. A condition known only from an event passes when the card 
 has to be done about it, or when the GPU was out of reach and answers again, because it was reset
 then. A condition that comes back soon has to stay away longer.
 
-`settle` is for how many seconds a GPU has to look well before a condition has passed, and for how
-many a condition that has to last must have lasted. That takes two looks: one decides nothing.
+`settle` is the number of seconds for which a GPU has to look well before a condition has passed,
+and for which a condition must have lasted if it has to. It takes two looks: one decides nothing.
 """
 
 from collections.abc import Collection, Iterable
@@ -20,7 +20,7 @@ from dra_driver.devices.health.findings import UNREACHED, Cause, Examination, Fi
 from dra_driver.devices.model import InstanceId
 
 SETTLE_MOST = 3600
-"""The most seconds to which `settle` grows: it doubles if a condition comes back within these."""
+"""The largest `settle` in seconds: it doubles if a condition comes back within this time."""
 
 
 class GpuCondition(Struct, frozen=True, kw_only=True):

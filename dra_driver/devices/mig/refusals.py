@@ -9,7 +9,7 @@ half a second or never, and nobody can know which. So a `Refusal`
 - ends once the GPU is in MIG mode, or once nobody has it open, if that can be seen.
 
 If NVML lets nobody make a device on a GPU in MIG mode (a guest's vGPU, missing permissions), the
-first refusal counts at once, and the next try is as late.
+first refusal counts at once; the waiting times are the same.
 
 Refusals are kept in memory: after a restart, one try brings them back.
 """

@@ -26,7 +26,7 @@ T = TypeVar("T")
 _Inbox: TypeAlias = SimpleQueue[Callable[[], object]]
 
 ANSWER_SECONDS = 10.0
-"""The limit for all questions to a GPU in one look; one not initialised yet takes seconds."""
+"""The limit for all questions to a GPU in one look; to initialise a GPU takes seconds."""
 
 HURRIED_SECONDS = 2.0
 """The same while another subject is silent: if the GPU driver hangs, each GPU costs this time."""

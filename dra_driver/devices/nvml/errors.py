@@ -23,7 +23,7 @@ ABSENT_FACT = frozenset(
     }
 )
 NOT_TOLD = ABSENT_FACT | {pynvml.NVML_ERROR_NO_PERMISSION}
-"""There is no such fact, or this process may not know it."""
+"""Codes for a fact that does not exist or that this process may not read."""
 # NVML's code: the cause in words, and what to do. NVML's own words are put between the two.
 _ADVICE = MappingProxyType(
     {

@@ -170,7 +170,7 @@ def _share(percent: int) -> float | None:
 
 
 def instance_number(number: int | None) -> int | None:
-    """Return the id of a MIG instance; None where NVML says that there is none."""
+    """Return the id of a MIG instance; None if NVML says that there is none."""
     return None if number is None or number == _NO_INSTANCE else int(number)
 
 

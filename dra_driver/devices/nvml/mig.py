@@ -43,7 +43,7 @@ _on_this_card = functools.partial(
 _GONE = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT})
 
 _MOST_TRIES = 3
-"""How often instances are listed because they have changed in the meantime."""
+"""How often instances are listed at most, because others may change them meanwhile."""
 
 
 class Gpus(Protocol):

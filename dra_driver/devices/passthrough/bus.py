@@ -102,7 +102,7 @@ class PciBus:
         return _linked(self._devices / address / "driver")
 
     def override_of(self, address: PciAddress) -> str:
-        """Return the only driver that may be bound to a function; empty if any may that fits."""
+        """Return the only driver that may be bound to a function; empty if any suitable one may."""
         text = _text(self._devices / address / "driver_override")
         return "" if text == "(null)" else text  # the kernel's text for none
 
