@@ -78,7 +78,7 @@ class SpecStore:
         return any(os.path.isfile(self._path(uid, suffix)) for suffix in (_SUFFIX, _PEER_SUFFIX))
 
     def look(self, uid: str) -> Look | None:
-        """Return a mark of a claim's spec file as it is; None without one, or beside a peer's."""
+        """Return what tells whether a claim's spec file has changed; None if a peer has one."""
         peers = look_of(self._path(uid, _PEER_SUFFIX))
         return look_of(self._path(uid)) if peers is None else None
 
