@@ -1,1 +1,1 @@
-"""Config to sharing strategy."""
+"""The strategies by which a claim's devices are shared, and the steps that carry them out."""

@@ -1,7 +1,7 @@
-"""What a sharing strategy is, and what carries out its steps.
+"""Defines what a sharing strategy is, and what carries out its steps.
 
-A strategy shares devices that already exist; claims/prepare/mig.py makes those that do not. It
-first plans, which changes nothing that is in use. Its steps (sharing/steps.py) say everything that
+A strategy shares existing devices; claims/prepare/mig.py makes those that do not exist yet. It
+plans first, which changes nothing that is in use. Its steps (sharing/steps.py) hold everything that
 is needed to do and to undo them.
 """
 
@@ -38,7 +38,7 @@ class Unit(Struct, frozen=True, kw_only=True):
 
     @property
     def uuid(self) -> DeviceUuid:
-        """Its UUID; for a share, that of its device. Raises StateError if that does not exist."""
+        """Its UUID, or a share's device's UUID. Raises StateError if the device does not exist."""
         uuid = self.device.uuid
         if uuid is None:
             raise StateError(f'device "{self.name}" does not exist yet')
@@ -46,7 +46,7 @@ class Unit(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> DeviceKey:
-        """The UUID by which steps name it. Raises StateError if it does not exist."""
+        """The UUID by which steps name it. Raises StateError if the device does not exist."""
         return self.device.key or DeviceKey(self.uuid)
 
 
@@ -89,13 +89,13 @@ class Group(Struct, frozen=True, kw_only=True):
 
 
 class ComputeModes(Protocol):
-    """Reads and sets compute modes as NVML numbers them; devices/session.py implements it.
+    """Reads and sets compute modes, by NVML's numbers; devices/session.py implements it.
 
-    A strategy uses this protocol because modules that describe steps may not import NVML.
+    Strategies use this protocol, because modules that describe steps may not import NVML.
     """
 
     def compute_mode(self, uuid: str) -> int | None:
-        """Return a GPU's mode; None when it has none. Raises DeviceError, TransientError."""
+        """Return a GPU's mode; None if it has none. Raises DeviceError, TransientError."""
         ...
 
     def set_compute_mode(self, uuid: str, mode: int) -> None:
@@ -107,11 +107,10 @@ class Planner(Protocol):
     """A sharing strategy."""
 
     def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingStep, ...]:
-        """Return what has to be done for all groups of a claim, or refuse what is not possible.
+        """Return the steps for all groups of a claim, or refuse what is not possible.
 
-        Nobody else has the GPUs meanwhile. It changes nothing. If a GPU's abilities can only be
-        found out by setting something, it is set to the value that it has, or to a default if that
-        is unknown.
+        Nobody else has the GPUs meanwhile. It changes nothing. If only setting a value shows what
+        a GPU can do, the present value is set again, or the default if the present one is unknown.
 
         Raises ConfigError if a config asks for something that these devices or this driver cannot
         do, and DeviceError or TransientError if a GPU does not report how it is set.
@@ -135,7 +134,7 @@ class Doer(Generic[S]):
         """Return what containers get for the step, by the device they use. Touches nothing."""
         return {}
 
-    def do(self, step: S, deadline: float) -> None:  # noqa: ARG002 (some take their time)
+    def do(self, step: S, deadline: float) -> None:  # noqa: ARG002 (some need the deadline)
         """Carry out the step. Raises ConflictError while claims use the device in another way."""
         self.ensure(step)
 
@@ -164,7 +163,7 @@ def strategy_name(config: "Config | None") -> str:
 
 
 def select_from(least: tuple[int, int]) -> str:
-    """Return the advice to select GPUs of a compute capability or newer, as CEL in a claim."""
+    """Return advice to select GPUs from a compute capability on, as a CEL expression."""
     version = ".".join(map(str, (*least, 0)))
     return (
         "select a GPU that can: device.attributes['gpu.nvidia.com'].cudaComputeCapability"

@@ -1,4 +1,4 @@
-"""The limits of a claim's containers, whichever of its requests they use. Pure.
+"""Computes the limits of a claim's containers, whichever of its requests they use. Pure.
 
 In: the shares of a claim that one MPS daemon serves, and the limits of each request. Out: for each
 share, the limits in the environment of containers with it.
@@ -34,7 +34,7 @@ def container_limits(
     *,
     memory_in_environment: bool,
 ) -> dict[DeviceKey, ContainerLimits]:
-    """Return what containers get, for all shares that one MPS daemon serves.
+    """Return the limits of containers with each share, for shares that one MPS daemon serves.
 
     Raises ConfigError if no environment is right for every container.
     """
@@ -74,7 +74,7 @@ def _of_request(limits: ShareLimits, *, memory_in_environment: bool) -> Containe
 
 
 def _together(each: Iterable[ContainerLimits]) -> ContainerLimits:
-    """Return the limits of several requests for the same devices, as for one larger request."""
+    """Return the limits of several requests for the same devices, as if they were one request."""
     members = list(each)
     percents = [member.active_thread_percentage for member in members]
     known = [given for given in percents if given is not None]

@@ -75,7 +75,7 @@ class MemoryGroups:
         return None
 
     def caution(self, gpu: Gpu) -> str | None:
-        """Return whether limits may be lost when a GPU is initialised again; never with dmem."""
+        """Return why limits may be lost when a GPU is initialised again; always None with dmem."""
         if gpu.is_persistent is not False or self._pods.are_counted_by_kernel():
             return None
         return (
@@ -96,7 +96,7 @@ class MemoryGroups:
             self._pods.refuse_others(gpu)
 
     def ensure(self, part: MemoryPart) -> None:
-        """Make sure that the pod's limits are in force, and set those again that are not."""
+        """Make sure that the pod's limits are in force, and set missing ones again."""
         for gpu in sorted(part.mib):
             size = self._size(part, gpu)
             if not self._pods.holds(part.pod, gpu, size):
@@ -108,10 +108,10 @@ class MemoryGroups:
         try_all(partial(self._reduce, part.pod, gpu) for gpu in sorted(part.mib))
 
     def edits(self, part: MemoryPart) -> Edits:
-        """Return what limits containers and shows programs the limit; nothing under misc."""
+        """Return the edits that limit containers and tell programs the limit; none with misc."""
         if not part.mib or not self._pods.are_counted_by_kernel():
             return Edits()
-        # Both variables, or the image's and the pod's own would count.
+        # Both variables are set, because otherwise those of the image or the pod would apply.
         limit = max(part.mib.values())
         return Edits(
             env=(f"{_LIMIT}={limit}", f"{_REQUEST}=0"),

@@ -3,8 +3,8 @@
 In: devices under configs with limits. Out: one MPS domain for all whole GPUs of the claim, which
 the supervisor is asked for (mps/requests.py), and edits that make containers its clients. A process
 is a client of one daemon, so requests with different limits share one. The daemon keeps memory
-limits for each GPU. Of active thread percentages it has the largest, and containers of the other
-requests have theirs in their environment. The supervisor sets compute modes and restores them. Each
+limits for each GPU. It has the largest active thread percentage; containers of requests with a
+lower one have that in their environment. The supervisor sets compute modes and restores them. Each
 MIG device has its own domain, because a process cannot use two MIG devices, or one together with a
 whole GPU.
 """
@@ -93,11 +93,11 @@ class Mps(DomainDoer[MpsDomain]):
         }
 
     def ensure(self, step: MpsDomain) -> None:
-        """See to it that the domain is asked for."""
+        """Make sure that the domain is requested."""
         self._requests.write_desired(step.domain)
 
     def undo(self, step: MpsDomain, deadline: float) -> None:
-        """Ask for the domain's end and wait for it."""
+        """Request the domain's end and wait for it."""
         self._end([step.domain.id], deadline)
 
     def claims(self) -> frozenset[str]:
@@ -106,7 +106,7 @@ class Mps(DomainDoer[MpsDomain]):
         return frozenset(claim for claim in claims if claim is not None)
 
     def sweep(self, claim: str, deadline: float) -> None:
-        """Ask for the end of all domains of a claim, and wait for it."""
+        """Request the end of all domains of a claim, and wait for it."""
         self._end(sorted(own for own in self._requests.list() if claim_of(own) == claim), deadline)
 
     def _end(self, domains: Sequence[DomainId], deadline: float) -> None:
@@ -116,9 +116,9 @@ class Mps(DomainDoer[MpsDomain]):
 
 
 class _Limited(Struct, frozen=True, kw_only=True):
-    """A device, and what a config asks for it.
+    """A device, and the limits that a config sets for it.
 
-    `asked_mib` is the limit of pinned memory, None for none; `percentage` that of active threads.
+    `asked_mib` limits pinned memory (None: no limit), `percentage` limits active threads.
     """
 
     unit: Unit
@@ -128,7 +128,7 @@ class _Limited(Struct, frozen=True, kw_only=True):
 
     @property
     def held_mib(self) -> int | None:
-        """The limit in force: the daemon accepts any number, but no program gets more than all."""
+        """The memory limit in force: what the config asks for, but not more than the device has."""
         if self.asked_mib is None:
             return None
         total = memory_of(self.unit.gpu, self.unit.device.base)
@@ -178,7 +178,7 @@ def _step(domain: DomainId, devices: Sequence[_Limited]) -> MpsDomain:
 
 
 def _config(group: Group) -> "MpsConfig":
-    # Who has a config has pydantic loaded.
+    # Imported here, because a process without MPS claims does not need it.
     from resource_nvidia_com.v1beta1.sharing import MpsConfig  # noqa: PLC0415
 
     sharing = group.config.sharing if group.config else None

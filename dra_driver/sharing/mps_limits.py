@@ -1,4 +1,4 @@
-"""The limits of an MPS config, computed for the GPUs that it applies to. Pure.
+"""Computes the limits that an MPS config sets for the devices to which it applies. Pure.
 
 In: an MpsConfig and the UUIDs of the devices under it. Out: what each device allows a client, in
 whole MiB, as the daemon takes it. The rules are those of NVIDIA's DRA driver: the default is for
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def pinned_memory_mib(config: "MpsConfig", uuids: Sequence[str]) -> Mapping[str, int | None]:
-    """Return the limit of each device in MiB, None where there is none, in order of the UUIDs.
+    """Return the limit of each device in MiB, in the order of the UUIDs; None is no limit.
 
-    Raises ConfigError if a key names no device, or one that another key names, too.
+    Raises ConfigError if a key names no device, or a device that another key names as well.
     """
     default = config.default_pinned_device_memory_limit
     limits: dict[str, int | None] = dict.fromkeys(
@@ -48,7 +48,7 @@ def _device(key: str, uuids: Sequence[str]) -> str:
     if key in uuids:
         return key
     known = f"the devices under this config are {', '.join(uuids)}"
-    # int() would take a sign, spaces and digits of other scripts.
+    # int() alone would also accept a sign, spaces and digits of other scripts.
     if not (key.isascii() and key.isdecimal()):
         raise ConfigError(f"invalid device: unable to parse key as an integer: {key}; {known}")
     if int(key) >= len(uuids):

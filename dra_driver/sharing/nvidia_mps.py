@@ -1,7 +1,7 @@
 """NvidiaMPS: an MPS daemon that NVIDIA's DRA driver runs for a claim, until the claim ends.
 
-In: what that driver recorded about it (claims/takeover/take_over.py). Out: the edits by which
-containers are its clients, and the reset of the compute modes that it set. The daemon runs in a
+In: what that driver recorded about it (claims/takeover/take_over.py). Out: the edits that make
+containers its clients, and the reset of the compute modes that it set. The daemon runs in a
 Deployment in that driver's namespace. This driver may not delete Deployments, and does not use the
 daemon's socket, because it is in a folder that tenants can write to. So it names the Deployment for
 a person to delete. Without clients such a daemon uses nothing of a GPU. New claims never get this
@@ -28,7 +28,7 @@ _OPTIONS = ("rw", "nosuid", "nodev", "bind")
 
 
 class NvidiaMps(Doer[NvidiaMpsDaemon]):
-    """Handles claims whose daemon NVIDIA's DRA driver runs. Their steps come from the takeover."""
+    """Handles claims whose daemon NVIDIA's DRA driver runs. The takeover makes their steps."""
 
     def __init__(self, modes: ComputeModes) -> None:
         self._modes = modes

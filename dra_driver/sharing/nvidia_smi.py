@@ -1,4 +1,4 @@
-"""nvidia-smi, for the time-slice, the one setting for which NVML has no public calls.
+"""Runs nvidia-smi to read and set time-slices, for which NVML has no public calls.
 
 In: a driver root and a GPU. Out: its time-slice, set or read, or the reason why not. The program is
 found where GPU drivers install it, and runs with the driver's NVML library loaded by path, so
@@ -24,16 +24,16 @@ from dra_driver.errors import DeviceError
 from dra_driver.host.children import ends_within
 
 LONGEST_SECONDS = 30.0
-"""Without persistence mode, the GPU driver initialises each GPU again, which takes seconds."""
+"""How long a run may take: without persistence mode, each GPU is initialised first."""
 
 RECENT_SECONDS = 30.0
-"""How long a time-slice that was read or set is trusted: others may set it meanwhile."""
+"""How long a time-slice that was read or set is trusted, because others may change it."""
 
 _REAP_SECONDS = 1.0
 _MOST_WORDS = 300
 
 _SLICES = ("default", "short", "medium", "long")
-"""The time-slices by number, as the program prints them in its table of compute policies."""
+"""The names of time-slices, by number, in the program's table of compute policies."""
 
 _ROW = re.compile(r"\|\s*\d+\s+Timeslice\s+(\w+)", re.IGNORECASE)
 
@@ -164,7 +164,7 @@ class NvidiaSmi:
                 ) from error
             if not ends_within(process, seconds):
                 process.kill()
-                # One that hangs in the kernel is left: it ends when the GPU's driver lets go.
+                # A process that hangs in the kernel is left alone until the GPU driver releases it.
                 ends_within(process, _REAP_SECONDS)
                 process.poll()
                 raise DeviceError(

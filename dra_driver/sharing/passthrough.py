@@ -1,14 +1,14 @@
-"""Passthrough: a claim's GPUs are taken from the GPU driver and given to a VFIO driver, and back.
+"""Passthrough: moves a claim's GPUs from the GPU driver to a VFIO driver, and back.
 
-In: GPUs of the PCI bus under a VfioDeviceConfig, or under none. Out: the GPU's functions bound to
-vfio-pci, or to the variant that its kernel has, and the device nodes by which a virtual machine
-opens them. What each function was bound to before, whatever that was, it is bound to in the end;
-what somebody else has bound meanwhile is left alone. The record alone says all that the way back
-needs, so it works after a restart, and after one in the midst of a switch.
+In: GPUs on the PCI bus, with or without a VfioDeviceConfig. Out: the GPU's functions are bound to
+vfio-pci, or to a variant of it that the kernel has, and a virtual machine gets the device nodes to
+open them. At the end, each function is bound again to what it was bound to before. A function that
+somebody else has bound meanwhile is left alone. The record has everything that the undo needs, so
+it works after a restart, even one during a switch.
 
-Nothing is taken from the GPU driver while a process has the GPU open: the kernel would wait for it,
-for ever if need be (devices/passthrough/bus.py). So processes are looked for before anything is
-written, and this driver closes its own NVML for the moment of the switch.
+A GPU is not taken from the GPU driver while a process has it open, because the kernel would wait
+for that process, possibly for ever (devices/passthrough/bus.py). So the driver looks for such
+processes before it writes anything, and closes its own NVML during the switch.
 """
 
 import time
@@ -38,24 +38,24 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 SWITCH_SECONDS = 15.0
-"""For the kernel to change a function's driver; a GPU that is being initialised takes seconds."""
+"""How long the kernel may take to change a function's driver; to initialise a GPU takes seconds."""
 
 _RELEASE_SECONDS = 10.0
-_LOOK_SECONDS = 1.1  # a look for processes is kept for a second (devices/holders.py)
-_PERSISTENCED = "nvidia-persiste"  # nvidia-persistenced, as the kernel cuts names (TASK_COMM_LEN)
+_LOOK_SECONDS = 1.1  # devices/holders.py caches what it found for a second
+_PERSISTENCED = "nvidia-persiste"  # nvidia-persistenced, cut by the kernel (TASK_COMM_LEN)
 
-_NO_CONTAINER_EDITS = ("NVIDIA_VISIBLE_DEVICES=void",)  # else a toolkit's hook adds GPUs to it
+_NO_CONTAINER_EDITS = ("NVIDIA_VISIBLE_DEVICES=void",)  # so that no container toolkit adds GPUs
 
 
 class Nvml(Protocol):
-    """The way to NVML: devices/session.py."""
+    """What passthrough needs of NVML; devices/session.py implements it."""
 
     def apart(self) -> AbstractContextManager[None]:
-        """Have NVML closed meanwhile. Raises TransientError if it cannot be."""
+        """Keep NVML closed in this context. Raises TransientError if it cannot be closed."""
         ...
 
     def look(self) -> object:
-        """Look at all GPUs, with NVML opened if it is closed. Raises DeviceError."""
+        """Read all GPUs; opens NVML if it is closed. Raises DeviceError."""
         ...
 
     def set_persistence(self, uuid: str, *, on: bool) -> None:
@@ -64,11 +64,11 @@ class Nvml(Protocol):
 
 
 class PassthroughNode(Struct, frozen=True, kw_only=True):
-    """What is known of the node.
+    """What passthrough needs to know about the node.
 
-    `holders` are the processes that have a GPU open, by the minor number of its device node; `dev`
-    is where device nodes are, for this process and for the container runtime; `aliases` are where
-    the kernel's modules.alias may be.
+    `holders` returns the processes that have a GPU open, by the minor number of its device node.
+    `dev` returns where device nodes are, for this process and for the container runtime. `aliases`
+    are the possible places of the kernel's modules.alias.
     """
 
     bus: PciBus
@@ -82,7 +82,7 @@ class PassthroughNode(Struct, frozen=True, kw_only=True):
 
 
 class Passthrough(Doer[PassThrough]):
-    """What takes GPUs from the GPU driver for virtual machines: one step for each."""
+    """Takes GPUs from the GPU driver for virtual machines, with one step for each GPU."""
 
     def __init__(self, node: PassthroughNode, nvml: Nvml) -> None:
         self._node = node
@@ -90,14 +90,14 @@ class Passthrough(Doer[PassThrough]):
         self._nvml = nvml
 
     def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingStep, ...]:  # noqa: ARG002
-        """Return a step for each GPU, with what its functions are bound to now."""
+        """Return a step for each GPU, with the drivers to which its functions are bound now."""
         return tuple(self._step(group, unit) for group in groups for unit in group.units)
 
     def do(self, step: PassThrough, deadline: float) -> None:
         """Bind the GPU to its VFIO driver.
 
         Raises HeldError while processes have the GPU open, TransientError if the kernel does not
-        come back from the switch, DeviceError if it refuses.
+        finish the switch in time, DeviceError if it refuses.
         """
         if all(self._bus.driver_of(each.address) == step.driver for each in step.functions):
             return
@@ -121,7 +121,7 @@ class Passthrough(Doer[PassThrough]):
         )
 
     def ensure(self, step: PassThrough) -> None:
-        """Check that it still is; what others have bound elsewhere is not bound again."""
+        """Check that the GPU still has its VFIO driver; what others have changed stays."""
         for each in step.functions:
             now = self._bus.driver_of(each.address)
             if now != step.driver:
@@ -132,7 +132,7 @@ class Passthrough(Doer[PassThrough]):
                 )
 
     def undo(self, step: PassThrough, deadline: float) -> None:  # noqa: ARG002 (it has its own)
-        """Bind each function to what it was bound to, unless somebody else has bound it."""
+        """Bind each function to its driver from before, unless somebody else has bound it."""
         changed = False
         for each in reversed(step.functions):
             now = self._bus.driver_of(each.address)
@@ -145,11 +145,11 @@ class Passthrough(Doer[PassThrough]):
             self._node.on_switched()
             log.info("gpu given back", gpu=step.gpu, address=step.address)
         if step.was_persistent and self._bus.driver_of(step.address) == GPU_DRIVER:
-            self._nvml.look()  # NVML sees the GPU only when it is opened after its return
+            self._nvml.look()  # NVML does not see the GPU unless it is opened after the switch
             self._restore_persistence(step)
 
     def edits(self, step: PassThrough) -> Mapping[DeviceKey, Edits]:
-        """Return the VFIO nodes of the GPU. Raises DeviceError without the one of its own."""
+        """Return the VFIO nodes of the GPU. Raises DeviceError if its IOMMUFD node is missing."""
         key = step.devices[0].key
         nodes = tuple(self._nodes(step))
         return {} if key is None else {key: Edits(env=_NO_CONTAINER_EDITS, device_nodes=nodes)}
@@ -201,7 +201,7 @@ class Passthrough(Doer[PassThrough]):
     def _wait_until_free(
         self, step: PassThrough, end: float, but: frozenset[str] | set[str] = frozenset()
     ) -> None:
-        """Wait for the processes that have the GPU open, as it is the GPU driver's."""
+        """Wait until no process has the GPU open, except those in `but`. Raises HeldError."""
         minor = _minor(self._node.proc, step.address)
         while minor is not None:
             held = [each for each in self._node.holders(minor) if each.name not in but]
@@ -240,26 +240,26 @@ class Passthrough(Doer[PassThrough]):
             yield self._node_named("iommu" if step.iommufd else "vfio/vfio")
 
     def _node_named(self, name: str) -> DeviceNode:
-        """Return a node without its numbers: the runtime reads them when the container starts."""
+        """Return a node without its numbers, which the runtime reads when the container starts."""
         path, on_host = f"/dev/{name}", f"{self._node.dev()[1].rstrip('/')}/{name}"
         return DeviceNode(path=path, host_path=None if path == on_host else on_host)
 
 
 def _owed(steps: Sequence[SharingStep], address: PciAddress) -> PassThrough | None:
-    """Return the step of a former claim with the GPU that could not be undone."""
+    """Return a former claim's step for the GPU that could not be undone; None if there is none."""
     owed = (step for step in steps if isinstance(step, PassThrough) and step.address == address)
     return next(owed, None)
 
 
 def wishes(config: "Config | None") -> tuple[bool, bool]:
-    """Return whether a config wants IOMMUFD, and whether the device that opens containers."""
+    """Return whether a config asks for IOMMUFD, and whether for the API device."""
     if config is None or config.kind != "VfioDeviceConfig":
         return False, False
     return config.prefers_iommufd, config.wants_api_device
 
 
 def _minor(proc: Path, address: PciAddress) -> int | None:
-    """Return the minor number of a GPU's node; None while the GPU driver does not have it."""
+    """Return the minor number of a GPU's node; None while the GPU driver does not have the GPU."""
     try:
         text = (proc / "driver/nvidia/gpus" / address / "information").read_text(errors="replace")
     except OSError:

@@ -1,15 +1,15 @@
-"""Control groups of pods: the kubelet's folder of a pod below the hierarchy's root, by its UID.
+"""Finds the control group that the kubelet made for a pod, by the pod's UID.
 
-In: the root of cgroup v2, and a pod's UID. Out: the pod's group, and those of its containers. The
-kubelet makes the pod's group before NodePrepareResources is called, and each container's later.
+In: the root of cgroup v2, and a pod's UID. Out: the groups of the pod and of its containers. The
+kubelet makes the pod's group before it calls NodePrepareResources, and each container's later.
 
-Its name depends on the kubelet's settings and the pod's class of service, so it is looked for:
+The group's path depends on the kubelet's settings and the pod's QoS class, so these are tried:
 
     cgroupfs  [--cgroup-root/]kubepods[/burstable|/besteffort]/pod<uid>
     systemd   [<root>.slice/][<root>-]kubepods[-<class>].slice/…-pod<uid with _ for ->.slice
 
-Only places that the kubelet itself makes are looked at, never what is below a pod's group: who may
-make groups in a container cannot pass one off as another pod's. Links are not followed.
+Only folders that the kubelet makes are searched, never those below a pod's group. So a container
+that can make groups cannot present one of them as another pod's. Links are not followed.
 """
 
 import os
@@ -25,19 +25,19 @@ _PODS = "kubepods"
 _CLASSES = ("burstable", "besteffort")
 _SLICE = ".slice"
 _DEEPEST = 6
-"""How far below the root the folder of all pods may be: kubelets in containers have it deep."""
+"""How many levels below the root to search; a kubelet in a container has its folder deep down."""
 _MOST_FOLDERS = 20_000
 
 
 class PodGroup(Struct, frozen=True, kw_only=True):
-    """The control group of a pod, and those of its containers, the sandbox's included."""
+    """The control groups of a pod and of its containers, including the sandbox."""
 
     path: Path
     containers: tuple[Path, ...] = ()
 
 
 class PodGroups:
-    """Finds the groups of pods. For any thread."""
+    """Finds the groups of pods. Methods may be called from any thread."""
 
     def __init__(self, hierarchy: Path | None) -> None:
         """Take the root of the hierarchy of cgroup v2 as this process sees it; None: none."""
@@ -46,7 +46,7 @@ class PodGroups:
         self._lock = threading.Lock()
 
     def tops(self) -> tuple[Path, ...]:
-        """Return the groups that hold all pods: one for each kubelet. Looked for until found."""
+        """Return the groups that hold all pods, one for each kubelet; searched until found."""
         if self.hierarchy is None:
             return ()
         with self._lock:
@@ -55,7 +55,7 @@ class PodGroups:
             return self._tops
 
     def find(self, uid: str) -> PodGroup | None:
-        """Return the group of a pod, None without one. Raises DeviceError if it has two."""
+        """Return the group of a pod, None if it has none. Raises DeviceError if it has two."""
         paths = [group for top in self.tops() for group in _pod_groups(top, uid)]
         if len(paths) > 1:
             raise DeviceError(
@@ -68,7 +68,7 @@ class PodGroups:
 
 
 def _find_tops(hierarchy: Path) -> Iterator[Path]:
-    """Look for the folders of all pods, level by level, and not below one."""
+    """Yield the folders that hold all pods; search level by level, and not below such a folder."""
     level, seen = [hierarchy], 0
     for _ in range(_DEEPEST):
         below: list[Path] = []
@@ -86,7 +86,7 @@ def _is_top(folder: Path) -> bool:
     stem = folder.name.removesuffix(_SLICE)
     if stem == folder.name:
         return stem == _PODS
-    # systemd writes the slices above into the name of each, as kubelet-kubepods.slice.
+    # systemd prefixes the name of a slice with its parents' names, as in kubelet-kubepods.slice.
     above = folder.parent.name.removesuffix(_SLICE)
     return stem in (_PODS, f"{above}-{_PODS}")
 
@@ -103,7 +103,7 @@ def _pod_groups(top: Path, uid: str) -> Iterator[Path]:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Return the folders in a folder, by name, no links; none when it is gone or a link."""
+    """Return the folders in a folder, sorted, without links; none if it is gone or a link."""
     try:
         if folder.is_symlink():
             return []

@@ -1,13 +1,13 @@
-"""The memory of GPUs that a pod may have: set on its control group, and removed again.
+"""Sets limits of GPU memory on the control groups of pods, and removes them again.
 
 In: a pod's UID, a GPU, and bytes. Out: limits that NVML enforces for all of the pod's processes
 together. All calls can be repeated.
 
-Nothing is set on the group of a container unless it is found to escape: if the GPU driver keeps the
-limits (backend misc), a container's own limit replaces the pod's, and a cleared one ends it. Limits
-have to be cleared before the pod's group is removed, because that backend knows a group by its
-address in kernel memory, which a later group can have. What each pod may have, and when, is decided
-elsewhere.
+A container's group gets a limit only if the pod's does not apply to it. If the GPU driver keeps the
+limits (backend misc), a container's own limit replaces the pod's, even after it is cleared. Limits
+must be cleared before the pod's group is removed, because this backend identifies a group by its
+address in kernel memory, which a later group can have. sharing/memory_groups.py decides how much
+each pod may have.
 """
 
 import threading
@@ -26,7 +26,7 @@ _NOTHING = MIB
 
 
 class PodLimits:
-    """Limits pods. For any thread; calls about one pod and GPU come one after the other.
+    """Limits pods. Any thread may call it, but calls about one pod and GPU must not overlap.
 
     TransientError means that NVML is not open now, or that a pod has no group yet; DeviceError that
     NVML refuses, that processes of a group already have more than its limit, or that a pod has two
@@ -42,7 +42,7 @@ class PodLimits:
         """Return why pods cannot be limited on a GPU; None if they can."""
         tops = self._groups.tops()
         if not tops:
-            # An old driver is the reason to be told first, since no other can be mended without.
+            # An old driver is named first, because the other reasons need a newer one anyway.
             reason = self._gpus.can_limit_memory(gpu, None)
             if reason is None or self._groups.hierarchy is None:
                 return reason
@@ -148,8 +148,8 @@ class PodLimits:
                 self._set(gpu, top, None)
 
     def _set(self, gpu: GpuUuid, group: Path, hard_bytes: int | None) -> None:
-        # Where the kernel counts, NVML keeps the limits of all GPUs in one file of each group, and
-        # heeds those above; the plans of a claim are applied side by side.
+        # If the kernel counts, NVML keeps the limits of all GPUs in one file of each group, and
+        # reads those of its parents. Steps of one claim write at the same time.
         with self._writing if self.are_counted_by_kernel() else nullcontext():
             self._gpus.set_memory_limit(gpu, group, hard_bytes)
 

@@ -1,4 +1,4 @@
-"""What each request of a claim may use of the shares that it got. Pure.
+"""Computes what each request of a claim may use of the shares that it got. Pure.
 
 In: the shares of a claim, request by request, and the configs that apply to them. Out: for each
 share the limits of a process that uses its request.
@@ -122,7 +122,7 @@ def memory_by_gpu(
 
 
 def _of_device(units: Sequence[Unit]) -> tuple[ShareLimits, int | None]:
-    """Return what the shares of one device are together, and their MiB; None without a size."""
+    """Return the limits of all shares of one device together, and their MiB, if they have any."""
     shares = [share_of(unit) for unit in units]
     equal = [share for share in shares if isinstance(share, EqualShare)]
     if equal:
@@ -138,7 +138,7 @@ def _of_device(units: Sequence[Unit]) -> tuple[ShareLimits, int | None]:
         count=None,
         consumed_memory_mib=sum(memory),
         consumed_cores=sum(cores),
-        # Beside a share without a limit, another one's would be less than what was allocated.
+        # If one share has no limit, the limit of the others would be less than was allocated.
         active_thread_percentage=sum(cores) if all(cores) else None,
     )
     return limits, sum(memory) if all(memory) else None
@@ -260,12 +260,12 @@ def _lowered_memory(
 
 
 def _may_limit_itself(unit: Unit) -> bool:
-    """Tell whether a claim may set a limit although it consumed no amount that would be one."""
+    """Tell whether a claim may set a limit although it consumed no amount of that capacity."""
     return isinstance(unit.device.share, ConsumedShare) and _has_limits(unit)
 
 
 def _check_holds(unit: Unit, wanted: int) -> None:
-    """Check that a limit is not more than the device has."""
+    """Check that a memory limit, in MiB, is not more than the device has."""
     total = memory_of(unit.gpu, unit.device.base)
     if total is not None and wanted > total // MIB:
         raise ConfigError(

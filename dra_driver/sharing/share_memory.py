@@ -26,7 +26,7 @@ from dra_driver.sharing.steps import Backend, MemoryPart
 
 _BEST_FIRST = tuple(Backend)
 _OF_EACH_CLAIM = {Backend.WATCHED, Backend.NOTHING}
-"""What can differ between the tenants of a device."""
+"""The backends that can differ between the tenants of one device."""
 
 UNSEEN = (
     "the processes of containers, whose memory could be looked at, are not seen from here: set the "
@@ -37,13 +37,13 @@ log = structlog.get_logger()
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """What enforces memory. `why` is the reason why nothing better does; empty for the best."""
+    """What enforces memory limits. `why` says why nothing better does; empty for the best."""
 
     by: Backend
     why: str = ""
 
     def with_condition(self) -> str | None:
-        """Return the backend and what its limits depend on; None for nothing.
+        """Return the backend's name, with what its limits depend on; None if nothing limits.
 
         Programs can remove MPS's limit by their environment, even the daemon's (docs/hardware.md).
         """
@@ -68,7 +68,7 @@ class ShareMemory:
     def choose(
         self, gpu: Gpu, base: Base, strategy: ShareStrategy, *, has_size: bool = False
     ) -> Choice:
-        """Return what enforces memory on a device of a GPU that is shared by a strategy.
+        """Return what enforces memory limits on a device of a GPU that a strategy shares.
 
         `has_size`: the size of a share is known, even if the strategy divides no memory. Raises
         DeviceError or TransientError if the GPU does not report what it can do, StateError if the
@@ -85,7 +85,7 @@ class ShareMemory:
         return choice
 
     def choose_for(self, units: Sequence[Unit]) -> Choice:
-        """Return what enforces memory on devices that are served together: the weakest of all."""
+        """Return the weakest of what enforces memory limits on devices that are served together."""
         return _worst(
             self.choose(
                 unit.gpu,
@@ -119,12 +119,12 @@ class ShareMemory:
         mib: Mapping[GpuUuid, int],
         of_claim: Mapping[GpuUuid, int],
     ) -> MemoryPart:
-        """Return what a claim gets of the memory of shares that are served together.
+        """Return how the memory of a claim's shares that are served together is limited.
 
-        `mib` is that of all its shares on each of their GPUs, `of_claim` the same for every GPU
-        that it has shares of. Raises ConfigError if several pods share it, or it is reserved for a
-        PodGroup, whose pods cannot be limited together; DeviceError or TransientError if a GPU does
-        not report what it can do.
+        `mib` is the MiB of these shares on each of their GPUs, `of_claim` those of all shares of
+        the claim on each GPU. Raises ConfigError if several pods share the claim, or it is reserved
+        for a PodGroup, whose pods cannot be limited together; DeviceError or TransientError if a
+        GPU does not report what it can do.
         """
         part = MemoryPart(by=choice.by, of_device=choice.by, why=choice.why, claim=claim.claim)
         if choice.by is not Backend.CONTROL_GROUPS:
@@ -148,7 +148,7 @@ class ShareMemory:
     def _without_groups(
         self, gpu: Gpu, strategy: ShareStrategy, why: str, *, has_size: bool
     ) -> Choice:
-        """Return what enforces memory if control groups cannot, for the given reason."""
+        """Return what enforces memory limits if control groups cannot, for the reason `why`."""
         is_mps = strategy is ShareStrategy.MPS
         if is_mps and gpu.cuda_compute_capability >= LIMITS_SINCE:
             return Choice(by=Backend.MPS, why=why)
@@ -162,7 +162,7 @@ class ShareMemory:
         return Choice(by=by, why="; ".join(filter(None, (why, reason))))
 
     def _present(self, base: Base) -> Backend | None:
-        """Return what limits the tenants of a device; None while it has none."""
+        """Return what limits the present tenants of a device; None if it has no tenants."""
         if isinstance(base, Mig):
             return None
         present = (tenant.of_device for tenant in self.groups.tenants(base.gpu))

@@ -1,17 +1,17 @@
-"""Shares: several claims have parts of one device, and use it in one way.
+"""Shares: several claims have parts of one device, and all use it by the same strategy.
 
-Of equal parts the node's config says which way, of consumable shares the first claim.
+For equal shares, the node's share config chooses the strategy; for consumable shares, the first
+claim does.
 
-In: shares that a claim got of divided devices. Out: a step that keeps the claim to its memory, and
-for MPS one for its membership in the domain that serves the device (mps/members.py), with edits
-that make its containers clients within their share; the first member brings a domain up and the
-last one ends it. Time-slicing divides neither
-memory nor SMs. What keeps memory to its share is chosen by sharing/share_memory.py; what is said
-here of MPS's limits of memory holds where that is MPS.
+In: the shares of divided devices that a claim got. Out: a step that limits the claim's memory. For
+MPS there is also a step that joins the domain of the device (mps/members.py), with edits that make
+containers its clients, within their share. The first member starts a domain, and the last one ends
+it. Time-slicing divides neither memory nor SMs. sharing/share_memory.py chooses what limits memory;
+the next paragraph is about MPS, if that limits it.
 
-Where a request has one equal share only, all tenants have the same limits, and the daemon keeps
-them. Where shares may be combined, or are as large as was asked for, tenants differ, and a client's
-limits are in its environment: they hold for programs that leave it as it is.
+If each request has only one equal share, all tenants have the same limits, and the daemon enforces
+them. If shares can be combined or have different sizes, tenants have different limits. These are in
+the environment of each client, and programs that change it can evade them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,7 +51,7 @@ _MODES: Mapping[int, str] = MappingProxyType(
 
 
 class Shares(Doer[UseShares]):
-    """The strategy of shares: steps for each domain, and one for each time-sliced device."""
+    """The strategy of shares: two steps for each MPS domain, one for each time-sliced device."""
 
     def __init__(self, memory: ShareMemory, modes: ComputeModes) -> None:
         self._memory = memory
@@ -62,7 +62,7 @@ class Shares(Doer[UseShares]):
         return self._memory.groups
 
     def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingStep, ...]:  # noqa: ARG002 (a Planner)
-        """Return the steps for each domain, and for each time-sliced device."""
+        """Return the steps for each MPS domain and each time-sliced device."""
         served: dict[str, list[Unit]] = {}
         for group in groups:
             for unit in group.shares:
@@ -109,20 +109,20 @@ class Shares(Doer[UseShares]):
             )
 
     def edits(self, step: UseShares) -> Mapping[DeviceKey, Edits]:
-        """Return what limits memory in containers; nothing where their pod is limited."""
+        """Return the edits that limit memory in containers; none if their pod is limited."""
         memory = self._groups.edits(step.memory)
         return dict.fromkeys(step.limits, memory) if memory != Edits() else {}
 
     def do(self, step: UseShares, deadline: float) -> None:  # noqa: ARG002 (a Doer)
-        """Limit memory."""
+        """Limit the claim's memory."""
         self._groups.do(step.memory)
 
     def ensure(self, step: UseShares) -> None:
-        """Set memory limits again that were lost."""
+        """Set memory limits that were lost again."""
         self._groups.ensure(step.memory)
 
     def undo(self, step: UseShares, deadline: float) -> None:  # noqa: ARG002 (a Doer)
-        """Remove memory limits."""
+        """Remove the claim's memory limits."""
         self._groups.undo(step.memory)
 
     def _check_mode(self, unit: Unit) -> None:
@@ -139,7 +139,7 @@ class Shares(Doer[UseShares]):
 
 
 class Memberships(DomainDoer[JoinDomain]):
-    """Has claims join the MPS domains that serve their shares, and leave them."""
+    """Lets claims join the MPS domains that serve their shares, and leave them."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Memberships(DomainDoer[JoinDomain]):
         self._members = members
 
     def edits(self, step: JoinDomain) -> Mapping[DeviceKey, Edits]:
-        """Return what makes containers clients, with limits if the domain has others."""
+        """Return the edits that make containers clients, with limits below the domain's."""
         domain = step.domain
         paths = self._requests.paths(domain.id)
         own = {device.uuid: device.pinned_memory_mib for device in domain.devices}
@@ -173,7 +173,7 @@ class Memberships(DomainDoer[JoinDomain]):
         }
 
     def ensure(self, step: JoinDomain) -> None:
-        """See to it that the claim has joined."""
+        """Make sure that the claim has joined."""
         self._members.join(step.domain, step.claim)
 
     def undo(self, step: JoinDomain, deadline: float) -> None:
@@ -194,12 +194,12 @@ class Memberships(DomainDoer[JoinDomain]):
 
 
 def _below(limit: int | None, of_daemon: int | None) -> int | None:
-    """Return a limit if it is below that of the daemon, which no client can raise."""
+    """Return a limit if it is below the daemon's, which a client cannot raise; else None."""
     return limit if limit is not None and (of_daemon is None or limit < of_daemon) else None
 
 
 def _server_name(unit: Unit) -> str:
-    """Return the name of what serves a share's device; the same for devices served together."""
+    """Return the name of the server of a share's device; devices served together have one name."""
     division = unit.device.division
     if division is not None and division.together:
         return division.served_as.replace("/", ".")
@@ -207,7 +207,7 @@ def _server_name(unit: Unit) -> str:
 
 
 def _domain(name: str, units: Sequence[Unit], by: Backend) -> Domain:
-    """Return the domain that serves the devices of these shares, the same for every tenant."""
+    """Return the MPS domain for the devices of these shares; it is the same for every tenant."""
     unit = units[0]
     has_limits = unit.gpu.cuda_compute_capability >= LIMITS_SINCE
     division = unit.device.division
@@ -217,7 +217,7 @@ def _domain(name: str, units: Sequence[Unit], by: Backend) -> Domain:
     memory: int | None = None
     percent: int | None = None
     if has_limits and division is not None and not division.combines:
-        # All tenants have one share, and so the same limits.
+        # Every tenant has one share, so all have the same limits.
         total = memory_of(unit.gpu, unit.device.base)
         if by is Backend.MPS and total is not None:
             memory = memory_mib(total, 1, division.count)

@@ -1,10 +1,10 @@
 """Steps that share the devices of a claim, as plain values. Pure.
 
-A step has everything that is needed to undo it. So it is in the claim's record before hardware is
-touched, and after a crash another process can undo the steps in reverse order. What carries a step
-out is beside it in this folder. Each part of a claim that can be undone separately is one step. If
-nothing has to be changed there is no step, or one that locks no GPU, if `dra-driver status` has
-something to say about it.
+A step has everything that is needed to undo it. It is written to the claim's record before hardware
+is touched, so another process can undo the steps in reverse order after a crash. The classes that
+carry out steps are in this folder, too. Each part of a claim that can be undone separately is one
+step. If nothing has to be changed, there is no step, or a step that locks no GPU and only describes
+the device for `dra-driver status`.
 
 A new step is a new class here, and a member of `SharingStep`; mypy names what else it needs.
 """
@@ -22,14 +22,14 @@ from dra_driver.mps.domain import Domain
 from resource_nvidia_com.v1beta1.names import Interval, SharingStrategy
 
 ALL_THREADS = 100
-"""Percent: no limit."""
+"""The active thread percentage that limits nothing."""
 
 
 class Description(Struct, frozen=True, kw_only=True):
     """What a step means for the containers of one device.
 
-    `settings` are for programs, by the names of the API's units; `words` say the same to people.
-    `domain` is the id of the MPS domain that serves the device; None without one.
+    `settings` are for programs, with names as in the API; `words` say the same for people.
+    `domain` is the id of the MPS domain that serves the device; None if there is none.
     """
 
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -38,12 +38,12 @@ class Description(Struct, frozen=True, kw_only=True):
 
 
 class Step(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", tag_field="step"):
-    """What all steps have: the devices that a step is about, and how others treat it.
+    """What all steps have: their devices, and how the driver has to treat them.
 
-    `name` is used in logs, metrics and status. If a step `lives_by_itself`, as a daemon does, it is
-    asked to end, and its end is awaited, before any GPU is locked. A step that `outlives_reboot` is
-    needed by something on disk, or known to something that exists after a reboot. While a step that
-    `excludes` is not undone, nobody else can have its devices; a mere setting can be overridden.
+    `name` is used in logs, metrics and status. If a step `lives_by_itself`, its daemon is told to
+    end, and the driver waits for that, before any GPU is locked. If a step
+    `outlives_reboot`, files or something else that exists after a reboot need it. Until a step that
+    `excludes` is undone, nobody else can have its devices; a mere setting can be overridden.
     """
 
     name: ClassVar[str]
@@ -55,25 +55,25 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"
 
     @property
     def gpus(self) -> tuple[GpuUuid, ...]:
-        """The GPUs that have to be locked for it, sorted; none if it changes nothing."""
+        """The GPUs that have to be locked for the step, sorted; none if it changes nothing."""
         return tuple(sorted({gpu for device in self.devices for gpu in device.served}))
 
     def is_about(self, device: Device) -> bool:
-        """Tell whether the step is about a device, whichever MIG device is in its place now."""
+        """Tell whether the step is about a device, even if the MIG device has been made again."""
         return any((own.place, own.share) == (device.place, device.share) for own in self.devices)
 
-    def describe(self, key: DeviceKey) -> Description:  # noqa: ARG002 (most have words for each)
+    def describe(self, key: DeviceKey) -> Description:  # noqa: ARG002 (most describe each device)
         """Return what the step means for one of its devices."""
         return Description()
 
 
 class TimeSlice(Step, frozen=True, kw_only=True, tag="timeSlice"):
-    """A GPU's time-slice and compute mode are set; a MIG device has neither, and nothing is done.
+    """Sets a GPU's time-slice and compute mode; does nothing for a MIG device, which has neither.
 
     Attributes:
-        interval: what the config wants.
-        found_interval: what stood before; None where it could not be read.
-        found_mode: the compute mode that stood before, as NVML numbers it.
+        interval: the time-slice that the config asks for.
+        found_interval: the time-slice from before; None if it could not be read.
+        found_mode: the compute mode from before, by NVML's number.
         card: the GPU, for people.
     """
 
@@ -90,7 +90,7 @@ class TimeSlice(Step, frozen=True, kw_only=True, tag="timeSlice"):
         return tuple(device.gpu for device in self.devices if isinstance(device.base, Whole))
 
     def describe(self, key: DeviceKey) -> Description:  # noqa: ARG002 (it has one device)
-        """Return the interval, or that there is none."""
+        """Return the interval, or that it has no effect on MIG devices."""
         if not self.gpus:
             return Description(words=("no effect on MIG devices",))
         interval = str(self.interval)
@@ -98,11 +98,11 @@ class TimeSlice(Step, frozen=True, kw_only=True, tag="timeSlice"):
 
 
 class MpsDomain(Step, frozen=True, kw_only=True, tag="mpsDomain"):
-    """An MPS domain of the claim's own serves devices.
+    """Serves devices by an MPS domain that only this claim has.
 
     Attributes:
         clients: active thread percentage of containers, by device; 100 is no limit.
-        too_high: MiB that a config asks for, by device, where that has less.
+        too_high: MiB that a config asks for, by device, if the device has less.
     """
 
     name: ClassVar[str] = str(SharingStrategy.MPS)
@@ -115,7 +115,7 @@ class MpsDomain(Step, frozen=True, kw_only=True, tag="mpsDomain"):
     too_high: Mapping[DeviceKey, int] = field(default_factory=dict)
 
     def memory_mib(self, key: DeviceKey) -> int | None:
-        """Return the limit of pinned memory of a device, in MiB; None without one."""
+        """Return the limit of pinned memory of a device, in MiB; None is no limit."""
         limits = (device.pinned_memory_mib for device in self.domain.devices if device.uuid == key)
         return next(limits, None)
 
@@ -138,9 +138,9 @@ class MpsDomain(Step, frozen=True, kw_only=True, tag="mpsDomain"):
 
 
 class NvidiaMpsDaemon(Step, frozen=True, kw_only=True, tag="nvidiaMpsDaemon"):
-    """An MPS daemon of NVIDIA's own DRA driver serves devices (sharing/nvidia_mps.py).
+    """Uses an MPS daemon that NVIDIA's own DRA driver runs (sharing/nvidia_mps.py).
 
-    `daemon` is its name there, `folder` where it has its sockets.
+    `daemon` is its name in that driver, `folder` has its sockets.
     """
 
     name: ClassVar[str] = "NvidiaMPS"
@@ -170,7 +170,7 @@ class NvidiaMpsDaemon(Step, frozen=True, kw_only=True, tag="nvidiaMpsDaemon"):
 
 
 class Backend(StrEnum):
-    """What enforces memory, best first."""
+    """What enforces memory limits, best first."""
 
     CONTROL_GROUPS = "ControlGroups"
     MPS = "MPS"
@@ -179,7 +179,7 @@ class Backend(StrEnum):
     NOTHING = "Nothing"
 
     def words(self) -> str | None:
-        """Return the backend for people; None for nothing."""
+        """Return the backend's name for people; None for NOTHING."""
         return _BACKEND_WORDS.get(self)
 
 
@@ -191,11 +191,11 @@ _BACKEND_WORDS = {
 
 
 class MemoryPart(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What a claim may have of the memory of GPUs, and what enforces it.
+    """How much memory of GPUs a claim may have, and what enforces that.
 
-    `of_device` enforces it for tenants of the device in general, and `why` is why nothing better
-    does. `claim` is the claim's UID. `pod`, the UID of the pod that is limited, and `mib`, MiB of
-    each GPU for all of the claim's shares there, are empty unless it is by control groups.
+    `by` enforces it for this claim, `of_device` for tenants of the device in general, and `why`
+    says why nothing better does. `claim` is the claim's UID. `pod` is the UID of the limited pod,
+    and `mib` the MiB of all the claim's shares on each GPU; both are only for control groups.
     """
 
     by: Backend
@@ -207,13 +207,13 @@ class MemoryPart(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="
 
 
 class ShareLimits(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What a process may use that has a request's shares.
+    """What a process may use if it has the shares of a request.
 
-    The request has `taken` shares of this device, which is divided into `count`; None for shares
-    that need not be equal. Of the latter `consumed_memory_mib` (MiB) and `consumed_cores` (percent
-    of the device's SMs) were consumed; 0 for equal shares. `active_thread_percentage` is of the SMs
-    of each device, and `memory_mib` of each device of the request by UUID, in MiB; without one
-    there is no limit.
+    The request has `taken` shares of this device. A device with equal shares is divided into
+    `count`. Consumable shares have None there, and consumed `consumed_memory_mib` (MiB) and
+    `consumed_cores` (percent of the device's SMs). `active_thread_percentage` limits the SMs of
+    each device, and `memory_mib` the memory of each device of the request, in MiB by UUID. A
+    missing value is no limit.
     """
 
     taken: int
@@ -224,7 +224,7 @@ class ShareLimits(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
     memory_mib: Mapping[str, int] = field(default_factory=dict)
 
     def described_size(self) -> tuple[dict[str, object], list[str]]:
-        """Return how large a share is: for programs, and for people."""
+        """Return the size of the shares, for programs and for people."""
         if self.count is not None:
             settings: dict[str, object] = {"shares": self.taken, "of": self.count}
             return settings, [f"{self.taken} of {self.count} shares"]
@@ -236,7 +236,7 @@ class ShareLimits(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
 
 
 class UseShares(Step, frozen=True, kw_only=True, tag="useShares"):
-    """The claim has shares of devices that are served together, within its limits of memory."""
+    """Gives a claim shares of devices that are served together, and limits their memory."""
 
     name: ClassVar[str] = "Shares"
     outlives_reboot: ClassVar[bool] = True
@@ -248,7 +248,7 @@ class UseShares(Step, frozen=True, kw_only=True, tag="useShares"):
 
     @property
     def gpus(self) -> tuple[GpuUuid, ...]:
-        """The GPUs of which control groups limit memory."""
+        """The GPUs whose memory is limited by control groups."""
         return tuple(sorted(self.memory.mib))
 
     def describe(self, key: DeviceKey) -> Description:
@@ -276,10 +276,10 @@ class UseShares(Step, frozen=True, kw_only=True, tag="useShares"):
 
 
 class ContainerLimits(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """The limits of a process of a container: percent of SMs, and MiB by device; none is no limit.
+    """The limits of a container's processes: percent of SMs, and MiB by device; None is no limit.
 
-    `memory_mib` is empty where the environment does not limit memory. `is_of_several`: they are
-    those of several requests together.
+    `memory_mib` is empty if the environment does not limit memory. `is_of_several`: the limits are
+    for several requests together.
     """
 
     active_thread_percentage: int | None = None
@@ -288,9 +288,9 @@ class ContainerLimits(Struct, frozen=True, kw_only=True, omit_defaults=True, ren
 
 
 class JoinDomain(Step, frozen=True, kw_only=True, tag="joinDomain"):
-    """The claim is a member of the MPS domain that serves the devices of its shares.
+    """Makes a claim a member of the MPS domain that serves the devices of its shares.
 
-    `claim` is its UID; `clients` are the limits in the environment of containers, by share.
+    `claim` is the claim's UID; `clients` are the limits in containers' environments, by share.
     """
 
     name: ClassVar[str] = "Shares"
@@ -303,7 +303,7 @@ class JoinDomain(Step, frozen=True, kw_only=True, tag="joinDomain"):
     clients: Mapping[DeviceKey, ContainerLimits]
 
     def describe(self, key: DeviceKey) -> Description:
-        """Return the domain, and what containers have by all of the claim's requests together."""
+        """Return the domain, and containers' limits for all of the claim's requests together."""
         client = self.clients.get(key)
         words: tuple[str, ...] = ()
         if client is not None and client.is_of_several:
@@ -315,9 +315,9 @@ class JoinDomain(Step, frozen=True, kw_only=True, tag="joinDomain"):
 
 
 class BoundFunction(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A function of a GPU, and what it was bound to before.
+    """A PCI function of a GPU, and the driver to which it was bound before.
 
-    `found_override` is its driver_override: the only driver that could have been bound to it.
+    `found_override` is its former driver_override, which names the only driver that may bind it.
     """
 
     address: PciAddress
@@ -326,16 +326,16 @@ class BoundFunction(Struct, frozen=True, kw_only=True, omit_defaults=True, renam
 
 
 class PassThrough(Step, frozen=True, kw_only=True, tag="passThrough"):
-    """A GPU is taken from the GPU driver and given to a VFIO driver, for a virtual machine.
+    """Moves a GPU from the GPU driver to a VFIO driver, for a virtual machine.
 
     Attributes:
-        address: where the GPU is on the PCI bus.
+        address: the GPU's address on the PCI bus.
         driver: the VFIO driver.
-        functions: the GPU itself, and what goes with it, such as its audio.
-        group: number of its IOMMU group.
-        was_persistent: persistence mode was on.
-        iommufd: it is opened by a device of its own (IOMMUFD), not by its group.
-        api_device: containers get the node that opens I/O address spaces as well.
+        functions: the GPU itself, and the functions that belong to it, such as audio.
+        group: the number of its IOMMU group.
+        was_persistent: whether persistence mode was on.
+        iommufd: whether the GPU is opened by its own node (IOMMUFD), not by that of its group.
+        api_device: whether containers also get the node of the VFIO or IOMMUFD API.
     """
 
     name: ClassVar[str] = "VFIO"
@@ -363,4 +363,4 @@ class PassThrough(Step, frozen=True, kw_only=True, tag="passThrough"):
 
 
 SharingStep = TimeSlice | MpsDomain | NvidiaMpsDaemon | UseShares | JoinDomain | PassThrough
-"""What is done to share the devices of a claim."""
+"""Any step that shares the devices of a claim."""

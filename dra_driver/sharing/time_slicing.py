@@ -5,11 +5,11 @@ compute mode DEFAULT, set through NVML, because the other modes refuse a second 
 
 Both are settings of the GPU, not of a client, and are lost at a reboot. Both are read first and
 restored at the end, because an admin may have set them. A time-slice that was read or set a moment
-ago is not read again. If a claim's own could not be restored yet, the value from before that claim
-counts. A time-slice that cannot be read is assumed to be the default. Whether a card accepts a
-time-slice cannot be read, so it is tried once with the value that it has. Only whole GPUs have a
-time-slice: on MIG devices the strategy is accepted and does nothing; a plan without GPUs tells
-`dra-driver status` so.
+ago is not read again. If an earlier claim's time-slice could not be restored yet, the value from
+before that claim counts. A time-slice that cannot be read is assumed to be the default. Whether a
+card accepts time-slices cannot be read, so its present value is set once to find out. Only whole
+GPUs have a time-slice. On MIG devices the strategy is accepted and does nothing; its step has no
+GPU, and `dra-driver status` says so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,13 +37,13 @@ log = structlog.get_logger()
 NUMBERS: Mapping[Interval, int] = MappingProxyType(
     {Interval.DEFAULT: 0, Interval.SHORT: 1, Interval.MEDIUM: 2, Interval.LONG: 3}
 )
-"""The intervals as nvidia-smi numbers them."""
+"""The numbers of the intervals in nvidia-smi."""
 
 _INTERVALS = MappingProxyType({number: interval for interval, number in NUMBERS.items()})
 
 _DEFAULT_MODE = 0
-_PREEMPTION = (6, 0)  # Pascal is the first that can stop a kernel at the end of its slice
-_SURE = (7, 0)  # of Pascal some have no time-slice to set, such as the P4
+_PREEMPTION = (6, 0)  # Pascal is the first that can interrupt a kernel at the end of its slice
+_SURE = (7, 0)  # some Pascal cards, such as the P4, cannot set a time-slice
 
 
 class TimeSlicing(Doer[TimeSlice]):
@@ -55,7 +55,7 @@ class TimeSlicing(Doer[TimeSlice]):
         self._able: set[GpuUuid] = set()
 
     def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingStep, ...]:
-        """Return a step for each GPU, with the time-slice and compute mode that are found on it.
+        """Return a step for each GPU, with its present time-slice and compute mode.
 
         For a MIG device, the step changes nothing.
         """
@@ -76,9 +76,9 @@ class TimeSlicing(Doer[TimeSlice]):
         return (*steps, *(TimeSlice(devices=(device,)) for device in migs))
 
     def do(self, step: TimeSlice, deadline: float) -> None:
-        """Set time-slice and compute mode."""
+        """Set the time-slice and the compute mode."""
         for uuid in step.gpus:
-            # A default that cannot be set is a default all the same.
+            # If only the default was asked for, a card that cannot set time-slices has it anyway.
             if (
                 step.interval is not step.found_interval
                 and not self._time_slices.set_time_slice(uuid, NUMBERS[step.interval], deadline)
@@ -110,7 +110,7 @@ class TimeSlicing(Doer[TimeSlice]):
             former = asked.former
             if former is None:
                 number = self._time_slices.recent(asked.gpu.uuid)
-                # A claim's own is set, or read to stand; only the default is believed to.
+                # If the recent value is already the wanted one, it is verified, but for a default.
                 if number is None or number == NUMBERS[asked.interval] != 0:
                     number = self._time_slices.time_slice(asked.gpu.uuid, deadline)
                 former = None if number is None else _INTERVALS[number]
@@ -148,7 +148,7 @@ class TimeSlicing(Doer[TimeSlice]):
 
 
 class _Wanted(Struct, frozen=True, kw_only=True):
-    """What a claim wants of a GPU; `owed` are steps of others that could not be undone yet."""
+    """What a claim asks for on a GPU; `owed` are others' steps that could not be undone yet."""
 
     gpu: Gpu
     interval: Interval
@@ -156,7 +156,7 @@ class _Wanted(Struct, frozen=True, kw_only=True):
 
     @property
     def former(self) -> Interval | None:
-        """What the GPU had before a claim whose time-slice could not be restored; else None."""
+        """The time-slice from before an earlier claim that could not restore it; else None."""
         for step in self.owed:
             if isinstance(step, TimeSlice) and self.gpu.uuid in step.gpus:
                 return step.found_interval or Interval.DEFAULT
@@ -166,7 +166,7 @@ class _Wanted(Struct, frozen=True, kw_only=True):
 def step_of_others(uuid: GpuUuid, device: str, config: "GpuConfig") -> TimeSlice | None:
     """Return the step for a time-slice that another driver has set for a config.
 
-    The value from before is unknown, and so assumed to be the default. None: the config sets none.
+    The earlier value is unknown, so the default is assumed. None: the config sets no time-slice.
     """
     if config.sharing is None or config.sharing.strategy is not SharingStrategy.TIME_SLICING:
         return None
@@ -174,7 +174,7 @@ def step_of_others(uuid: GpuUuid, device: str, config: "GpuConfig") -> TimeSlice
 
 
 def of_unknown(uuid: GpuUuid) -> TimeSlice:
-    """Return the step of a claim about which nothing is known; the earlier value is the default."""
+    """Return the step of a claim about which nothing is known; the default counts as found."""
     return TimeSlice(devices=_of_gpu(uuid))
 
 
