@@ -1,1 +1,1 @@
-"""What the driver and the supervisor share about MPS: domains, files, processes."""
+"""MPS: what the driver and the supervisor have in common, such as domains and their files."""

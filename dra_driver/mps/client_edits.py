@@ -1,4 +1,4 @@
-"""What makes the CUDA programs of a container clients of the domain's daemon.
+"""Builds the edits that make CUDA programs in a container clients of a domain's daemon.
 
 A CUDA program finds its daemon through the sockets in CUDA_MPS_PIPE_DIRECTORY, and may share memory
 with it in /dev/shm; a program that finds no daemon runs without MPS and without limits. So the
@@ -28,9 +28,9 @@ def client_edits(
 ) -> Edits:
     """Return the edits for a container whose processes are clients of the domain's daemon.
 
-    Limits apply to each client process, if they are below the domain's own: threads in percent, on
-    any GPU, and memory in MiB by the GPU's UUID. Memory is only for GPUs that the container sees,
-    because CUDA drops every limit, even the daemon's, if it finds the UUID of another GPU.
+    Limits apply to each client process if they are below the domain's own. Threads are in percent,
+    for all GPUs; memory is in MiB, by the GPU's UUID. Set memory only for GPUs that the container
+    sees: if CUDA finds the UUID of another GPU, it drops every limit, even the daemon's.
     """
     env = [f"CUDA_MPS_PIPE_DIRECTORY={CONTAINER_PIPE_DIRECTORY}"]
     if active_thread_percentage is not None:

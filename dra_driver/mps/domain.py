@@ -1,4 +1,4 @@
-"""The desired state of an MPS domain, and its status, as bytes on disk and back. Pure.
+"""Converts the desired state and the status of an MPS domain to bytes on disk and back. Pure.
 
 A domain is a set of whole GPUs, or one MIG device, served by one nvidia-cuda-mps-control. The
 driver writes a `Domain`, the supervisor answers with a `Status`. The daemon takes memory limits by
@@ -24,7 +24,7 @@ from dra_driver.host.envelope import seal, unseal, value_of
 DomainId = NewType("DomainId", str)
 """Names a domain's files and folders.
 
-That of a claim is its UID, or begins with it; that of a shared domain begins unlike any UUID.
+It is a claim's UID or begins with it; the id of a shared domain never begins like a UID.
 """
 
 _ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
@@ -55,10 +55,10 @@ class State(StrEnum):
 
 
 class DomainDevice(Struct, frozen=True, kw_only=True):
-    """A device of a domain: a whole GPU's or a MIG device's UUID.
+    """A device of a domain: a whole GPU or a MIG device.
 
-    `pinned_memory_mib` is what each client may allocate there, in MiB; None is no limit. Only a
-    whole GPU has a compute mode.
+    `pinned_memory_mib` is how much memory each client may allocate there, in MiB; None is no limit.
+    Only a whole GPU has a compute mode.
     """
 
     uuid: str
@@ -117,17 +117,17 @@ class Domain(Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def generation(self) -> str:
-        """A short text that changes with anything in the domain."""
+        """A short text that changes if anything in the domain changes."""
         return sha256(encode_domain(self)).hexdigest()[:16]
 
     @property
     def daemon_generation(self) -> str:
-        """A short text that changes with anything that a daemon can be told only at its start."""
+        """A short text that changes if a change in the domain needs a new daemon."""
         return sha256(f"{self.visible_devices} {self.multi_user}".encode()).hexdigest()[:16]
 
 
 class Daemon(Struct, frozen=True, kw_only=True, rename="camel"):
-    """A process, uniquely. `start_ticks` is field 22 of /proc/<pid>/stat, in clock ticks."""
+    """Identifies one process. `start_ticks` is field 22 of /proc/<pid>/stat, in clock ticks."""
 
     pid: int
     start_ticks: int
@@ -138,12 +138,12 @@ class Status(Struct, frozen=True, kw_only=True, rename="camel"):
 
     Attributes:
         supervisor: the supervisor process that reports; an earlier one's report may be out of date.
-        generation: the `Domain.generation` it is about; empty if the desired state cannot be read.
+        generation: the `Domain.generation` reported on; empty if the desired state is unreadable.
         reason: for people, if the state is not the desired one; empty otherwise.
         active_thread_percentage: as reported by the daemon.
         pinned_memory_mib: as reported by the daemon, by UUID; MiB.
         restarts: how often a daemon of this domain died and was replaced.
-        failures: failed attempts in a row; each one changes the status.
+        failures: how many attempts in a row have failed; each failure changes the status.
     """
 
     id: DomainId
@@ -172,7 +172,7 @@ def shared_domain(name: str) -> DomainId:
 
 
 def is_shared(domain: str) -> bool:
-    """Tell whether a domain is one that claims join and leave."""
+    """Tell whether a domain is shared, so that claims join and leave it."""
     return domain.startswith(_SHARED)
 
 
@@ -202,8 +202,7 @@ def is_id(text: str) -> bool:
 def domain_json(domain: Domain) -> dict[str, object]:
     """Return a domain as JSON; the same domain gives the same JSON in every version of the driver.
 
-    `generation` is made from it, so a driver and a supervisor of different versions know that they
-    mean the same.
+    `generation` is computed from it, so drivers and supervisors of different versions can compare.
     """
     plain: dict[str, object] = msgspec.to_builtins(domain)
     return plain if domain.incarnation else {k: v for k, v in plain.items() if k != "incarnation"}

@@ -1,4 +1,4 @@
-"""The files below the MPS directory: where they are, and how they are written and read.
+"""Defines the files below the MPS directory, and writes and reads them.
 
     desired/<id>.json      what the driver wants            (mps/domain.py)
     members/<id>/<claim>   which claims have joined a shared domain; the driver's (mps/members.py)
@@ -7,10 +7,9 @@
     supervisor.lock        held by the running supervisor; its content is `Status.supervisor`
     eviction.lock          held by an evicted driver that waits for claims (kubelet/eviction.py)
 
-What cannot be read or written is a StateError, but for an absent folder, in which nothing is. A
-file appears whole or not at all, by a rename in its folder; a name that begins with a dot is a
-file that is being written. Driver and supervisor share nothing else, so either can be replaced at
-any time.
+If something cannot be read or written, that is a StateError; a missing folder counts as empty. A
+file is written under a name that begins with a dot and then renamed, so it appears whole or not at
+all. Driver and supervisor share nothing else, so either can be replaced at any time.
 """
 
 import os
@@ -28,9 +27,8 @@ class DomainPaths:
     Attributes:
         record: what the supervisor has changed for the domain.
         run: the tmpfs with the next two folders, so that links between them are possible.
-        own: CUDA_MPS_PIPE_DIRECTORY as the daemon sees it. No container has it, so it can be
-            trusted.
-        pipe: CUDA_MPS_PIPE_DIRECTORY as clients see it. Its content may be a tenant's work.
+        own: CUDA_MPS_PIPE_DIRECTORY for the daemon. No container has it, so it can be trusted.
+        pipe: CUDA_MPS_PIPE_DIRECTORY for clients. Tenants may have changed its content.
         log: CUDA_MPS_LOG_DIRECTORY: control.log and server.log.
         shm: the tmpfs that daemon and clients see as /dev/shm.
         libraries: links to the libraries of the running GPU driver, for the daemon and its servers.
@@ -77,7 +75,7 @@ class MpsFiles:
         return DomainPaths(self.domains_folder / check_id(domain))
 
     def make_folders(self) -> None:
-        """Make the folders that driver and supervisor share; the one that starts first does it."""
+        """Make the folders that driver and supervisor share, if they do not exist yet."""
         for folder in (self.desired_folder, self.status_folder, self.domains_folder):
             try:
                 folder.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -112,7 +110,7 @@ def write_file(path: Path, data: bytes, *, durable: bool, mode: int = 0o644) -> 
 
 
 def delete_file(path: Path) -> None:
-    """Delete a file, if there is one, and what a crash may have left beside it."""
+    """Delete a file if it exists, and what a crash may have left beside it."""
     try:
         delete(temporary_of(path))
         delete(path)

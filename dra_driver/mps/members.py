@@ -1,13 +1,12 @@
 """Shared MPS domains: claims join and leave them, and the last one to leave ends the domain.
 
-In: domains whose ids are of `shared_domain`, and claim UIDs. Out: a member file for each claim, and
-the desired-state file of a domain as long as it has members (mps/requests.py). Join and leave of
-one domain exclude each other between threads and between driver processes, by flock(2) on the
-folder of its members, which is held for file operations only: callers wait for the supervisor
-without it. Member files are written before the desired-state file and removed before it. So after a
-kill at any point, a repeated call repairs what was half done, and `tidy` ends domains without
-members. Member files are not synced: a power cut ends all clients, and claims that are still wanted
-join again after it.
+In: domains with ids from `shared_domain`, and claim UIDs. Out: a member file for each claim, and
+the desired-state file of a domain as long as it has members (mps/requests.py). Joins and leaves of
+one domain exclude each other between threads and driver processes, by flock(2) on the folder of its
+members. The lock is held for file operations only, not while callers wait for the supervisor.
+Member files are written before the desired-state file and removed before it. So after a kill at any
+point, a repeated call repairs what was half done, and `tidy` ends domains without members. Member
+files are not synced: a power cut ends all clients, and claims that are still wanted join again.
 """
 
 import fcntl
@@ -28,7 +27,7 @@ from dra_driver.mps.files import MpsFiles, delete_file, ids_in, members_in, name
 from dra_driver.mps.requests import DomainRequests
 
 LOCK_SECONDS = 10.0
-"""How long a call waits for another one, which only does file operations."""
+"""How long a call waits for another one, which does only file operations."""
 
 _FIRST_POLL = 0.001
 _LONGEST_POLL = 0.02
@@ -47,11 +46,11 @@ class SharedDomains:
     def join(self, domain: Domain, claim: str) -> None:
         """Make a claim a member, and request the domain if nobody has; then call `wait_ready`.
 
-        Joining again changes nothing, but repairs what is missing; a failed domain is retried.
-        Without other members, the domain may have changed. Raises ConflictError if it has members
-        and other devices or limits, or if another call uses it for too long; VersionError if a
-        newer version of this driver requests it in a form not known here; StateError if the disk
-        cannot be written, which leaves the claim as it was.
+        Joining again repairs what is missing and retries a failed domain. The domain's devices and
+        limits may change only if it has no other members. Raises ConflictError if they differ from
+        those of other members, or if another call uses the domain for too long. Raises VersionError
+        if a newer version of this driver requests it in a form not known here, and StateError if
+        the disk cannot be written, which leaves the claim as it was.
         """
         member = self._member(domain.id, claim)
         with self._held(domain.id) as folder:
@@ -70,7 +69,7 @@ class SharedDomains:
                 raise
 
     def leave(self, domain: DomainId, claim: str) -> bool:
-        """End a claim's membership, and the domain if nobody is left, which is then returned.
+        """End a claim's membership; if no member is left, end the domain and return True.
 
         Leaving again, or without having joined, is fine. Needs no free space on the disk. If it
         returns True, `DomainRequests.wait_gone` tells when the GPU is as it was. Raises
@@ -101,11 +100,11 @@ class SharedDomains:
         return frozenset[str]().union(*map(self.members, self._domains()))
 
     def tidy(self) -> frozenset[DomainId]:
-        """End every requested domain without members; return which.
+        """End every requested domain without members; return these domains.
 
-        A process that was killed while the last claim left has not ended it. Call this when the
-        claims of this node have been repaired, and with them member files that somebody deleted.
-        After a StateError the other domains are tidied all the same.
+        A process that was killed while the last claim left may not have ended it. Call this after
+        the claims of this node were repaired, which also restores member files that somebody
+        deleted. A StateError is raised only after the other domains have been tidied.
         """
         ended: set[DomainId] = set()
         errors: list[StateError] = []
@@ -115,7 +114,7 @@ class SharedDomains:
                 if not self.members(domain) and self._end_unused(domain):
                     ended.add(domain)
             except ConflictError:
-                continue  # the call that is busy with it tidies up, or the next call
+                continue  # the call that uses it tidies up, or the next one does
             except StateError as error:
                 errors.append(error)
         if errors:
@@ -133,7 +132,7 @@ class SharedDomains:
             return is_wanted
 
     def _back_out(self, domain: DomainId, member: Path, why: StateError) -> None:
-        """Undo a join that was begun; a domain in a newer version's format is left alone."""
+        """Undo an incomplete join; a domain in a newer version's format is left alone."""
         with suppress(StateError):
             delete_file(member)
             if not members_in(member.parent) and not isinstance(why, VersionError):
@@ -164,7 +163,7 @@ class SharedDomains:
 
     @contextmanager
     def _held(self, domain: DomainId) -> Iterator[Path]:
-        """Hold a domain by its folder of members, which is made, and goes with the last member."""
+        """Lock a domain by its folder of members, which is made if it does not exist yet."""
         folder = self._files.members(domain)
         deadline = self._clock() + LOCK_SECONDS
         while True:
@@ -176,7 +175,7 @@ class SharedDomains:
                         yield folder
                         return
                 finally:
-                    # Not left to close(2): a child that is being started has the descriptor too.
+                    # close(2) may not unlock: a child that is being started has the descriptor too.
                     fcntl.flock(descriptor, fcntl.LOCK_UN)
             finally:
                 os.close(descriptor)
@@ -236,7 +235,7 @@ def _make_member(member: Path) -> None:
 
 
 def _remove_empty(folder: Path) -> None:
-    with suppress(OSError):  # what else somebody put there keeps it
+    with suppress(OSError):  # it stays if somebody put something else there
         folder.rmdir()
 
 

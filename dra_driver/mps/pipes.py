@@ -1,4 +1,4 @@
-"""A domain's two pipe folders: the daemon's own, and what clients get of it.
+"""Makes a domain's two pipe folders: the daemon's own, and the one that clients see.
 
 The daemon makes its sockets in `own`; `pipe`, which containers mount read-only, has hard links to
 those that clients use. A program is a client through `control`. There the daemon refuses to quit
@@ -6,8 +6,8 @@ those that clients use. A program is a client through `control`. There the daemo
 restores. `control_privileged` accepts every command, and stays in `own`. This was seen with
 NVIDIA's control program, daemon and libcuda, R535 (tests/contract/mps/test_hostile_tenants.py).
 
-Nothing in `pipe` is ever read, followed or trusted here; entries are only added and removed. What
-cannot be done is a StateError.
+Nothing in `pipe` is ever read, followed or trusted here; entries are only added and removed.
+Failures are StateErrors.
 """
 
 import os
@@ -31,9 +31,9 @@ FILES = 64
 
 
 def make_pipes(paths: DomainPaths) -> None:
-    """Make both folders, without what a dead daemon left, and empty that of the clients.
+    """Make both folders, remove what a dead daemon left, and empty the folder of the clients.
 
-    Existing folders keep their inodes, which containers have mounted.
+    Existing folders keep their inodes, because containers have mounted them.
     """
     for folder in (paths.own, paths.pipe):
         try:
@@ -44,13 +44,13 @@ def make_pipes(paths: DomainPaths) -> None:
     try:
         for folder in (paths.own, paths.pipe):
             folder.mkdir(exist_ok=True)
-            folder.chmod(0o755)  # for clients of any user, and servers, which run as these
+            folder.chmod(0o755)  # for clients of any user, and servers, which run as their users
     except OSError as error:
         raise file_error("make", paths.run, error) from error
 
 
 def publish_pipes(paths: DomainPaths) -> None:
-    """Let clients reach the daemon that made its sockets. Repeating it changes nothing."""
+    """Let clients reach the daemon once it has made its sockets. Can be repeated."""
     for name in SHARED:
         source, target = paths.own / name, paths.pipe / name
         try:

@@ -1,4 +1,4 @@
-"""Processes of MPS domains: which they are, whether they run, and how they end.
+"""Finds the processes of MPS domains, tells whether they run, and ends them.
 
 A process is identified by its PID and the start time in /proc/<pid>/stat, because PIDs are reused.
 Every process of a domain has a token in its environment, which servers inherit from their daemon.
@@ -21,7 +21,7 @@ from pathlib import Path
 from dra_driver.mps.domain import Daemon
 
 MARK = "DRA_DRIVER_MPS_DOMAIN"
-"""Environment variable of a domain's processes: the domain's folder. For people; proves nothing."""
+"""Environment variable of a domain's processes: its folder. It is for people, and no proof."""
 
 TOKEN = "DRA_DRIVER_MPS_TOKEN"  # noqa: S105 (its name)
 """Environment variable of a domain's processes: the record's token."""
@@ -36,7 +36,7 @@ ALL_USERS = "all"
 
 _PROC = Path("/proc")
 _COMMAND = b"nvidia-cuda-mps"  # of daemon and server: the kernel keeps 15 bytes of a name
-_EFFECTIVE = 1  # of real, effective, saved and file system's, proc_pid_status(5)
+_EFFECTIVE = 1  # among real, effective, saved and file system IDs, proc_pid_status(5)
 _STATE, _START = 0, 19  # fields 3 and 22 of stat, counted after the name, proc_pid_stat(5)
 _GONE = (b"Z", b"X")
 
@@ -49,7 +49,7 @@ def daemon_at(pid: int) -> Daemon | None:
         return None
     if fields[_STATE] in _GONE:
         with suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)  # our child if this process is PID 1 of a container
+            os.waitpid(pid, os.WNOHANG)  # it is our child if this process is PID 1 of a container
         return None
     return Daemon(pid=pid, start_ticks=int(fields[_START]))
 
@@ -70,7 +70,7 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def marked(folder: Path) -> list[Daemon]:
-    """Return the running MPS processes that claim to be of the domain with this folder."""
+    """Return the running MPS processes whose environment names the domain with this folder."""
     return _with_variable(MARK, str(folder))
 
 
@@ -114,10 +114,10 @@ def _with_variable(name: str, value: str) -> list[Daemon]:
     for entry in os.listdir(_PROC):  # noqa: PTH208 (names are what is wanted)
         if not entry.isdecimal() or _command(entry) != _COMMAND:
             continue
-        # Identified before its environment is read: the PID may be another's by then.
+        # It is identified before its environment is read, because the PID may be reused.
         daemon = daemon_at(int(entry))
         if daemon is None or not is_outside_containers(daemon):
-            # Its memory may be a file of a tenant's own server (NFS), which never answers.
+            # Reading its memory could hang, if that is a file on a tenant's own NFS server.
             continue
         if environment_of(daemon.pid).get(name) == value and is_alive(daemon):
             daemons.append(daemon)
@@ -125,13 +125,13 @@ def _with_variable(name: str, value: str) -> list[Daemon]:
 
 
 def listener(folder: Path, name: str) -> Daemon | None:
-    """Return who listens on a unix socket (SO_PEERCRED), in a folder without tenants' access."""
+    """Return the process that listens on a unix socket (SO_PEERCRED), in a folder of no tenant."""
     pid = _listening_pid(folder, name)
     return daemon_at(pid) if pid else None
 
 
 def listens(folder: Path, name: str) -> bool:
-    """Tell whether a process listens on a unix socket, also one whose PID is not known here."""
+    """Tell whether any process listens on a unix socket, even one whose PID is not visible here."""
     return _listening_pid(folder, name) is not None
 
 
@@ -185,7 +185,7 @@ def _await(daemon: Daemon, seconds: float, *, kill: bool) -> bool:
     except ProcessLookupError:
         return True
     try:
-        # Only once the descriptor pins the process is its start time compared.
+        # The start time is compared now, because the descriptor keeps the PID from being reused.
         if not is_alive(daemon):
             return True
         if kill:

@@ -2,11 +2,11 @@
 
 A status counts only if it is about exactly the requested domain, and was written by the supervisor
 that runs now. A wait ends as soon as the answer is there (inotify); deadlines are values of the
-given clock. Files that cannot be read or written are a StateError. What can no longer succeed is
-reported at once, as a DeviceError; otherwise calls wait: a supervisor that is being replaced is
-away for seconds, but one that was never here does not come. While it is away, a shared domain
-accepts new claims if its last status was ready, and its daemon listens in its own folder, which no
-tenant can reach.
+given clock. A file that cannot be read or written is a StateError. A request that cannot succeed
+any more is a DeviceError at once. Otherwise calls wait: for seconds while a supervisor is being
+replaced, and not long if there was never one. Without a supervisor, a shared domain still accepts
+claims if its last status was ready, and its daemon listens in its own folder, which no tenant can
+reach.
 """
 
 import math
@@ -47,17 +47,17 @@ T = TypeVar("T")
 
 
 class _OverdueError(TransientError):
-    """It was waited for as long as allowed."""
+    """The wait took longer than allowed."""
 
 
 SUPERVISOR_GRACE_SECONDS = 5.0
 """Seconds to wait for a supervisor on a node that never had one."""
 
-_REPLACEMENT_GRACES = 3  # for a pod that is being replaced, where one has been
+_REPLACEMENT_GRACES = 3  # times the grace, if the pod of an earlier supervisor is being replaced
 
 _LONGEST_WAIT = 0.25  # no file changes when the supervisor dies
 
-_IDLE_WATCHES = 8  # for as many claims as the kubelet prepares at once
+_IDLE_WATCHES = 8  # enough for the claims that the kubelet prepares at once
 
 _NOT_RUNNING = (
     "the MPS supervisor is not running on this node: deploy `dra-driver mps-supervisor` on every "
@@ -109,8 +109,8 @@ class DomainRequests:
             if not status.exists():
                 # A supervisor may have read the file without having answered yet. Once there is a
                 # status, the domain is gone only after the supervisor has seen that the file is
-                # gone. So the file itself becomes the status (`_is_unanswered`). A status that the
-                # supervisor writes right now is lost: it writes the next one all the same.
+                # gone. So the file itself becomes the status (`_is_unanswered`). If the supervisor
+                # writes a status at this moment, that is lost, but it will write another one.
                 path.replace(status)
         except FileNotFoundError:
             pass
@@ -155,9 +155,9 @@ class DomainRequests:
         """Wait until the domain's daemon serves clients with the requested limits.
 
         A failed domain is retried at once, without the supervisor's pause; a shared one when a
-        claim joins it. A shared domain is waited for in its present incarnation, and only by claims
-        that have joined it. It needs no supervisor as long as its daemon is well. Raises
-        DeviceError with the reason if it is not ready by the deadline or will not be,
+        claim joins it. Only claims that have joined a shared domain may wait for it, and only its
+        present incarnation counts. It needs no supervisor as long as its daemon is well. Raises
+        DeviceError with the reason if the domain is not ready by the deadline or cannot become so,
         TransientError if `given_up` returned True or the driver stops, and VersionError if the
         supervisor has a newer version.
         """
@@ -184,12 +184,12 @@ class DomainRequests:
         try:
             grace = self._grace * (_REPLACEMENT_GRACES if self._files.lock.exists() else 1)
             if before is not None and is_shared(domain.id):
-                grace = math.inf  # others use it, and the wait is bounded all the same
+                grace = math.inf  # others use it, and the deadline still ends the wait
             return self._wait(
                 domain.id, deadline, look, waited_for="ready", grace=grace, given_up=given_up
             )
         except _OverdueError as error:
-            # It was waited for as long as anybody should; to begin again would help nobody.
+            # Not retried, because the wait was as long as allowed.
             raise DeviceError(str(error)) from error
 
     def _orphaned(self, domain: Domain) -> Status | None:
@@ -217,7 +217,7 @@ class DomainRequests:
             return True if is_wanted or not self._is_present(domain) else None
 
         if not self._drop_unanswered(domain) and look(None) is None:
-            # It is ended later all the same, so nobody waits for a supervisor to come.
+            # No grace: a supervisor that starts later ends the domain by itself.
             self._wait(domain, deadline, look, waited_for="removed", grace=0.0)
 
     def _drop_unanswered(self, domain: DomainId) -> bool:
@@ -309,7 +309,7 @@ def _sound(data: bytes | None, decode: Callable[[bytes], T]) -> T | None:
 
 
 def _check_version(path: Path, decode: Callable[[bytes], object]) -> None:
-    """Raise VersionError if a newer version of this driver wrote a file; damage is fine."""
+    """Raise VersionError if a newer version of this driver wrote a file; ignore a damaged file."""
     data = read_file(path)
     try:
         if data is not None:

@@ -41,9 +41,9 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"
     """What all steps have: their devices, and how the driver has to treat them.
 
     `name` is used in logs, metrics and status. If a step `lives_by_itself`, its daemon is told to
-    end, and the driver waits for that, before any GPU is locked. If a step
-    `outlives_reboot`, files or something else that exists after a reboot need it. Until a step that
-    `excludes` is undone, nobody else can have its devices; a mere setting can be overridden.
+    end, and the driver waits for that, before any GPU is locked. If a step `outlives_reboot`, files
+    or something else that exists after a reboot need it. Until a step that `excludes` is undone,
+    nobody else can have its devices; a mere setting can be overridden.
     """
 
     name: ClassVar[str]

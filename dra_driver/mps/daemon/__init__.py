@@ -1,1 +1,1 @@
-"""One `nvidia-cuda-mps-control`: how it is started, queried, probed and limited."""
+"""Starts, queries, probes and limits one `nvidia-cuda-mps-control`."""

@@ -1,4 +1,4 @@
-"""NVIDIA's nvidia-cuda-mps-control: starts it as a domain's daemon, and sends it commands.
+"""Starts NVIDIA's nvidia-cuda-mps-control as a domain's daemon, and sends it commands.
 
 Commands reach the daemon at the socket in its own folder, which no container has (mps/pipes.py).
 The daemon inherits nothing of this process's environment, so settings for another MPS, such as the
@@ -44,7 +44,7 @@ _LIBCUDA = "libcuda.so.1"
 _ANSWERED = (ANSWERED, "get_server_status ")
 _NO_LIBRARY = "error while loading shared libraries"
 _LOG_FOLDER = Path("/tmp/nvidia-mps-log")  # noqa: S108 (as above)
-# The options that start it for clients of several users: the documented one, and its short form.
+# The option that starts it for clients of several users, as documented and in its short form.
 _MULTI_USER = ("-multiuser-server", "-M")
 
 
@@ -184,7 +184,7 @@ class Control:
         return ask_daemon(
             control,
             commands,
-            # Relative, because the path of a socket may have 107 bytes, and this one may have more.
+            # Relative, because a socket's path has at most 107 bytes, and this one may be longer.
             environment=environment | {"CUDA_MPS_PIPE_DIRECTORY": "."},
             log=paths.log,
             folder=paths.own,
@@ -214,7 +214,7 @@ class Control:
     def _binds(self, view: View, paths: DomainPaths) -> dict[Path, Path]:
         """Return what daemons and clients see, with a driver container's /dev.
 
-        Not a simulated one, which has only GPUs. It comes first, because /dev/shm is inside.
+        A simulated /dev is not used, as it has only GPUs. /dev comes before /dev/shm inside it.
         """
         seen_here, there = self._views[-1].dev(), view.dev()
         is_whole = seen_here is not None and (seen_here / "null").exists()
@@ -224,8 +224,8 @@ class Control:
     def _link_libraries(self, paths: DomainPaths, view: View) -> None:
         """Make the folder in which the daemon's servers find the GPU driver's libraries.
 
-        The driver's own folder is not suitable: on a host it also has the host's C library, which
-        is not the one of this container, and it may have libraries of a driver that is not running.
+        The driver's own folder is not suitable. On a host it also has the host's C library, not
+        this container's, and it may have libraries of a driver that is not running.
         """
         wanted = {
             name: rooted.outside(view.driver_root, source)
@@ -335,7 +335,7 @@ def _launch(command: Sequence[str], environment: Mapping[str, str]) -> str:
 def _users_options(domain: Domain) -> list[list[str]]:
     """Return the options to try, one after the other, for the users of a domain's clients.
 
-    A driver too old for several users serves the claims of a shared domain one user at a time.
+    A driver that is too old for several users serves a shared domain one user at a time.
     """
     if not domain.multi_user:
         return [[]]

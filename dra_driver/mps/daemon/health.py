@@ -1,12 +1,12 @@
-"""Whether a domain's daemon and its servers are well, by what the daemon says and by probes.
+"""Tells whether a domain's daemon and its servers are well, by the daemon's reports and by probes.
 
 After a fatal fault of one client, a server refuses new clients (FAULT) until all affected ones have
 ended. If one of them does not end, only a new daemon helps, which costs all clients their work. The
 same is true if the daemon does not answer. A server can also hang without reporting it. That is
-assumed once it has left two probes in a row unanswered while its daemon answered. An error is an
-answer, too, and a probe that waited for something other than the server does not count: a false
-alarm would cost all clients their work. A context takes GPU memory and the place of one client. So
-a server is probed at once only if a client has ended since the last look, and otherwise once in an
+assumed once it has left two probes in a row unanswered while its daemon answered. An error counts
+as an answer, and a probe that waited for something other than the server does not count, because a
+false alarm would cost all clients their work. A probe takes GPU memory and a client's place. So a
+server is probed at once only if a client has ended since the last look, and otherwise once in an
 interval while it has clients. There is never more than one probe, even if the last one cannot be
 killed.
 """
@@ -25,7 +25,7 @@ from dra_driver.mps.processes import daemon_at
 log = structlog.get_logger()
 
 FAILURE_THRESHOLD = 2
-"""How many probes in a row have to stay unanswered."""
+"""How many probes in a row have to stay unanswered before a server counts as hanging."""
 
 _FAULT, _ACTIVE = "FAULT", "ACTIVE"
 _NOBODY: frozenset[int] = frozenset()
@@ -71,7 +71,7 @@ def server_states(ask: Ask, *, with_clients: bool = False) -> tuple[ServerState,
             status=_FAULT if _FAULT in said else said[0] if said else "",
             clients=frozenset(_pids(ask([f"get_client_list {pid}"]))) if with_clients else _NOBODY,
         )
-        for pid in _pids(ask(["get_server_list", ANSWERED]))  # to be turned away is no empty list
+        for pid in _pids(ask(["get_server_list", ANSWERED]))  # a rejected call is no empty list
         for said in ([line.strip() for line in ask([f"get_server_status {pid}"])],)
     )
 
@@ -89,13 +89,13 @@ def server_fault(states: Iterable[ServerState]) -> str:
 
 
 def _pids(lines: Iterable[str]) -> list[int]:
-    """Return the PIDs in an answer; without any, the answer is a sentence."""
+    """Return the PIDs in an answer, which is a sentence if there are none."""
     texts = map(str.strip, lines)
     return [int(text) for text in texts if text.isascii() and text.isdecimal()]
 
 
 class Liveness:
-    """What is wrong with a daemon, and since when; replaced after so many seconds, 0: never."""
+    """Knows what is wrong with a daemon, and when to replace it (`replace_after` 0: never)."""
 
     def __init__(self, clock: Callable[[], float], replace_after: float) -> None:
         self._clock = clock
@@ -105,7 +105,7 @@ class Liveness:
         self.reason = ""
 
     def note(self, daemon: Daemon | None, reason: str) -> bool:
-        """Note what is wrong, empty if nothing; return whether it was unhealthy before."""
+        """Note what is wrong (empty: nothing); return whether the daemon was unhealthy before."""
         was_unhealthy = self._since is not None and self._daemon == daemon
         self._daemon, self.reason = daemon, reason
         if not reason:
@@ -231,7 +231,7 @@ class HangWatch:
         self.drop()
 
     def _only_one(self, states: Sequence[ServerState]) -> Server | None:
-        """Return the domain's server; None if there are several, or it accepts no clients."""
+        """Return the domain's only server; None if there are several, or it accepts no clients."""
         if not self.is_on or len(states) != 1 or not states[0].is_active:
             return None
         return self._identify(states[0].pid)
@@ -248,7 +248,7 @@ class HangWatch:
     def _note_clients(self, pids: frozenset[int]) -> None:
         """Note the clients, and whether one has ended since the last look.
 
-        A server that hangs may keep a dead one on its list.
+        A server that hangs may keep a dead client on its list.
         """
         probe = self._probe.pid if self._probe is not None else None
         processes = {pid: self._process_at(pid) for pid in pids if pid != probe}
@@ -281,7 +281,7 @@ class HangWatch:
     def _judge(self, server: Server, probe: Probe, outcome: Outcome) -> None:
         facts = {"server": server.process.pid, "probe": probe.pid, "said": probe.said}
         if outcome is not Outcome.SILENCE:
-            # Each device has its turn, and two probes in a row are of the same one.
+            # The next probe is of another device; only an unanswered one is repeated on the same.
             self._ordinal, self._silences = self._ordinal + 1, 0
             log.debug("mps server answered a probe", **facts)
             return
@@ -290,6 +290,6 @@ class HangWatch:
             self._silences += 1
             log.warning("mps server left a probe without an answer", **facts)
         else:
-            # Clients of another user may be in its way, or before it.
+            # The probe may have waited for clients of another user, not for the server.
             self._silences = 0
             log.info("mps probe may have waited for other users", place=place.name, **facts)

@@ -1,7 +1,7 @@
-"""A domain's limits: set in its daemon and read back, because it ignores what it cannot parse.
+"""Sets a domain's limits in its daemon and reads them back: it ignores what it cannot parse.
 
-Devices are named by ordinal, the position in the daemon's CUDA_VISIBLE_DEVICES: drivers up to R550
-know no other name. The daemon replies to `set` with nothing, or with the value in force. It writes
+Devices are named by ordinal, the position in the daemon's CUDA_VISIBLE_DEVICES, because drivers up
+to R550 know no other name. The daemon answers `set` with nothing or the value in force. It writes
 values of 1 GiB or more in whole GiB, rounded down: 10240M as 10G, and 8155M as 7G.
 """
 
@@ -41,8 +41,8 @@ class Limits(Struct, frozen=True, kw_only=True):
 class _Setting(Struct, frozen=True, kw_only=True):
     """One of a domain's limits, in the words of the daemon's commands.
 
-    `name` follows `set_default_`, `get_` and the like, and `place`, for a device, is their other
-    arguments.
+    `name` is what follows `set_default_`, `get_` and the like; `place` are their further arguments
+    for a device.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Mounts of MPS domains: the tmpfs of each folder, and a daemon's private view of the machine.
+"""Mounts the tmpfs of MPS domains, and gives daemons a private view of the machine.
 
 A daemon and its clients share two folders, CUDA_MPS_PIPE_DIRECTORY and /dev/shm, which must have
 the same paths for both (NVIDIA's MPS documentation; R580 needs only the first). Clients see them
@@ -39,7 +39,7 @@ def layers(folder: Path) -> int:
 
 
 def hides_mounts(folder: Path) -> bool:
-    """Tell whether a folder is a mount whose inner mounts nobody else sees (not Bidirectional)."""
+    """Tell whether nobody else sees the mounts in a mounted folder (it is not Bidirectional)."""
     point = _escaped(folder.resolve())
     mounts = [fields for fields in _mount_lines() if fields[_MOUNT_POINT] == point]
     return bool(mounts) and not any(field.startswith("shared:") for field in mounts[-1][_OPTIONAL:])
@@ -52,7 +52,7 @@ def mount_tmpfs(folder: Path, *, size_bytes: int | None, files: int, mode: int =
     """
     if layers(folder):
         return
-    size = "50%" if size_bytes is None else str(size_bytes)  # tmpfs(5): of the memory
+    size = "50%" if size_bytes is None else str(size_bytes)  # tmpfs(5): half of the memory
     _mount("tmpfs", folder, "tmpfs", _TENANTS, f"size={size},mode={mode:o},nr_inodes={files}")
 
 
@@ -73,7 +73,7 @@ def limit_files(folder: Path, files: int) -> bool:
 
 
 def unmount_all(folder: Path) -> None:
-    """Unmount everything on a folder. What is still in use ends with its last user."""
+    """Unmount everything on a folder; a mount that is in use ends with its last user."""
     if not folder.is_dir():
         return
     for _ in range(_MOST_LAYERS):
@@ -166,7 +166,7 @@ def _mount_points() -> list[str]:
 
 
 def _mount_lines() -> list[list[str]]:
-    # Of a name the kernel escapes four characters: any other may be in it, whatever its encoding.
+    # The kernel escapes only four characters; a name may have any others, in any encoding.
     lines = os.fsdecode(_MOUNT_INFO.read_bytes()).rstrip("\n").split("\n")
     return [line.partition(" - ")[0].split(" ") for line in lines]
 
@@ -188,7 +188,7 @@ def _bind(source: Path, target: Path) -> None:
 def _mount(
     source: str | None, target: Path, kind: str | None, flags: int, options: str | None
 ) -> None:
-    # Declared, because ctypes would pass these flags as int, which is too small.
+    # Types are declared, because ctypes would pass the flags as int, which is too small.
     mount = _libc().mount
     mount.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_ulong, ctypes.c_char_p]
     arguments = [None if text is None else os.fsencode(text) for text in (source, kind, options)]

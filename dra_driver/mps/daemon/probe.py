@@ -1,11 +1,11 @@
-"""A probe: a process that is briefly a CUDA client, to find out whether a server answers.
+"""Starts and watches probes: processes that are CUDA clients briefly, to see if a server answers.
 
-Nothing here waits for the process: it is checked, killed with its process group when its time is
-over, and reaped when the kernel releases it, which it does not while the process hangs in the GPU
-driver. The probe is a client like those in containers, with the same library, user and /dev/shm, in
-its own mount namespace and session. It reaches the daemon through the folder that no tenant has, so
-nothing that a tenant can write decides where it connects. It has nothing of the supervisor's
-environment, and gives up all rights before its first call (mps/daemon/probe_client.py).
+Nothing here waits for the process. It is killed with its process group when its time is over, and
+reaped when the kernel releases it, which is not while it hangs in the GPU driver. The probe is a
+client like those in containers, with the same library, user and /dev/shm, in its own mount
+namespace and session. It reaches the daemon through the folder that no tenant has, so nothing that
+a tenant can write decides where it connects. It has nothing of the supervisor's environment, and
+gives up all rights before its first call (mps/daemon/probe_client.py).
 """
 
 import os
@@ -31,8 +31,8 @@ from dra_driver.mps.files import DomainPaths
 from dra_driver.mps.processes import has_ended
 
 _PROGRAM = probe_client.__file__
-_ALARM_SECONDS = 10  # beyond the limit: only where nobody is left to kill it
-_BEGIN_SECONDS = 1.0  # the time until it asks is not the server's
+_ALARM_SECONDS = 10  # beyond the limit, in case nobody is left to kill it
+_BEGIN_SECONDS = 1.0  # how long it may take until it asks the server
 _MOST_BYTES = 4096
 _TAIL_BYTES = 256 * 1024
 _NEW_CLIENT = re.compile(rb"NEW CLIENT (\d+) from user \d+: ([^\n]*)")
@@ -113,7 +113,7 @@ class Probe:
         if ended:
             return Outcome.REFUSED
         if name == probe_client.ASKING and not self._asks:
-            # Only from here on somebody else is waited for.
+            # The server's time begins now, because the probe has just asked it.
             self._asks, self._deadline = True, self._clock() + self._seconds
         if self._clock() < self._deadline:
             return None
@@ -141,7 +141,7 @@ class Probe:
             self.is_gone()
 
     def _kill(self) -> None:
-        if self._process.returncode is None:  # not reaped, so its PID is nobody else's
+        if self._process.returncode is None:  # not reaped, so its PID is not reused
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
@@ -164,7 +164,7 @@ class Prober:
     def __init__(
         self, control: Control, paths: DomainPaths, clock: Callable[[], float], seconds: float
     ) -> None:
-        """Take where driver and domain are, and how many seconds a server has to answer."""
+        """Take the driver, the domain's paths, and how many seconds a server has to answer."""
         self._control = control
         self._paths = paths
         self._clock = clock
@@ -183,7 +183,7 @@ class Prober:
             "LC_ALL": "C",
             "CUDA_MPS_PIPE_DIRECTORY": CONTAINER_PIPE_DIRECTORY,
             "CUDA_VISIBLE_DEVICES": domain.visible_devices,
-            # As small as a client can be, and behind those that work.
+            # The smallest possible client, with a lower priority than working clients.
             "CUDA_DEVICE_MAX_CONNECTIONS": "1",
             "CUDA_MPS_CLIENT_PRIORITY": "1",
             "CUDA_CACHE_DISABLE": "1",
@@ -201,8 +201,8 @@ class Prober:
 def place_in(log: bytes, pid: int) -> Place:
     """Return where a client waits, by the last entry for its PID in a daemon's log.
 
-    Clients can write to the daemon's log: a domain's tenants can deny that one of their own waits
-    in the queue, but nothing else.
+    Clients can write to the daemon's log. By that, a domain's tenants can only hide that one of
+    their own clients waits in the queue.
     """
     place = Place.UNKNOWN
     for number, said in _NEW_CLIENT.findall(log):

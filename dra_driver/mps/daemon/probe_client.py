@@ -27,11 +27,11 @@ _NOT_THERE = -1
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Be a client for a moment; return the exit status, which means nothing."""
+    """Be a CUDA client briefly; return the exit status, which has no meaning."""
     library, *numbers = arguments
     ordinal, user, group, seconds = map(int, numbers)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(seconds)  # the process that is to kill it may have been killed itself
+    signal.alarm(seconds)  # in case the process that should kill this one was killed
     cuda = ctypes.CDLL(library)
     _give_up_rights(user, group)
     _say(ASKING)
@@ -77,5 +77,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    # What libraries do at an orderly exit is not waited for.
+    # os._exit, because libraries could wait for something at an orderly exit.
     os._exit(main(sys.argv[1:]))

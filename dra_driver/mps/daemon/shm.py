@@ -6,10 +6,10 @@ is empty, and a plain file once no process on the node has it open or mapped. A 
 (fcntl(2), F_SETLEASE): the kernel grants one only for a file that nobody else has open, in any
 container. So clocks are not trusted, and no process's memory is read. Each look goes through
 everything, which the tmpfs limits (`FILES`), so nothing can be hidden behind other names or in deep
-folders. Names are the tenants' work: no link is followed, only plain files and folders are opened,
-and no name leads elsewhere, because each is looked up in a folder's descriptor. Two folders of a
-tree are open at a time. On the way back `..` has to be the folder from which the way led down (as
-in rm(1)); otherwise a tenant has moved it, and the rest of that tree waits for the next look.
+folders. Tenants choose the names, so no link is followed, and only plain files and folders are
+opened. No name leads elsewhere, because each is looked up in a folder's descriptor. Two folders of
+a tree are open at a time. On the way up, `..` has to be the folder above (as in rm(1)). If it is
+not, a tenant has moved the folder, and the rest of that tree waits for the next look.
 """
 
 import fcntl
@@ -27,16 +27,16 @@ FILES = 65_536
 """Files, links and folders that the tmpfs accepts: about 1 KiB of the kernel's memory each."""
 
 MOST_NAMES = 2 * FILES
-"""Names that a look goes through: a tmpfs of an earlier version may have more until then."""
+"""How many names one look goes through; an earlier version's tmpfs may have more than `FILES`."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Without O_NONBLOCK it would wait for a tenant that has a lease on the file.
+# Without O_NONBLOCK, open(2) would wait for a tenant that has a lease on the file.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _UNOPENED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _Seen(Struct, frozen=True, kw_only=True):
-    """An inode as it was: `makers` are the members that may have made it and are still there."""
+    """An inode as last seen; `makers` are the present members that may have made it."""
 
     changed_ns: int
     makers: frozenset[str]
@@ -69,7 +69,7 @@ class ShmPruner:
 
 
 class _Folder(Struct, kw_only=True):
-    """A folder on the way: its name in the parent, as it was found, and what is left to do."""
+    """A folder on the way down: its name in its parent, its status, and the names left to see."""
 
     name: str
     status: os.stat_result
@@ -79,7 +79,7 @@ class _Folder(Struct, kw_only=True):
 
 
 class _Look:
-    """One look at everything."""
+    """One look through a whole /dev/shm."""
 
     def __init__(self, top: int, before: Mapping[int, _Seen], members: frozenset[str]) -> None:
         self.pruned = 0
@@ -93,7 +93,7 @@ class _Look:
         self._is_whole = True
 
     def go(self) -> None:
-        """See and remove."""
+        """Note what is there, and remove what ended claims have left."""
         for name in self._names(self._top):
             status = _found(self._top, name)
             if status is not None and stat.S_ISDIR(status.st_mode):
@@ -111,7 +111,7 @@ class _Look:
             for inode, changed_ns in self._new.items()
         }
         if not self._is_whole and len(seen) < MOST_NAMES:
-            # What was not come to is not new when it is.
+            # Entries that this look did not reach must not count as new in the next one.
             seen = {**self._before, **seen}
         return seen
 
@@ -168,18 +168,18 @@ class _Look:
                 os.rmdir(folder.name, dir_fd=above)
                 self.pruned += 1
                 return True
-        # Removing something in it changes it as well.
+        # If this look removed something in the folder, that has changed the folder, too.
         self._keep(now if folder.was_pruned else folder.status, folder.makers)
         return False
 
     def _visit(self, inside: int, name: str, status: os.stat_result) -> bool:
-        """Remove an entry that is no folder, if makers and users are gone; return whether it is."""
+        """Remove an entry (no folder) if makers and users are gone; return whether it is gone."""
         makers = self._makers(status)
         if makers is not None and not makers:
             left = _remove_unused(inside, name, status)
             if left is not None:
                 self.pruned += 1
-                if left.st_nlink:  # other names of it are still to come, and it has just changed
+                if left.st_nlink:  # it has other names, and this removal has changed its status
                     self._keep(left, makers)
                 return True
         self._keep(status, makers)
@@ -229,10 +229,9 @@ def _remove_unused(inside: int, name: str, status: os.stat_result) -> os.stat_re
         if not _is_same(os.fstat(descriptor), status):
             return None
         if is_file:
-            # Who opens it now has this process told by a signal, of which the usual one ends it.
+            # If somebody opens it now, this process gets a signal; the default one would end it.
             fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
-            # Refused while anybody else has it open; who opens it from now on waits until it is
-            # gone.
+            # Refused while anybody else has it open. Later openers wait until it is removed.
             fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         there = _found(inside, name)
         if there is None or not _is_same(there, status):

@@ -1,13 +1,13 @@
-"""A control group for MPS daemons, so that they outlive the supervisor's container.
+"""Moves MPS daemons to their own control group, so that they outlive the supervisor's container.
 
-A container runtime that ends a container kills every process in its control group, even in another
-session. So daemons are moved to the group `dra-driver-mps` at the top of the host's hierarchy
-(cgroup v2) or of each of its hierarchies (v1), and servers that a daemon starts later are in it,
-too. This needs the host's cgroup file system. Without the setting nothing is moved, which suits a
-supervisor outside containers; with it, missing control groups are an error. The group has no limits
-and may use every device, so nothing else may get into it. The kernel takes a PID, which could be
-another process's by then. So a descriptor of the daemon (pidfd_open(2)) is held from before it is
-identified until after the move, and tells whether that happened.
+When a container runtime ends a container, it kills every process in its control group, even in
+another session. So daemons are moved to the group `dra-driver-mps` at the top of the host's
+hierarchy (cgroup v2) or of each of its hierarchies (v1). Servers that a daemon starts later are in
+it, too. This needs the host's cgroup file system. Without the setting nothing is moved, which suits
+a supervisor outside containers; with it, missing control groups are an error. The group has no
+limits and may use every device, so nothing else may get into it. The kernel moves a PID, which may
+have been reused. So a descriptor of the daemon (pidfd_open(2)) is held from before it is identified
+until after the move, and tells whether the daemon has ended meanwhile.
 """
 
 import os
@@ -24,7 +24,7 @@ log = structlog.get_logger()
 GROUP = "dra-driver-mps"
 _PROCESSES = "cgroup.procs"
 _KILL_SECONDS = 5.0
-# Groups of the controller cpuset take no process before these are set (cgroup v1).
+# In cgroup v1, groups of the controller cpuset accept no process before these are set.
 _CPUSET = ("cpuset.cpus", "cpuset.mems")
 
 
@@ -35,7 +35,7 @@ class DaemonGroup:
         self._root = root
 
     def take(self, daemon: Daemon) -> None:
-        """Move a daemon into the group; DeviceError if there is none, or the kernel refuses."""
+        """Move a daemon to the group. Raises DeviceError if it is missing or the kernel refuses."""
         if self._root is None:
             return
         hierarchies = _hierarchies(self._root)
@@ -48,7 +48,7 @@ class DaemonGroup:
         try:
             descriptor = os.pidfd_open(daemon.pid)
         except ProcessLookupError:
-            return  # it has ended, which its worker sees
+            return  # it has ended, and its worker notices that
         try:
             if not processes.is_alive(daemon):
                 return

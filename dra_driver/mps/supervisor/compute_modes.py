@@ -1,6 +1,6 @@
-"""Compute modes of the GPUs under MPS: EXCLUSIVE_PROCESS while a domain uses them.
+"""Sets the compute mode EXCLUSIVE_PROCESS on GPUs while an MPS domain uses them.
 
-Only one process may then use a GPU, the MPS server. A program that does not find its daemon fails,
+Then only one process, the MPS server, can use a GPU. A program that does not find its daemon fails
 instead of running beside the others without limits. The mode from before the first domain is
 restored after the last one. Modes do not survive a reload of the GPU driver. NVML is open only
 while modes are read or set: while a process has it open, the GPUs that it sees cannot change their
@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 
 class NvmlModes:
-    """Compute modes, as NVML numbers them.
+    """Reads and sets compute modes, by NVML's numbers.
 
     NVML is open from the first call to `close` or a failure. All but `close` raise DeviceError.
     """
@@ -60,12 +60,12 @@ class NvmlModes:
         try:
             return call(self._library)
         except DeviceError:
-            self.close()  # its driver may have been replaced
+            self.close()  # the GPU driver may have been replaced
             raise
 
 
 class ComputeModes:
-    """Which domains use which GPU, and its mode before. Safe for several threads."""
+    """Knows which domains use a GPU, and its mode from before. Safe for several threads."""
 
     def __init__(self, door: NvmlModes, *, change: bool = True) -> None:
         """Take the access to NVML. Without `change`, modes are restored but never set."""

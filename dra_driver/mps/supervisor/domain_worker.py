@@ -50,7 +50,7 @@ Desired = Domain | Unreadable | None
 
 
 class DomainWorker(Worker):
-    """One domain's worker. `want` may be called from any thread; call `start` once."""
+    """The worker of one domain. `want` may be called from any thread; call `start` only once."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class DomainWorker(Worker):
         self._desired: Desired = None
         self._ended = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        # Of the thread alone:
+        # Only the thread uses these:
         self._life = Lifecycle(domain, context, self._report)
         self._generation = ""
         self._serving: ServingDaemon | None = None
@@ -121,7 +121,7 @@ class DomainWorker(Worker):
             if not self._stop.is_set():
                 pause = self._work(desired)
             with self._lock:
-                # A desired state that was set meanwhile comes first.
+                # A desired state that was set meanwhile is handled before the worker ends.
                 if self._stop.is_set() or (pause is None and self._desired is None):
                     self._ended, pause = True, None
                     os.close(self._wake)
@@ -193,7 +193,7 @@ class DomainWorker(Worker):
             was_silent = self._liveness.note(record.daemon if record else None, str(error))
             if before is None or was_silent:
                 raise
-            # Others who ask it, as its clients can, is answered in its place: it may be well.
+            # It may be well: it answers one caller at a time, and clients can keep it busy.
             self._serving = before
             return self._timing.first_retry
         self._liveness.note(serving.daemon, fault)
@@ -247,7 +247,7 @@ class DomainWorker(Worker):
             state = State.RESTARTING if had_daemon else State.STARTING
         if before is None or (before.state, before.reason) != (state, reason):
             self._log.warning("mps domain not ready", state=str(state), cause=reason)
-        with suppress(StateError):  # a full disk, for example; retried with everything else
+        with suppress(StateError):  # such as a full disk; retried with everything else
             self._report(state, reason)
         return min(
             self._timing.first_retry * 2.0 ** min(self._failures - 1, 16),

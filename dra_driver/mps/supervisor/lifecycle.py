@@ -1,4 +1,4 @@
-"""One domain's life: what is done for it, in order, and how all of it is undone.
+"""Does everything that one domain needs, in order, and undoes all of it.
 
 Every step can be repeated and checks first what exists. It is recorded before it is done if nobody
 could see it afterwards. So if a supervisor is killed at any point, the next one continues from
@@ -47,15 +47,15 @@ LOST_WORK = (
 _KILL_SECONDS = 5.0
 _LATE_SECONDS = 0.5
 _LOG_BYTES = 8 * 1024**2
-_LOG_FOLDER_BYTES = 64 * 1024**2  # its clients can make a daemon write faster than it is looked at
+_LOG_FOLDER_BYTES = 64 * 1024**2  # clients can make a daemon fill its logs between two checks
 
 
 class SupervisorContext(Struct, frozen=True, kw_only=True):
     """What all domains of a supervisor have in common.
 
-    `supervisor` identifies this process in the lock and in statuses; `shm_bytes` limits the size of
-    each domain's /dev/shm, None to half of the memory. `step` is called after each step, where
-    tests kill the process; `on_death` when a daemon has died by itself.
+    `supervisor` identifies this process in the lock and in statuses. `shm_bytes` limits the size of
+    each domain's /dev/shm; None is half of the memory. `step` is called after each step, so that
+    tests can kill the process there; `on_death` is called when a daemon has died by itself.
     """
 
     supervisor: str
@@ -78,9 +78,9 @@ class ServingDaemon(Struct, frozen=True, kw_only=True):
 
 
 class Lifecycle:
-    """One domain's life, for one thread. `report` is called with a state and its reason.
+    """Serves and removes one domain, on one thread. Calls `report` with a state and its reason.
 
-    What cannot be done now is a DeviceError or a StateError; the next call continues from there.
+    A call that cannot finish raises DeviceError or StateError; the next call continues from there.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class Lifecycle:
         return Server(process=process, user=user[0], group=user[1], for_all=for_all)
 
     def give_up(self, reason: str) -> None:
-        """Kill a daemon that serves nobody any more, and its servers; this counts as a death."""
+        """Kill a daemon that no longer serves anybody, and its servers; this counts as a death."""
         record = self.record
         if record is not None and record.daemon is not None:
             self._log.error("mps daemon given up", pid=record.daemon.pid, cause=reason)
@@ -203,13 +203,13 @@ class Lifecycle:
         return record
 
     def _is_lost(self, record: DomainRecord | None) -> bool:
-        """Tell whether there was a record; a daemon is never started without one."""
+        """Tell whether a record was lost: it is damaged, or is missing although a daemon runs."""
         if record is None:
             return self._unrecorded_daemon() is not None
         return record.is_damaged
 
     def _guess(self, gpus: Sequence[str]) -> DomainRecord:
-        """Replace a lost record. Without MPS nearly every mode is DEFAULT."""
+        """Replace a lost record; assume that the modes were DEFAULT, as they nearly always are."""
         modes = dict.fromkeys(gpus, DEFAULT)
         self._context.modes.remember(self._domain, modes)
         daemon = self._unrecorded_daemon()
@@ -237,7 +237,7 @@ class Lifecycle:
         It is the one in the record, or it has the record's token and listens where tenants cannot.
         """
         if record.daemon is not None and processes.is_alive(record.daemon):
-            # One that was killed loses its memory, with the environment in it, before its PID.
+            # A killed process loses its memory, and so its environment, before its PID.
             has_memory = bool(processes.environment_of(record.daemon.pid))
             if has_memory or not processes.wait_for_end(record.daemon, _LATE_SECONDS):
                 return record.daemon
@@ -245,7 +245,7 @@ class Lifecycle:
         return daemon if daemon and processes.has_token(daemon, record.token) else None
 
     def _unrecorded_daemon(self) -> Daemon | None:
-        """Return what listens where tenants cannot: without a record, nothing else is known."""
+        """Return the daemon of a domain without a record: it listens where tenants cannot."""
         daemon = self._context.control.listening(self._paths)
         return daemon if daemon and processes.is_outside_containers(daemon) else None
 
@@ -259,7 +259,7 @@ class Lifecycle:
         return record
 
     def _start(self, wanted: Domain, record: DomainRecord) -> Daemon:
-        # Servers that outlived their daemon would keep those of a new one off the GPU.
+        # Servers that outlived their daemon would keep a new daemon's servers off the GPU.
         self._kill_all(record)
         self._step("cleared")
         self._make_folders()
@@ -282,7 +282,7 @@ class Lifecycle:
         with suppress(OSError):
             for path in self._paths.log.glob("*.log"):
                 if path.stat().st_size > _LOG_BYTES:
-                    with suppress(OSError):  # no space, which this makes
+                    with suppress(OSError):  # a copy may not fit, but the log is still cut
                         shutil.copyfile(path, path.with_suffix(".log.1"))
                     os.truncate(path, 0)
 
@@ -294,10 +294,10 @@ class Lifecycle:
             self._log.warning("files in /dev/shm not limited", cause=str(error))
 
     def _prune_shm(self) -> None:
-        """Remove what claims left in a shared domain's /dev/shm when they left it."""
+        """Remove what ended claims have left in a shared domain's /dev/shm."""
         if is_shared(self._domain):
             joined = partial(members_in, self._context.files.members(self._domain))
-            with suppress(StateError):  # whose files they are cannot be read now
+            with suppress(StateError):  # the members cannot be read now
                 if pruned := self._shm.look(self._paths.shm, joined):
                     self._log.info("files of ended claims removed from /dev/shm", files=pruned)
 
@@ -312,7 +312,7 @@ class Lifecycle:
             raise file_error("make", paths.folder, error) from error
 
     def _mount_folders(self) -> None:
-        """Mount what tenants can fill, so that it is not on the node's disk."""
+        """Mount a tmpfs on each folder that tenants can fill, to keep it off the node's disk."""
         paths = self._paths
         mounts.mount_tmpfs(paths.shm, size_bytes=self._context.shm_bytes, files=shm.FILES)
         mounts.mount_tmpfs(paths.log, size_bytes=_LOG_FOLDER_BYTES, mode=0o755, files=pipes.FILES)
@@ -326,7 +326,7 @@ class Lifecycle:
             self._context.modes.release(self._domain, uuid)
         modes = {uuid: self._context.modes.acquire(self._domain, uuid) for uuid in gpus}
         known = {uuid: mode for uuid, mode in modes.items() if mode is not None}
-        # What was found before stays recorded, even if modes are no longer to be changed.
+        # Modes that were recorded before stay recorded, even if modes are not changed any more.
         before = {uuid: mode for uuid, mode in record.modes_found.items() if uuid in gpus}
         record = replace(record, modes_found={**before, **known})
         write_record(self._paths.record, record)
@@ -351,7 +351,7 @@ class Lifecycle:
         try:
             self._context.control.quit(self._paths, daemon)
         except DeviceError as error:
-            # It may have quit all the same: one of its servers did not end as it should.
+            # It may have quit although one of its servers did not end properly.
             if not processes.wait_for_end(daemon, _LATE_SECONDS):
                 self._log.warning("mps daemon did not quit", cause=str(error))
         else:
@@ -377,7 +377,7 @@ class Lifecycle:
         try:
             with suppress(FileNotFoundError):
                 for path in folder.iterdir():
-                    # The record is removed last: it says what is still to be undone.
+                    # The record is removed last, because it says what still has to be undone.
                     if path != self._paths.record:
                         shutil.rmtree(path) if path.is_dir() else path.unlink()
                 shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""The supervisor's record of one domain: what it has changed, so that another can undo it.
+"""The supervisor's record of what it changed for a domain, so that another can undo that.
 
 It is written before the machine is changed and kept until everything is undone. The daemon in it
 may be gone, and after a reboot (another boot id) nothing that it says about the machine is true.
@@ -24,11 +24,11 @@ class DomainRecord(Struct, frozen=True, kw_only=True, rename="camel"):
     """What was done for a domain.
 
     Attributes:
-        boot_id: of the boot in which it was done.
+        boot_id: the id of the boot in which it was done.
         modes_found: GPU UUID → compute mode before it was changed, as NVML numbers it.
-        token: what only this domain's processes have in their environment, and nobody else can
-            read. Written before a daemon is started; empty before the first.
-        restarts: daemons that died and were replaced.
+        token: a secret in the environment of this domain's processes, which nobody else can read.
+            Written before a daemon is started; empty before the first.
+        restarts: how many daemons died and were replaced.
         is_damaged: whether the file was damaged, so that nobody knows what was done.
     """
 

@@ -25,17 +25,17 @@ from dra_driver.mps.supervisor.record import read_record
 
 log = structlog.get_logger()
 
-_LOOK_SECONDS = 2.0  # also without an event: not every file system is sure to send each one
+_LOOK_SECONDS = 2.0  # even without an event, because some file systems do not send every event
 _LOCK_SECONDS = 0.2
 _DISK_SECONDS = 2.0
 _STOP_SECONDS = 5.0
-_EVICTION_SECONDS = 2.0  # for an evicted driver to say so: both are told to end at the same time
+_EVICTION_SECONDS = 2.0  # time for an evicted driver to report; both are told to end at once
 
 
 class Supervisor(Worker):
     """Serves one MPS directory, from `start` until `stop`.
 
-    If it cannot be used any more, the thread ends with StateError, through threading.excepthook.
+    If the directory becomes unusable, the thread ends with StateError (threading.excepthook).
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Supervisor(Worker):
         self._watch = FolderWatch(context.files.desired_folder)
 
     def ring(self) -> None:
-        """Make the thread look soon."""
+        """Make the thread check the directory soon."""
         self._watch.wake()
 
     def _run(self) -> None:
@@ -69,8 +69,8 @@ class Supervisor(Worker):
     def let_domains_end(self, pause: Callable[[float], bool]) -> None:
         """Wait while there are domains and an evicted driver waits for their claims.
 
-        Daemons have GPUs open, and the GPU driver is to be replaced (kubelet/eviction.py). Work
-        continues meanwhile. The wait also ends when `pause`, which is given seconds, says so.
+        Daemons have GPUs open, so the GPU driver cannot be replaced (kubelet/eviction.py). Work
+        continues meanwhile. The wait also ends if `pause`, called with seconds, returns True.
         """
         known_by = self._clock() + _EVICTION_SECONDS
         while self.domains():
@@ -96,10 +96,10 @@ class Supervisor(Worker):
         return Counter(str(worker.state or State.STARTING) for worker in self._workers.values())
 
     def _begin(self) -> bool:
-        """Take the lock when no other supervisor has it; False if stopped before.
+        """Take the lock when no other supervisor has it; return False if stopped before.
 
-        It waits while a disk is full or read-only: running daemons need no supervisor until one
-        dies, and a restart would not help. Raises StateError if the MPS directory cannot be used.
+        It waits while a disk is full or read-only, because a restart would not help, and running
+        daemons need no supervisor until one dies. Raises StateError if the directory is unusable.
         """
         once = LogOnce()
         while True:
@@ -120,7 +120,7 @@ class Supervisor(Worker):
         return True
 
     def _remember_modes(self) -> None:
-        """Read which modes earlier supervisors found, before any worker asks who uses a GPU."""
+        """Read the modes that earlier supervisors found, before a worker asks who uses a GPU."""
         for domain in sorted(self._left_over()):
             record = read_record(self._files.paths(domain).record, self._context.boot_id)
             if record is not None:
@@ -133,7 +133,7 @@ class Supervisor(Worker):
 
     def _look(self) -> None:
         wanted = {domain for domain in ids_in(self._files.desired_folder) if is_id(domain)}
-        # Replaced, never changed in place: other threads read it.
+        # It is replaced and never changed in place, because other threads read it.
         self._workers = {
             domain: worker for domain, worker in self._workers.items() if not worker.has_ended
         }
