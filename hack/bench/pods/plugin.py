@@ -29,7 +29,7 @@ _SCRIPT = 'mount --bind "$0" "$1" && shift && exec "$@"'
 def serving(node: GpuNode, variant: str) -> Iterator[int]:
     """Have pods of a variant served; yield the process id of the driver or plugin that does it.
 
-    Raises TestbedError if the plugin cannot be had, or its GPUs are not counted in time.
+    Raises TestbedError if the plugin cannot be fetched, or its GPUs are not counted in time.
     """
     if variant != PLUGIN:
         yield node.driver.pid

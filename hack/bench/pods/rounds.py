@@ -234,7 +234,7 @@ def _has_no_mig(node: GpuNode) -> bool:
 def check(node: GpuNode, plan: Plan) -> None:
     """Check that the node can run what is planned. Raises TestbedError without MPS programs."""
     if "mps" in plan.variants and not node.can_run_mps:
-        raise TestbedError("NVIDIA's MPS programs could not be had; use --variants without mps")
+        raise TestbedError("NVIDIA's MPS programs are not available; use --variants without mps")
 
 
 @contextmanager
