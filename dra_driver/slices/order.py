@@ -12,9 +12,9 @@ claims exist, so nothing has to be written when they come and go. These are its 
   (P100, V100, A100: x.0) are above the others (P4, T4, L40S), whatever their memory; then memory
   decides. A card that does not report its memory uses the host's, and counts as the least capable.
 - Shares come after whole GPUs, spread over their GPUs or packed onto as few as possible.
-- GPUs that somebody put in MIG mode are divided first, because they need no switch, which may be
-  refused, and are given out as a whole last. A mode that this driver turned on does not count,
-  because it comes and goes with claims.
+- GPUs that somebody put in MIG mode are divided first and given out as a whole last, because they
+  need no switch, which may be refused. A mode that this driver turned on does not count, because it
+  comes and goes with claims.
 - Partitions fill one GPU after another, from the first. Whole GPUs are offered from the last, so
   the two kinds of claims meet as late as possible; GPUs that cannot be divided come before all.
 - On a GPU, partitions that need less come first, so a claim that accepts any takes the smallest.

@@ -1,4 +1,4 @@
-"""A node's devices as one pool of ResourceSlices.
+"""Arranges a node's devices in one pool of ResourceSlices.
 
 Rules: the limits of resource.k8s.io/v1. Devices and counters are in separate slices (Kubernetes
 1.35 and newer). The scheduler takes slices in the order of their names, and devices in the order in
@@ -65,10 +65,10 @@ def build_slices(
 ) -> DesiredPool:
     """Spread devices and counter sets over slices, counters first, in the order they are given.
 
-    There is always at least one slice: an empty pool means that the node has no GPUs, while a
-    missing one means nothing. Raises ValueError if a name occurs twice, or a device consumes a
-    counter that does not exist. The API server does not check that across slices, and the scheduler
-    would ignore the whole pool.
+    There is always at least one slice: an empty pool says that the node has no GPUs, and a missing
+    pool says nothing. Raises ValueError if a name occurs twice, or a device consumes a counter that
+    does not exist: the API server does not check that across slices, and the scheduler would ignore
+    the whole pool.
     """
     _check(devices, counter_sets)
     contents: list[Object] = [

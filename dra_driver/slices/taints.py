@@ -47,7 +47,7 @@ Effects = Mapping[Severity, Effect]
 
 
 def conditions_of(source: NodeDevice, conditions: GpuConditions) -> GpuConditions:
-    """Return a GPU's conditions that affect a device; one of a MIG instance affects only that."""
+    """Return a GPU's conditions that affect a device; a MIG instance's affect only its device."""
     return tuple(
         condition
         for condition in conditions

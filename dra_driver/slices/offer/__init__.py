@@ -1,1 +1,1 @@
-"""What is offered of each GPU: whole, MIG devices, shares."""
+"""Decides what is offered of each GPU: the whole GPU, MIG devices, or shares."""

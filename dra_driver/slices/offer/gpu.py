@@ -323,7 +323,7 @@ def _not_withdrawn(offer: GpuOffer, parts: Iterable[Mig]) -> tuple[Mig, ...]:
 
 
 def _offer_undivided(offer: GpuOffer, reason: str | None) -> None:
-    """Offer a GPU that this driver does not divide as a whole, unless it is divided already."""
+    """Offer the whole GPU if this driver does not divide it, unless it is divided already."""
     gpu = offer.gpu
     if reason is not None:
         offer.notes.append(f"no MIG devices are made on it: {reason}")

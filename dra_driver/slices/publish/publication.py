@@ -2,13 +2,13 @@
 
 In: an inventory. Out: the deletes, updates and creates of slices/publish/writes.py on the API
 server, and log lines about what was left out. Rules: the API server silently drops fields of
-disabled features, so each reply is compared with the request. Without its counters, a GPU and its
-partitions could both be allocated. A device that is not safe without a dropped field is withdrawn
-until the driver is restarted. A write that the server did not store as requested is not repeated.
-Whether it stores counters is tested before any are published, by a create with `dryRun=All`,
-because a pod could be scheduled before a reply is compared. Without counters only whole GPUs stay;
-without consumable capacity each device stays for one claim. Other drivers' slices are never
-touched: if one has a name of ours, our slice gets another.
+disabled features, so each reply is compared with the request. A device that is not safe without a
+dropped field is withdrawn until the driver is restarted: without counters, for example, a GPU and
+its partitions could both be allocated. A write that was not stored as requested is not repeated.
+Whether the server stores counters is tested before any are published, by a create with
+`dryRun=All`, because a pod could be scheduled before a reply is compared. Without counters only
+devices that need none stay; without consumable capacity each device stays for one claim. Other
+drivers' slices are never touched: if one has a name of ours, our slice gets another.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +52,7 @@ _REQUEST_SECONDS = 10.0
 _LeftOut = Withheld | Note | Omitted
 
 _MOST_ROUNDS = 5
-"""Rounds of writing, comparing and withdrawing; each finds one more dropped field."""
+"""Rounds of writing, comparing and withdrawing: each finds one more field, so few are enough."""
 
 _MOST_PATHS = 8
 """How many differences one log line names."""
@@ -64,7 +64,7 @@ class DryRun(Protocol):
     def create(
         self, resource: Resource, body: Mapping[str, object], *, dry_run: bool, timeout: float
     ) -> dict[str, object]:
-        """Create an object, with `dry_run` only for show; return what the server would store."""
+        """Create an object, or only test that with `dry_run`; return what the server stores."""
         ...
 
 
