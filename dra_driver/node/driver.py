@@ -77,7 +77,7 @@ class Driver:
         )
         self._publisher = SlicePublisher(publication, clock=context.clock, random=context.random)
         for changed in (context.changes.offer, context.changes.health):
-            changed.add(self._publisher.publish_anew)
+            changed.add(self._publisher.publish_again)
         context.changes.inventory.add(self._publisher.update)
 
     def _build_repairs(self) -> None:

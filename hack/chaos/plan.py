@@ -18,7 +18,7 @@ GPUS = 8
 BUDGET = 7
 """GPUs for all workloads at one time; one is left for workloads that are still being ended."""
 
-_DIVIDED_ANEW = 0.4
+_DIVIDED_AGAIN = 0.4
 """How likely it is that a round changes the shares into which the GPUs are divided."""
 
 _MAKE_UNTIL = 6.0
@@ -73,7 +73,7 @@ def rounds(seed: int) -> Iterator[Round]:
         events += [Event(_moment(chance), "delete", name) for name in gone]
         for trouble in _together(chance, waiting):
             events += _trouble(chance, trouble)
-        if chance.random() < _DIVIDED_ANEW:
+        if chance.random() < _DIVIDED_AGAIN:
             division = chance.choice([each for each in DIVISIONS if each != division])
             events.append(Event(_moment(chance), "divide", division))
         yield Round(number, tuple(sorted(events)), tuple(there))

@@ -159,7 +159,7 @@ class Trials:
             with copy_of.faulty(place.tree / module.name, text):
                 status = collected.ask(module.name, (module.text, text), dict(tests))
                 if status is None or (status == 0 and self._runs_at_import(mutant)):
-                    status = _imported_anew(tests, place)
+                    status = _imported_again(tests, place)
             outcome, by = _outcome(status, place)
         return Result(
             key=mutant.key,
@@ -213,7 +213,7 @@ def _lines(mutant: Mutant) -> set[int]:
     return set(range(mutant.line, mutant.last + 1))
 
 
-def _imported_anew(tests: Sequence[tuple[str, Cost]], place: Place) -> int:
+def _imported_again(tests: Sequence[tuple[str, Cost]], place: Place) -> int:
     """Return how tests end if everything is imported with the fault."""
     # A few tests first: they notice most faults, and need few files to be imported.
     return _asked(dict(tests[:_FEW]), place) or _asked(dict(tests[_FEW:]), place)

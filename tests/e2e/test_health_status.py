@@ -70,7 +70,7 @@ def test_a_pod_and_its_claim_say_that_the_gpu_is_sick_and_that_it_is_well_again(
     "tests/contract/test_app_health_stream.py"
     "::test_a_successor_tells_what_was_wrong_before_it_and_a_restarted_kubelet_hears_it"
 )
-def test_a_restarted_kubelet_is_told_anew_and_the_taint_comes_back_with_the_slices(
+def test_a_restarted_kubelet_is_told_again_and_the_taint_comes_back_with_the_slices(
     scene: Scene,
 ) -> None:
     there = scene.pod("there", templates=[wanting_it(scene)])

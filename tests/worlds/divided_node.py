@@ -110,7 +110,7 @@ class DividedNode:
             shares_wanted=self.shares,
             mig=PlayedMig(),
         )
-        self.publish_anew()
+        self.publish_again()
 
     def reboot(self) -> None:
         self.boot += 1
@@ -119,12 +119,12 @@ class DividedNode:
     def set(self, wanted: NodeConfig) -> None:
         """Change the share config, as its thread does."""
         self.state = replace(self.state, config=wanted)
-        self.publish_anew()
+        self.publish_again()
 
     def look(self) -> None:
         """Look at the divisions, as the driver does after claims were prepared or have ended."""
         if self.divisions.is_outdated():
-            self.publish_anew()
+            self.publish_again()
 
     @property
     def _driver(self) -> Driver:
@@ -157,7 +157,7 @@ class DividedNode:
         del gpu
         return None
 
-    def publish_anew(self) -> None:
+    def publish_again(self) -> None:
         inventory = make.inventory(*self.gpus)
         offer = self.shares.offer(inventory, self.divisions, with_counters=self.with_counters)
         self.published_now = projection(

@@ -98,7 +98,7 @@ class SlicePublisher(Worker):
             self._inventory = inventory
             self._order()
 
-    def publish_anew(self) -> None:
+    def publish_again(self) -> None:
         """Publish the latest inventory again, because what the node offers has changed."""
         with self._lock:
             if self._inventory is not None:

@@ -106,7 +106,7 @@ def test_a_config_that_no_json_can_carry_keeps_the_status_empty_and_is_said_once
 
 
 @pytest.mark.parametrize("version", [{}, {"version": "v2", "uuids": ["GPU-1"]}])
-def test_what_a_driver_of_another_version_wrote_is_written_anew_once(
+def test_what_a_driver_of_another_version_wrote_is_written_again_once(
     place: Place, version: dict[str, object]
 ) -> None:
     ref = place.put("gpu-1")
@@ -261,7 +261,7 @@ def test_nothing_is_written_of_devices_that_a_claim_has_no_more(place: Place) ->
     assert place.server.seen("patch") == []
 
 
-def test_what_was_allocated_anew_elsewhere_is_left_to_the_driver_there(place: Place) -> None:
+def test_what_was_allocated_again_elsewhere_is_left_to_the_driver_there(place: Place) -> None:
     place.driver.prepare(place.put("gpu-1"))
     place.look()
     place.driver.unprepare(REF)

@@ -366,7 +366,7 @@ def test_a_mig_device_removed_behind_our_back_is_unprepared(node: Node) -> None:
     assert node.left() == []
 
 
-def test_after_a_reboot_the_claim_gets_its_mig_device_anew(node: Node) -> None:
+def test_after_a_reboot_the_claim_gets_its_mig_device_again(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
     node.machine.reboot()

@@ -173,7 +173,7 @@ def test_the_event_says_whether_there_is_a_new_daemon(
     assert all(event["note"].endswith(said) for event in claim.events())
 
 
-def test_a_claim_that_was_prepared_anew_begins_at_none(claim: MpsClaim) -> None:
+def test_a_claim_that_was_prepared_again_begins_at_none(claim: MpsClaim) -> None:
     driver = claim.driver()
     claim.say(restarts=1)
     driver.look()

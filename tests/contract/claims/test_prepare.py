@@ -174,7 +174,7 @@ def test_a_gpu_that_is_left_out_is_prepared_for_those_alone_who_had_it(tmp_path:
     after.close()
 
 
-def test_after_a_reboot_a_claim_is_prepared_anew(tmp_path: Path) -> None:
+def test_after_a_reboot_a_claim_is_prepared_again(tmp_path: Path) -> None:
     before = Driver(tmp_path)
     ref = before.api.add("gpu-1", configs=[MPS])
     before.prepare(ref)
@@ -266,7 +266,7 @@ def test_a_claim_without_devices_of_this_driver_has_an_empty_answer(driver: Driv
     assert driver.left() == []
 
 
-def test_a_claim_that_was_allocated_anew_gets_its_new_device(driver: Driver) -> None:
+def test_a_claim_that_was_allocated_again_gets_its_new_device(driver: Driver) -> None:
     ref = driver.api.add("gpu-1", configs=[MPS])
     driver.prepare(ref)
     driver.api.results(ref)[0]["device"] = "gpu-2"
@@ -449,7 +449,7 @@ def test_a_wrong_config_is_told_before_any_gpu_is_looked_for(driver: Driver) -> 
         driver.prepare(ref)
 
 
-def test_a_damaged_record_is_put_aside_and_the_claim_prepared_anew(driver: Driver) -> None:
+def test_a_damaged_record_is_put_aside_and_the_claim_prepared_again(driver: Driver) -> None:
     ref = driver.api.add("gpu-1")
     answer = driver.prepare(ref)
     file = driver.plugin / "claims" / f"{ref.uid}.json"

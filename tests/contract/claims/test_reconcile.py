@@ -71,7 +71,7 @@ def test_what_could_not_be_taken_back_is_tried_again_by_the_running_thread(drive
         reconciler.stop(10)
 
 
-def test_a_spec_that_no_longer_fits_is_written_anew(driver: Driver) -> None:
+def test_a_spec_that_no_longer_fits_is_written_again(driver: Driver) -> None:
     ref = driver.api.add("gpu-1")
     driver.prepare(ref)
     driver.gpus.inventory = make.inventory(replace(make.gpu(1), minor=6))
@@ -249,7 +249,7 @@ def test_a_claim_that_comes_back_is_not_counted_as_gone(driver: Driver) -> None:
     assert driver.claims.records.read(ref.uid)
 
 
-def test_a_claim_prepared_anew_meanwhile_is_left_alone(driver: Driver) -> None:
+def test_a_claim_prepared_again_meanwhile_is_left_alone(driver: Driver) -> None:
     ref = driver.api.add("gpu-1")
     driver.prepare(ref)
     driver.api.results(ref)[0]["device"] = "gpu-2"

@@ -242,7 +242,7 @@ def test_a_gpu_that_is_gone_when_the_library_is_opened_again_is_not_taken_for_th
     library.close()
 
 
-def test_a_stale_library_is_opened_anew_before_anything_is_given_up(
+def test_a_stale_library_is_opened_again_before_anything_is_given_up(
     machine: Machine, session: DriverSession
 ) -> None:
     before = session.look()

@@ -96,14 +96,14 @@ def test_bookmarks_move_the_version_that_the_next_stream_begins_at(follower: Fol
 
 
 @pytest.mark.parametrize("status", [400, 404, 410])
-def test_a_version_that_is_not_accepted_is_listed_anew(follower: Follower, status: int) -> None:
+def test_a_version_that_is_not_accepted_is_listed_again(follower: Follower, status: int) -> None:
     follower.server.fail("watch", status=status)
     follower.watch.start()
     follower.wait(lambda: follower.lists() == 2)
     follower.wait(lambda: any(seen.status == 200 for seen in follower.server.seen("watch")))
 
 
-def test_an_expired_version_within_the_stream_is_listed_anew(follower: Follower) -> None:
+def test_an_expired_version_within_the_stream_is_listed_again(follower: Follower) -> None:
     follower.server.fail("watch", hang_up=True, times=2)
     follower.watch.start()
     follower.wait(lambda: len(follower.server.seen("watch")) >= 2)

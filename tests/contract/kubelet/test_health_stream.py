@@ -278,7 +278,7 @@ def test_a_driver_that_stops_ends_its_streams_at_once(tmp_path: Path) -> None:
     eventually(lambda: threads() == 0)
 
 
-def test_a_socket_that_is_made_anew_tells_again(steady: tuple[Node, KubeletClient]) -> None:
+def test_a_socket_that_is_made_again_tells_again(steady: tuple[Node, KubeletClient]) -> None:
     node, kubelet = steady
     before = kubelet.watch_health()
     next(before)

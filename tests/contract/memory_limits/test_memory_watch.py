@@ -33,7 +33,7 @@ def dies_at(name: str) -> Callable[[str], None]:
     return step
 
 
-def test_a_pod_whose_group_was_made_anew_is_limited_again(node: LimitedNode) -> None:
+def test_a_pod_whose_group_was_made_again_is_limited_again(node: LimitedNode) -> None:
     pod, group = node.pod()
     node.driver.prepare(node.claim_of(pod, share(0)))
     node.make_again(group)

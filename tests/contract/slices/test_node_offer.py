@@ -75,7 +75,7 @@ class World:
 
     def _changed(self) -> None:
         self.changes += 1
-        self.publisher.publish_anew()
+        self.publisher.publish_again()
 
     def label(self, value: str | None) -> None:
         label(self.bench, **({} if value is None else {MIG_MANAGER_LABEL: value}))

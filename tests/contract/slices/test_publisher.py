@@ -140,7 +140,7 @@ class TestPublishing:
 
         publisher = bench.start(make.inventory(make.gpu(0)), project=project)
         later.append(make.inventory(make.gpu(1)))
-        publisher.publish_anew()  # of which no news comes, as it changes nothing
+        publisher.publish_again()  # of which no news comes, as it changes nothing
         bench.wait(lambda: bench.devices() == ["gpu-1"])
 
     def test_more_devices_than_a_slice_holds_make_two_slices_of_a_new_generation(
@@ -254,7 +254,7 @@ class TestInterference:
         assert other.publish(many) == 2
         assert publication.publish(many) == 0
 
-    def test_a_node_made_anew_owns_the_slices_made_anew(self, bench: Any) -> None:
+    def test_a_node_made_again_owns_the_slices_made_again(self, bench: Any) -> None:
         bench.start(make.inventory())
         bench.server.delete_all("nodes")
         bench.server.put(

@@ -254,7 +254,7 @@ def test_of_another_version_it_is_known_who_the_device_is_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("version", ["v2", None])
-def test_an_entry_of_another_version_is_written_anew_with_what_the_card_had_said(
+def test_an_entry_of_another_version_is_written_again_with_what_the_card_had_said(
     version: str | None,
 ) -> None:
     before = stored(version=version)

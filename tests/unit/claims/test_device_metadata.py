@@ -203,7 +203,7 @@ def test_what_has_changed_is_another_file_with_a_higher_generation(files: Metada
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 9, b'{"generation": 99999999999999999999}', b"{"])
-def test_a_file_that_somebody_has_damaged_is_written_anew(
+def test_a_file_that_somebody_has_damaged_is_written_again(
     files: MetadataFiles, data: bytes
 ) -> None:
     files.write(UID, {"gpu": DOCUMENT})

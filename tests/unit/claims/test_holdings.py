@@ -162,7 +162,7 @@ def test_where_a_record_is_damaged_something_may_be_set_but_not_where_there_is_n
     assert lost() == {CARD.uuid}
     if whose == ME:
         node.holdings.records.write(record)
-        assert lost() == frozenset(), "it is prepared anew"
+        assert lost() == frozenset(), "it is prepared again"
 
 
 def test_a_gpu_of_a_claim_by_a_newer_driver_is_held(node: Node) -> None:

@@ -59,7 +59,7 @@ def test_images_are_named_as_the_manifests_name_them() -> None:
         ("tests/test_x.py", False),
     ],
 )
-def test_an_image_is_built_anew_when_something_in_it_changed(
+def test_an_image_is_built_again_when_something_in_it_changed(
     repository: Path, path: str, is_new: bool
 ) -> None:
     before = recipe(repository).key

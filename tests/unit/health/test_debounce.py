@@ -89,7 +89,7 @@ def test_a_condition_of_which_only_the_beginning_is_known_is_in_force_and_new() 
     assert (one.relapses, one.was_away) == (0, False)
 
 
-def test_a_bad_look_in_between_starts_the_minute_anew_and_not_the_condition() -> None:
+def test_a_bad_look_in_between_starts_the_minute_again_and_not_the_condition() -> None:
     sick = look((), Vitals(recovery_action=1), 1000)
     sick = look(sick, WELL, 1030)
     sick = look(sick, Vitals(recovery_action=1), 1060)
@@ -106,7 +106,7 @@ def test_a_look_that_says_nothing_of_a_cause_changes_nothing_of_it() -> None:
     assert values(sick) == ["pending"]
 
 
-def test_a_look_in_between_that_says_nothing_of_a_cause_starts_its_minute_anew() -> None:
+def test_a_look_in_between_that_says_nothing_of_a_cause_starts_its_minute_again() -> None:
     sick = look((), Vitals(rows_pending=True, rows_failed=False), 1000)
     for vitals, now in ((WELL, 1030), (Vitals(recovery_action=0), 1060), (WELL, 1090)):
         sick = look(sick, vitals, now)

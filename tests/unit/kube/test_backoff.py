@@ -8,7 +8,7 @@ def test_delays_double_up_to_the_longest() -> None:
     assert [backoff.delay() for _ in range(5)] == [1, 2, 4, 5, 5]
 
 
-def test_success_begins_anew() -> None:
+def test_success_begins_again() -> None:
     backoff = Backoff(first=1, most=5, random=lambda: 0.0)
     backoff.delay()
     backoff.delay()

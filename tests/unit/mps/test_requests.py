@@ -290,7 +290,7 @@ def test_a_domain_tells_its_claims(tmp_path: Path, requests: DomainRequests) -> 
     assert requests.claims_of(SHARED.id) == {"one", "two"}
 
 
-def test_each_absence_of_the_supervisor_is_waited_for_anew(tmp_path: Path) -> None:
+def test_each_absence_of_the_supervisor_is_waited_for_again(tmp_path: Path) -> None:
     clock, lock = Clock(), NamedLock(MpsFiles(root=tmp_path).lock)
     requests = DomainRequests(tmp_path, clock)
     there = iter([True, False, False])

@@ -168,7 +168,7 @@ def test_an_update_is_of_what_was_seen_and_keeps_what_others_wrote() -> None:
     }
 
 
-def test_slices_of_a_node_that_was_made_anew_get_its_uid_and_keep_their_generation() -> None:
+def test_slices_of_a_node_that_was_made_again_get_its_uid_and_keep_their_generation() -> None:
     new = Owner(name="n1", uid="another")
     writes = writes_for(pool(devices(65)), served(devices(65), generation=4), owner=new)
     assert kinds(writes) == [(Update, name(0)), (Update, name(1))]

@@ -40,7 +40,7 @@ def test_who_has_ended_is_not_there() -> None:
     assert Processes(Path("/proc")).see(child.pid, before=now_ticks()) is None
 
 
-def test_a_pid_that_was_given_anew_is_not_believed(proc: Path) -> None:
+def test_a_pid_that_was_given_again_is_not_believed(proc: Path) -> None:
     put(proc, 7, start=500, group=f"/kubepods/pod{UID}/{ID}")
     assert Processes(proc).see(7, before=499) is None
     found = Processes(proc).see(7, before=500)

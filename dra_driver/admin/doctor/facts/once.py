@@ -1,4 +1,4 @@
-"""Threads that ask: for an answer that many of them share, or each for its own."""
+"""Asks a question once for all threads, or on a thread of its own."""
 
 import threading
 from collections.abc import Callable
