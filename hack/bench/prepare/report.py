@@ -55,8 +55,8 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
     yield from aligned([_HEAD, *map(_cells, result["cases"])])
     start, memory = result["start_to_registered_s"], result["resident_memory_mib"]
     yield f"start to registered: {start['p50']} s, of it CPU time {start['cpu']} s"
-    row = result["after_100_in_a_row"]
-    yield f"a prepare after 100 in a row: {row['p50_ms']} ms, {row['p99_ms']} at most"
+    alone, after = (result["new_claim"][name]["p50_ms"] for name in ("alone", "after"))
+    yield f"prepare of a new claim: {alone} ms, right after 100 others {after} ms"
     yield f"resident memory: {memory['idle']} MiB idle, {memory['peak']} MiB at most"
     yield f"CPU time, idle: {result['idle_cpu_percent']} % of a core"
 
@@ -83,7 +83,8 @@ def _figures(result: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             yield f"{said}: {step} p50, ms", case[step]["p50_ms"]
         yield f"{said}: prepare p99, ms", case["prepare"]["p99_ms"]
         yield f"{said}: claims prepared and unprepared per s", case["claims_per_second"]
-    yield "after 100 in a row: prepare, ms", result["after_100_in_a_row"]["p50_ms"]
+    for when, said in (("alone", ""), ("after", " after 100 others")):
+        yield f"prepare of a new claim{said}, ms", result["new_claim"][when]["p50_ms"]
     yield "start to registered, s", result["start_to_registered_s"]["p50"]
     yield "start to registered, CPU s", result["start_to_registered_s"]["cpu"]
     yield "CPU idle, % of a core", result["idle_cpu_percent"]
