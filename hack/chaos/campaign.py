@@ -170,7 +170,7 @@ class Campaign:
                 put_share_config(self._configs, config(event.what))
                 self._wanted = replace(self._wanted, division=event.what)
             case "begin":
-                if event.what == "containerd-kill":
+                if event.what == "runtime-kill":
                     self._cut_off_starts()
                 if event.what == GREEDY:
                     self._take_memory(int(event.detail))
@@ -201,7 +201,7 @@ class Campaign:
             self._report.events["end the greedy"] += 1
 
     def _cut_off_starts(self) -> None:
-        """Grant a restart to each container that may be starting: a killed containerd does not tell
+        """Grant a restart to each container that may be starting: a killed runtime does not tell
         the kubelet how it ended, and the kubelet makes another one.
         """
         for workload in self._starting:

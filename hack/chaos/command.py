@@ -96,6 +96,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--name", default="chaos", help="name of the cluster")
     parser.add_argument("--kubernetes", default="", help="its version, such as 1.36")
     parser.add_argument("--containerd", default="", help="that of its containerd, such as 1.7")
+    parser.add_argument("--runtime", default="", help="crio instead of containerd")
     parser.add_argument("--output", type=Path, help="file for the report, as JSON")
     parser.add_argument(
         "--logs", type=Path, help="folder to keep the logs of driver and supervisor in"
@@ -124,7 +125,12 @@ def _campaign(options: argparse.Namespace, report: Report) -> Iterator[Campaign]
         configs = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="dra-chaos-shares-")))
         put_share_config(configs, config(DIVISIONS[0]))
         node = GpuNode(
-            Cluster(options.name, options.kubernetes, containerd=options.containerd),
+            Cluster(
+                options.name,
+                options.kubernetes,
+                containerd=options.containerd,
+                runtime=options.runtime,
+            ),
             folder,
             driver_env={
                 "MIG": "on-demand",

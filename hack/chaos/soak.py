@@ -266,7 +266,13 @@ def _node(options: argparse.Namespace) -> Iterator[InstalledNode]:
         raise TestbedError(f"the driver's image could not be built: {error}") from error
     with ExitStack() as undo:
         node = InstalledNode(
-            Cluster(options.name, options.kubernetes, containerd=options.containerd, for_pods=True),
+            Cluster(
+                options.name,
+                options.kubernetes,
+                containerd=options.containerd,
+                runtime=options.runtime,
+                for_pods=True,
+            ),
             Path(tempfile.mkdtemp(prefix="dra-soak-", dir="/var/tmp")),
             image,
             driver_env={"MIG": "on-demand", "RESCAN_INTERVAL": "1"},

@@ -80,7 +80,7 @@ TROUBLES: tuple[Trouble, ...] = (
     Trouble(name="supervisor-freeze", strikes="supervisor"),
     Trouble(name="mps-daemons-kill", strikes="mps", lasts=False),
     Trouble(name="kubelet-kill", strikes="kubelet"),
-    Trouble(name="containerd-kill", strikes="containerd"),
+    Trouble(name="runtime-kill", strikes="runtime"),
     Trouble(name="apiserver-kill", strikes="apiserver"),
     Trouble(name="disk-full", strikes="disk"),
     Trouble(name="disk-read-only", strikes="disk"),

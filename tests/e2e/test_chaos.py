@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from testbed.cluster import version_flags
 from testbed.commands import REPOSITORY, run
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import missing
-from e2e.kubernetes import CONTAINERD, KUBERNETES, cluster_of_pods, needs
+from e2e.kubernetes import CONTAINERD, KUBERNETES, RUNTIME, cluster_of_pods, needs
 from e2e.needs import cannot_run
 
 pytestmark = [
@@ -33,7 +34,7 @@ def test_everything_holds_through_a_short_campaign(tmp_path: Path) -> None:
     if reason := missing():
         cannot_run(reason)
     name = f"{os.environ.get('E2E_CLUSTER', 'e2e')[:8]}-chaos"
-    versions = ("--kubernetes", KUBERNETES, "--containerd", CONTAINERD)
+    versions = version_flags(kubernetes=KUBERNETES, containerd=CONTAINERD, runtime=RUNTIME)
     words = ("--seed", str(SEED), "--rounds", str(ROUNDS), "--name", name, *versions)
     logs = ("--logs", tmp_path / "logs", "--output", tmp_path / "report.json")
     said = run((sys.executable, REPOSITORY / "hack" / "chaos", *words, *logs), timeout=850)
@@ -46,7 +47,7 @@ def test_everything_holds_through_a_short_campaign(tmp_path: Path) -> None:
 def test_three_tenants_never_notice_a_hostile_one(tmp_path: Path) -> None:
     if reason := missing():
         cannot_run(reason)
-    versions = ("--kubernetes", KUBERNETES, "--containerd", CONTAINERD)
+    versions = version_flags(kubernetes=KUBERNETES, containerd=CONTAINERD, runtime=RUNTIME)
     length = ("--hostile", "--seed", str(SEED), "--rounds", str(TURNS))
     words = (*length, "--name", cluster_of_pods("h").name, *versions)
     logs = ("--logs", tmp_path / "logs", "--output", tmp_path / "report.json")
