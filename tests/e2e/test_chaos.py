@@ -20,6 +20,7 @@ pytestmark = [
     needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
 ]
 
+VERSIONS = version_flags(kubernetes=KUBERNETES, containerd=CONTAINERD, runtime=RUNTIME)
 SEED = 1400
 ROUNDS = 9
 """Together they have every trouble at least once, share config changes among shares that are held,
@@ -34,8 +35,7 @@ def test_everything_holds_through_a_short_campaign(tmp_path: Path) -> None:
     if reason := missing():
         cannot_run(reason)
     name = f"{os.environ.get('E2E_CLUSTER', 'e2e')[:8]}-chaos"
-    versions = version_flags(kubernetes=KUBERNETES, containerd=CONTAINERD, runtime=RUNTIME)
-    words = ("--seed", str(SEED), "--rounds", str(ROUNDS), "--name", name, *versions)
+    words = ("--seed", str(SEED), "--rounds", str(ROUNDS), "--name", name, *VERSIONS)
     logs = ("--logs", tmp_path / "logs", "--output", tmp_path / "report.json")
     said = run((sys.executable, REPOSITORY / "hack" / "chaos", *words, *logs), timeout=850)
     assert re.search(rf"^seed {SEED}: {ROUNDS + 1} rounds, \d+ pods", said, re.MULTILINE)
@@ -47,9 +47,8 @@ def test_everything_holds_through_a_short_campaign(tmp_path: Path) -> None:
 def test_three_tenants_never_notice_a_hostile_one(tmp_path: Path) -> None:
     if reason := missing():
         cannot_run(reason)
-    versions = version_flags(kubernetes=KUBERNETES, containerd=CONTAINERD, runtime=RUNTIME)
     length = ("--hostile", "--seed", str(SEED), "--rounds", str(TURNS))
-    words = (*length, "--name", cluster_of_pods("h").name, *versions)
+    words = (*length, "--name", cluster_of_pods("h").name, *VERSIONS)
     logs = ("--logs", tmp_path / "logs", "--output", tmp_path / "report.json")
     said = run((sys.executable, REPOSITORY / "hack" / "chaos", *words, *logs), timeout=850)
     assert re.search(rf"^seed {SEED}: {TURNS} turns of the hostile tenant", said, re.MULTILINE)

@@ -31,8 +31,7 @@ class Card:
     """A function below /sys, and what writes of it do."""
 
     def __init__(self, machine: Machine, pci: str, writes: Writes) -> None:
-        self.pci = pci
-        self.sys_root = machine.sys_root
+        self.pci, self.sys_root = pci, machine.sys_root
         self.folder = machine.sys_root / "bus/pci/devices" / pci
         self.writes = writes
 
