@@ -94,14 +94,15 @@ def at_once(
     read()
     count, calls = len(steps[0]), rounds * len(steps)
 
-    def per_call(number: int, step: int) -> float:
-        spans = [after[number] - before[number] for before, after in itertools.pairwise(readings)]
-        return sum(spans[step::count]) / calls
+    def per_call(read: Sequence[float]) -> list[float]:
+        spans = [after - before for before, after in itertools.pairwise(read)]
+        return [sum(spans[step::count]) / calls for step in range(count)]
 
+    metered, moments = zip(*readings, strict=True)
     return Steps(
         times=[[value for times in done for value in times[step]] for step in range(count)],
-        used=[per_call(0, step) for step in range(count)],
-        seconds=[per_call(1, step) for step in range(count)],
+        used=per_call(metered),
+        seconds=per_call(moments),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from testbed.cluster import Cluster
+from cluster.binaries import RUNTIMES
 from testbed.commands import TestbedError
 from testbed.disk import SmallDisk
 from testbed.driver import DriverProcess
@@ -22,6 +22,7 @@ from testbed.pods import make_namespace
 from chaos.campaign import Campaign, Report, Violation
 from chaos.divisions import DIVISIONS, config
 from chaos.plan import Round, rounds
+from chaos.soak import cluster_of
 from chaos.soak import run as soak
 from chaos.turns import turns
 from chaos.workloads import NAMESPACE
@@ -96,7 +97,12 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--name", default="chaos", help="name of the cluster")
     parser.add_argument("--kubernetes", default="", help="its version, such as 1.36")
     parser.add_argument("--containerd", default="", help="that of its containerd, such as 1.7")
-    parser.add_argument("--runtime", default="", help="crio instead of containerd")
+    parser.add_argument(
+        "--runtime",
+        choices=RUNTIMES,
+        default=RUNTIMES[0],
+        help=f"the container runtime ({RUNTIMES[0]})",
+    )
     parser.add_argument("--output", type=Path, help="file for the report, as JSON")
     parser.add_argument(
         "--logs", type=Path, help="folder to keep the logs of driver and supervisor in"
@@ -125,12 +131,7 @@ def _campaign(options: argparse.Namespace, report: Report) -> Iterator[Campaign]
         configs = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="dra-chaos-shares-")))
         put_share_config(configs, config(DIVISIONS[0]))
         node = GpuNode(
-            Cluster(
-                options.name,
-                options.kubernetes,
-                containerd=options.containerd,
-                runtime=options.runtime,
-            ),
+            cluster_of(options),
             folder,
             driver_env={
                 "MIG": "on-demand",

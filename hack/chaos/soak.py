@@ -257,6 +257,17 @@ def _left_at_the_end(node: InstalledNode) -> list[str]:
     return [f"left at the end: {thing}" for thing in left()]
 
 
+def cluster_of(options: argparse.Namespace, *, for_pods: bool = False) -> Cluster:
+    """Return the cluster that a command line asks for; it is not up yet."""
+    return Cluster(
+        options.name,
+        options.kubernetes,
+        containerd=options.containerd,
+        runtime=options.runtime,
+        for_pods=for_pods,
+    )
+
+
 @contextmanager
 def _node(options: argparse.Namespace) -> Iterator[InstalledNode]:
     """Bring up a node with the driver as its chart installs it; take it down in the end."""
@@ -266,13 +277,7 @@ def _node(options: argparse.Namespace) -> Iterator[InstalledNode]:
         raise TestbedError(f"the driver's image could not be built: {error}") from error
     with ExitStack() as undo:
         node = InstalledNode(
-            Cluster(
-                options.name,
-                options.kubernetes,
-                containerd=options.containerd,
-                runtime=options.runtime,
-                for_pods=True,
-            ),
+            cluster_of(options, for_pods=True),
             Path(tempfile.mkdtemp(prefix="dra-soak-", dir="/var/tmp")),
             image,
             driver_env={"MIG": "on-demand", "RESCAN_INTERVAL": "1"},

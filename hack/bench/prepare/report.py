@@ -41,7 +41,7 @@ def in_short(
         cpu: CPU time of the driver's process per call, in seconds, by step.
         seconds: time that passed per call of all callers, by step.
     """
-    milliseconds = {step: round(seconds * 1000, 3) for step, seconds in cpu.items()}
+    milliseconds = {step: round(used * 1000, 3) for step, used in cpu.items()}
     cycle = (cpu["prepare"] + cpu["unprepare"]) * 1000
     return {
         "again_to_first": round(times["prepare_again"]["p50_ms"] / times["prepare"]["p50_ms"], 2),
