@@ -22,6 +22,8 @@ MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError
 
 T = TypeVar("T")
 
+_VERSION = 1
+
 _COMPACT = json.JSONEncoder(separators=(",", ":"))  # json.dumps would make one for each record
 
 _READING = threading.Lock()
@@ -37,23 +39,22 @@ _ENVELOPE = re.compile(
 )
 
 
-def seal(payload: Mapping[str, object], version: int = 1) -> bytes:
+def seal(payload: Mapping[str, object]) -> bytes:
     """Return the bytes of a file with this payload; the same payload gives the same bytes."""
     body = _COMPACT.encode(payload).encode()
     digest = sha256(body).hexdigest().encode()
-    return b'{"version":%d,"sha256":"%s","payload":%s}\n' % (version, digest, body)
+    return b'{"version":%d,"sha256":"%s","payload":%s}\n' % (_VERSION, digest, body)
 
 
-def unseal(data: bytes, newest: int = 1) -> Mapping[str, Any]:
+def unseal(data: bytes) -> Mapping[str, Any]:
     """Return the payload that was sealed into these bytes.
 
-    Raises VersionError if they are of a version above the newest that is known, and StateError if
-    they are damaged.
+    Raises VersionError if they are of a newer version, and StateError if they are damaged.
     """
     start = _START.match(data)
-    if start is not None and int(start[1]) > newest:
+    if start is not None and int(start[1]) > _VERSION:
         raise VersionError(
-            f"it has version {int(start[1])}, but this driver reads versions up to {newest}"
+            f"it has version {int(start[1])}, but this driver reads versions up to {_VERSION}"
         )
     match = _ENVELOPE.fullmatch(data)
     if match is None or int(match[1]) < 1:

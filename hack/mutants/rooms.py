@@ -32,7 +32,7 @@ def _tests(names: str) -> tuple[str, ...]:
 
 
 _CLAIMS = (
-    "unit/claims/* unit/kept_files property/*claims property/records property/fuzz_records "
+    "unit/claims/* property/*claims property/records property/fuzz_records "
     "property/resharing property/device_metadata contract/claims/* "
     "contract/sharing/consumable_shares contract/sharing/shares contract/sharing/mps"
 )

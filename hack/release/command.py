@@ -51,10 +51,7 @@ def _prepare(repository: Path, version: str) -> None:
     text = changelog.released(file.read_text(), version, datetime.now(UTC).date())
     versions.write(repository, version)
     file.write_text(text)
-    print(
-        f"version {version} is written; now: .venv/bin/python tests/kept_files.py, hack/generate, "
-        f"commit, git tag v{version}"
-    )
+    print(f"version {version} is written; now: hack/generate, commit, git tag v{version}")
 
 
 def _check(repository: Path, tag: str) -> int:

@@ -149,7 +149,7 @@ def _learn(record: ClaimRecord, learn: Learn) -> None:
     learn("claim-uid", record.ref.uid)
     learn("namespace", record.ref.namespace)
     learn("claim", record.ref.name)
-    learn("claim", record.pod_claim_name or "")
+    learn("claim", record.pod_claim_name)
     for pod in record.pods:
         learn("pod-uid", pod.uid)
         learn("pod", pod.name)

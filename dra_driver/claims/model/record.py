@@ -16,15 +16,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dra_driver.claims.model import former
 from dra_driver.claims.model.claim import ClaimRef, ConsumerGroup, ConsumerPod, allocation_id
 from dra_driver.claims.model.steps import ClaimStep
 from dra_driver.devices.device import Device
 from dra_driver.devices.model import GpuUuid
-from dra_driver.errors import StateError
-from dra_driver.host.envelope import MALFORMED, seal, unseal, value_of
+from dra_driver.host.envelope import seal, unseal, value_of
 
-_FORMAT = 2
 _WRITER = "writtenBy"
 _WRITTEN_BY = re.compile(rb'"writtenBy":\s?"([0-9A-Za-z.+!-]{1,64})"')
 
@@ -46,8 +43,7 @@ class DeviceRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     """One device of a claim. Its name can later mean another card; `device` cannot.
 
     `request_names` are without sub-requests. The first CDI id is unique to the device, because the
-    kubelet uses it as the device's id in pod status. `subrequest` is the one that was chosen;
-    records of former versions do not have it.
+    kubelet uses it as the device's id in pod status. `subrequest` is the one that was chosen.
     """
 
     name: str
@@ -85,8 +81,8 @@ class ClaimRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
     is to be undone is in `steps`, and, from an earlier preparation, in `pending`. The claim was
     reserved for `pods` and `groups` (PodGroups) when it was prepared. `taken_over`: NVIDIA's own
     driver prepared it and wrote its CDI spec (claims/takeover/take_over.py). `pod_claim_name` is
-    the pod's name for the claim, empty if it was not made for one pod; None if unknown: in records
-    of former versions and of what was taken over. `asked_parts`: as in Claim.
+    the pod's name for the claim, empty if it was not made for one pod, or was taken over.
+    `asked_parts`: as in Claim.
     """
 
     ref: ClaimRef
@@ -98,7 +94,7 @@ class ClaimRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
     pods: tuple[ConsumerPod, ...] = ()
     groups: tuple[ConsumerGroup, ...] = ()
     taken_over: bool = False
-    pod_claim_name: str | None = None
+    pod_claim_name: str = ""
     asked_parts: tuple[str, ...] = ()
 
     @property
@@ -142,7 +138,7 @@ def encode(record: ClaimRecord, writer: str = "") -> bytes:
     the user, so the field keeps its name in every version of the format.
     """
     said = {_WRITER: writer} if writer else {}
-    return seal({**said, **msgspec.to_builtins(record)}, version=_FORMAT)
+    return seal({**said, **msgspec.to_builtins(record)})
 
 
 def written_by(data: bytes) -> str | None:
@@ -152,13 +148,8 @@ def written_by(data: bytes) -> str | None:
 
 
 def decode(data: bytes) -> ClaimRecord:
-    """Return the record in bytes that `encode` of this or a former version made.
+    """Return the record in bytes that `encode` made.
 
     Raises VersionError if a newer version wrote them, StateError if they are damaged.
     """
-    payload = unseal(data, newest=_FORMAT)
-    try:
-        payload = payload if "steps" in payload else former.lifted(payload)
-    except MALFORMED as error:
-        raise StateError(f"its content is not that of a record: {error!r}") from error
-    return value_of(payload, ClaimRecord, "a record")
+    return value_of(unseal(data), ClaimRecord, "a record")

@@ -78,7 +78,7 @@ class Document(Struct, frozen=True, kw_only=True):
 
 
 def container_paths(record: ClaimRecord) -> dict[str, str]:
-    """Return the path in containers of each request's file; none if the record has no name for it.
+    """Return the path in containers of each request's file; none if the claim gets no files.
 
     The path of a claim from a template has the pod's name for it, as the claim's own is generated.
     """
@@ -124,11 +124,11 @@ def documents(
 
 def _folder(record: ClaimRecord) -> str | None:
     """Return the folder of a claim's files in containers; None if the claim gets no files."""
-    pod_claim_name, name = record.pod_claim_name, record.ref.name
-    if pod_claim_name is None or not _SUBDOMAIN.fullmatch(name) or ".." in name:
+    name = record.ref.name
+    if record.taken_over or not _SUBDOMAIN.fullmatch(name) or ".." in name:
         return None
-    if is_label(pod_claim_name):
-        return f"{CONTAINER_FOLDER}/resourceclaimtemplates/{pod_claim_name}"
+    if is_label(record.pod_claim_name):
+        return f"{CONTAINER_FOLDER}/resourceclaimtemplates/{record.pod_claim_name}"
     return f"{CONTAINER_FOLDER}/resourceclaims/{name}"
 
 

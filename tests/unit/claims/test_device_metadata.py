@@ -121,8 +121,8 @@ def test_a_claim_from_a_template_is_found_by_what_its_pod_calls_it() -> None:
     assert reader.read(told(one)["gpu"])["podClaimName"] == "gpus"
 
 
-def test_of_a_claim_that_a_former_version_prepared_nothing_is_told() -> None:
-    one = record(pod_claim_name=None)
+def test_of_a_claim_that_was_taken_over_nothing_is_told() -> None:
+    one = record(taken_over=True)
     assert container_paths(one) == {}
     assert told(one) == {}
 

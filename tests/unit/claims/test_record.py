@@ -30,7 +30,6 @@ from dra_driver.devices.device import (
 from dra_driver.devices.model import GpuUuid, PciAddress, Placement
 from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.errors import StateError, VersionError
-from dra_driver.host.envelope import unseal
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, mig_domain, shared_domain
 from dra_driver.sharing.steps import (
     Backend,
@@ -48,7 +47,7 @@ from dra_driver.sharing.steps import (
 from resource_nvidia_com.v1beta1.names import Interval
 
 Where = tuple[str | int, ...]
-GOLDEN = Path(__file__).parents[2] / "data" / "records"
+GOLDEN = Path(__file__).parents[2] / "data" / "record.json"
 
 
 def entry(name: str, device: Device, request: str = "gpu", **facts: Any) -> DeviceRecord:
@@ -268,17 +267,11 @@ SHARED = make.record(
     asked_parts=("memory",),
 )
 
-SAMPLES = {
-    "cleanups": OWING,
-    "mig": DIVIDED,
-    "taken-over": TAKEN_OVER,
-    "pod-claim": DESCRIBED,
-    "plans": SHARED,
-}
-"""Every kind of device and every step, with what the golden files of each format call them."""
+SAMPLES = (OWING, DIVIDED, PASSED_THROUGH, TAKEN_OVER, DESCRIBED, SHARED)
+"""Every kind of device and every step."""
 
 
-def sealed(payload: bytes, version: int = 2) -> bytes:
+def sealed(payload: bytes, version: int = 1) -> bytes:
     digest = sha256(payload).hexdigest().encode()
     return b'{"version":%d,"sha256":"%s","payload":%s}\n' % (version, digest, payload)
 
@@ -297,36 +290,22 @@ def test_a_record_says_who_wrote_it_whatever_else_it_says() -> None:
     data = encode(RECORD, "1.2.3")
     assert decode(data) == RECORD
     assert written_by(data) == "1.2.3"
-    assert written_by(data.replace(b'"version":2', b'"version":7')) == "1.2.3"
+    assert written_by(data.replace(b'"version":1', b'"version":7')) == "1.2.3"
     lying = replace(OWING.pending[0], reason='"writtenBy":"9.9"')
     assert written_by(encode(replace(OWING, pending=(lying,)))) is None
 
 
-def test_the_first_records_are_read_and_do_not_say_who_wrote_them() -> None:
-    assert written_by((GOLDEN / "v1.json").read_bytes()) is None
-    assert decode((GOLDEN / "v1.json").read_bytes()) == RECORD
+@pytest.mark.parametrize("record", SAMPLES)
+def test_a_record_is_read_as_it_was_written(record: ClaimRecord) -> None:
+    assert decode(encode(record)) == record
 
 
-@pytest.mark.parametrize("name", SAMPLES)
-def test_a_record_is_read_and_written_as_ever(name: str) -> None:
-    golden = (GOLDEN / f"v2-{name}.json").read_bytes()
-    assert decode(golden) == SAMPLES[name]
-    assert encode(SAMPLES[name]) == golden
-
-
-@pytest.mark.parametrize("name", SAMPLES)
-def test_a_record_of_the_former_format_is_read_as_what_it_meant(name: str) -> None:
-    assert decode((GOLDEN / f"v1-{name}.json").read_bytes()) == SAMPLES[name]
+def test_the_form_on_disk_changes_only_on_purpose() -> None:
+    assert encode(DIVIDED) == GOLDEN.read_bytes()
 
 
 def test_a_claim_that_was_taken_over_goes_by_its_uid() -> None:
     assert str(TAKEN_OVER.ref) == f"of UID {UID}"
-
-
-@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.stem)
-def test_records_of_every_version_that_was_released_are_read(path: Path) -> None:
-    record = decode(path.read_bytes())
-    assert decode(encode(record)) == record
 
 
 UNKNOWN: tuple[tuple[ClaimRecord, Where], ...] = (
@@ -351,30 +330,6 @@ def test_what_this_version_does_not_know_is_of_a_newer_one_and_not_damaged(
     with pytest.raises(StateError, match="its content is not that of a record: ") as caught:
         decode(changed(encode(record), *path, value=7))
     assert not isinstance(caught.value, VersionError)
-
-
-@pytest.mark.parametrize(
-    ("name", "path", "value"),
-    [
-        ("cleanups", ("state",), "later"),
-        ("cleanups", ("devices", 0, "device", "kind"), "later"),
-        ("cleanups", ("plans", 0, "strategy"), "later"),
-        ("cleanups", ("pendingCleanups", 0, "plan", "strategy"), "later"),
-        ("mig", ("realisations", 0), {"gpu": "GPU-1", "later": {}}),
-    ],
-)
-def test_of_the_former_format_too_what_is_not_known_is_not_damaged(
-    name: str, path: Where, value: object
-) -> None:
-    data = (GOLDEN / f"v1-{name}.json").read_bytes()
-    with pytest.raises(VersionError, match="later"):
-        decode(changed(data, *path, value=value))
-
-
-def test_an_older_driver_takes_a_record_for_one_of_a_newer_one() -> None:
-    refused = "it has version 2, but this driver reads versions up to 1"
-    with pytest.raises(VersionError, match=refused):
-        unseal(encode(RECORD), newest=1)
 
 
 @pytest.mark.parametrize(
@@ -446,7 +401,7 @@ def test_fields_of_a_newer_version_are_passed_over() -> None:
 
 
 def test_a_version_that_is_not_known_is_refused() -> None:
-    refused = "it has version 7, but this driver reads versions up to 2"
+    refused = "it has version 7, but this driver reads versions up to 1"
     with pytest.raises(VersionError, match=refused):
         decode(sealed(b"{}", version=7))
 

