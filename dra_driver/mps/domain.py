@@ -199,18 +199,13 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def domain_json(domain: Domain) -> dict[str, object]:
-    """Return a domain as JSON; the same domain gives the same JSON in every version of the driver.
-
-    `generation` is computed from it, so drivers and supervisors of different versions can compare.
-    """
-    plain: dict[str, object] = msgspec.to_builtins(domain)
-    return plain if domain.incarnation else {k: v for k, v in plain.items() if k != "incarnation"}
-
-
 def encode_domain(domain: Domain) -> bytes:
-    """Return the bytes of a desired-state file; the same domain gives the same bytes."""
-    return seal(domain_json(domain))
+    """Return the bytes of a desired-state file; the same domain gives the same bytes.
+
+    `generation` is computed from them, so drivers and supervisors of different versions compare
+    them, too.
+    """
+    return seal(msgspec.to_builtins(domain))
 
 
 def decode_domain(data: bytes) -> Domain:

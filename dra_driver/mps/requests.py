@@ -173,9 +173,7 @@ class DomainRequests:
                 _check_version(self._files.status(domain.id), decode_status)
             if status is None or status.supervisor != supervisor:
                 return None
-            wanted = self._incarnation_of(domain)
-            if status.generation != wanted.generation:
-                _check_knows_shared(wanted, status)
+            if status.generation != self._incarnation_of(domain).generation:
                 return None
             if status.state is State.FAILED and status != before:
                 raise DeviceError(f"MPS does not start: {status.reason}")
@@ -284,15 +282,6 @@ class DomainRequests:
         else:
             reason = status.reason or f"the MPS supervisor says it is {status.state}"
         return f"MPS domain {domain} is not {waited_for} yet: {reason}; this is retried"
-
-
-def _check_knows_shared(wanted: Domain, status: Status) -> None:
-    """Raise VersionError if the supervisor ignores a shared domain's incarnation."""
-    if wanted.incarnation and status.generation == wanted.content.generation:
-        raise VersionError(
-            "the MPS supervisor on this node has an older version, which does not support shared "
-            f"domains such as {wanted.id}: run it in this driver's version"
-        )
 
 
 def _is_unanswered(data: bytes | None) -> bool:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 # linux/sched.h, sys/mount.h
 _CLONE_FS, _CLONE_NEWNS = 0x00000200, 0x00020000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_RELATIME = 0x2, 0x4, 0x8, 0x200000
-_MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 0x20, 0x1000, 0x4000, 0x80000
+_MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
 _TENANTS = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC | _MS_RELATIME
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 0x2, 0x8
 
@@ -54,22 +54,6 @@ def mount_tmpfs(folder: Path, *, size_bytes: int | None, files: int, mode: int =
         return
     size = "50%" if size_bytes is None else str(size_bytes)  # tmpfs(5): half of the memory
     _mount("tmpfs", folder, "tmpfs", _TENANTS, f"size={size},mode={mode:o},nr_inodes={files}")
-
-
-def limit_files(folder: Path, files: int) -> bool:
-    """Limit the files of a tmpfs that is mounted already; return whether the limit is set.
-
-    If it has more files, it accepts no further ones, and can be limited when some are gone. Raises
-    DeviceError, also if somebody has just made more.
-    """
-    try:
-        usage = os.statvfs(folder)
-    except OSError as error:
-        raise DeviceError(f"cannot look at {folder}: {error.strerror}") from error
-    most = max(files, usage.f_files - usage.f_ffree)
-    if usage.f_files != most:
-        _mount("tmpfs", folder, "tmpfs", _TENANTS | _MS_REMOUNT, f"nr_inodes={most}")
-    return most == files
 
 
 def unmount_all(folder: Path) -> None:

@@ -27,7 +27,7 @@ FILES = 65_536
 """Files, links and folders that the tmpfs accepts: about 1 KiB of the kernel's memory each."""
 
 MOST_NAMES = 2 * FILES
-"""How many names one look goes through; an earlier version's tmpfs may have more than `FILES`."""
+"""How many names one look goes through: tenants may make more as fast as they are listed."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, open(2) would wait for a tenant that has a lease on the file.

@@ -115,7 +115,6 @@ class Lifecycle:
         elif record.daemon != daemon:
             write_record(self._paths.record, replace(record, daemon=daemon))
         pipes.publish_pipes(self._paths)
-        self._limit_shm()
         if serving and (serving.daemon, serving.generation) == (daemon, wanted.generation):
             self._trim_logs()
             self._prune_shm()
@@ -285,13 +284,6 @@ class Lifecycle:
                     with suppress(OSError):  # a copy may not fit, but the log is still cut
                         shutil.copyfile(path, path.with_suffix(".log.1"))
                     os.truncate(path, 0)
-
-    def _limit_shm(self) -> None:
-        """Limit the files in a /dev/shm that an earlier version has mounted without a limit."""
-        try:
-            mounts.limit_files(self._paths.shm, shm.FILES)
-        except DeviceError as error:
-            self._log.warning("files in /dev/shm not limited", cause=str(error))
 
     def _prune_shm(self) -> None:
         """Remove what ended claims have left in a shared domain's /dev/shm."""

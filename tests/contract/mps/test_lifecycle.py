@@ -72,9 +72,6 @@ def test_what_tenants_can_fill_is_small_and_what_they_need_can_be_read(life: Lif
     assert life.paths.folder.stat().st_mode & 0o777 == 0o755
     for name in pipes.SHARED:
         assert (life.paths.pipe / name).samefile(life.paths.own / name)
-    mounts.limit_files(life.paths.shm, 2 * shm.FILES)
-    life.lifecycle.ensure_serving(life.domain(0), None)
-    assert size_of(life.paths.shm)[1] == shm.FILES
 
 
 def test_a_daemon_that_serves_as_wanted_is_asked_for_its_limits_and_nothing_else(

@@ -8,8 +8,6 @@ import pytest
 
 from dra_driver.mps.daemon import mounts
 from dra_driver.mps.daemon.shm import FILES, ShmPruner
-from worlds.mps import MpsDomains
-from worlds.process import eventually
 
 MIB = 1024**2
 SIZE = 16 * MIB
@@ -121,45 +119,8 @@ def test_a_tmpfs_takes_so_many_files_and_no_more(tmp_path: Path, needs_root: Non
             (folder / str(number)).symlink_to("nowhere")
         with pytest.raises(OSError, match="No space left"):
             (folder / "one more").symlink_to("nowhere")
-    finally:
-        mounts.unmount_all(folder)
-
-
-def test_a_tmpfs_of_a_former_version_is_limited_while_it_is_in_use(
-    tmp_path: Path, needs_root: None
-) -> None:
-    folder = tmp_path / "shm"
-    folder.mkdir()
-    mounts.mount_tmpfs(folder, size_bytes=SIZE, files=100_000)
-    try:
-        for number in range(50):
-            (folder / str(number)).symlink_to("nowhere")
-        with (folder / "open").open("wb") as file:
-            assert not mounts.limit_files(folder, 20), "there are more already"
-            with pytest.raises(OSError, match="No space left"):
-                (folder / "one more").touch()
-            for number in range(50):
-                (folder / str(number)).unlink()
-            assert mounts.limit_files(folder, 20)
-            assert os.statvfs(folder).f_files == 20
-            file.write(b"still in use")
-        assert os.statvfs(folder).f_blocks * os.statvfs(folder).f_frsize == SIZE
         flags = os.statvfs(folder).f_flag
         assert flags & os.ST_NODEV
         assert flags & os.ST_NOSUID
     finally:
         mounts.unmount_all(folder)
-
-
-def test_a_domain_that_runs_is_limited_by_the_supervisor_that_adopts_it(mps: MpsDomains) -> None:
-    domain = mps.domain("claim", 0)
-    folder = mps.files.paths(domain.id).shm
-    with mps.supervised():
-        first = mps.ready(domain)
-        assert os.statvfs(folder).f_files == FILES
-    mounts.limit_files(folder, 2 * FILES)
-    with mps.supervised():
-        again = mps.until(domain, lambda status: status.supervisor != first.supervisor)
-        assert again.daemon == first.daemon
-        eventually(lambda: os.statvfs(folder).f_files == FILES, "the limit")
-        mps.gone(domain)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dra_driver.devices.device import DeviceKind
 from dra_driver.errors import StateError, VersionError
-from dra_driver.host.envelope import seal
+from dra_driver.host.envelope import seal, unseal
 from dra_driver.mps.domain import (
     Daemon,
     Domain,
@@ -18,7 +18,6 @@ from dra_driver.mps.domain import (
     claim_of,
     decode_domain,
     decode_status,
-    domain_json,
     encode_domain,
     encode_status,
     is_shared,
@@ -97,7 +96,7 @@ def test_a_file_of_a_newer_version_is_told_from_a_damaged_one() -> None:
 
 
 def test_a_kind_of_device_that_is_not_known_here_is_a_newer_versions() -> None:
-    payload = domain_json(domain()) | {
+    payload = dict(unseal(encode_domain(domain()))) | {
         "devices": [{"uuid": f"{GPU}0", "kind": "share", "pinnedMemoryMiB": None}]
     }
     with pytest.raises(
@@ -189,7 +188,6 @@ def test_an_incarnation_changes_what_is_answered_and_not_what_is_served() -> Non
     assert one.generation != other.generation
     assert one.daemon_generation == other.daemon_generation
     assert other.content == one
-    assert "incarnation" not in domain_json(one)
 
 
 def domain(**changes: object) -> Domain:

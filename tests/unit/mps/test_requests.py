@@ -257,15 +257,6 @@ def test_a_link_to_another_daemons_socket_is_not_followed(
         requests.wait_ready(SHARED, NOW)
 
 
-def test_a_supervisor_that_knows_no_shared_domains_is_said_to_be_old(
-    tmp_path: Path, requests: DomainRequests, busy_supervisor: None
-) -> None:
-    requests.write_desired(replace(SHARED, incarnation="1"))
-    answer(tmp_path, SHARED)
-    with pytest.raises(VersionError, match="has an older version, which does not support shared"):
-        requests.wait_ready(SHARED, NOW)
-
-
 def test_a_shared_domain_that_was_joined_again_is_not_waited_for(
     tmp_path: Path, requests: DomainRequests, busy_supervisor: None
 ) -> None:
