@@ -63,8 +63,7 @@ def test_another_nodes_token_takes_no_name_and_no_pool_of_this_node(
     refused = f"node {OTHER} may not write ResourceSlices of pool {here}"
     with pytest.raises(ApiStatusError, match=refused):
         other_node.create(of_other(name=first(OTHER), pool=here))
-    # Its own it creates, and so did older versions of the driver when they tried the API server.
-    for name in (first(OTHER), f"0000f-0123abcd-{DRIVER_NAME}-{OTHER}", f"probe-{first(OTHER)}"):
+    for name in (first(OTHER), f"0000f-0123abcd-{DRIVER_NAME}-{OTHER}"):
         other_node.create(of_other(name=name))
         other_node.delete("ResourceSlice", name)
 

@@ -27,7 +27,7 @@ from resource_nvidia_com.printable import printable
 
 DATA_VERSION = "v1"
 """The version of `data`. Fields may be added within a version; it changes when a field is removed
-or gets another meaning. Entries without a version, from older drivers, count as this version."""
+or gets another meaning."""
 
 MOST_CONDITIONS = 8
 """AllocatedDeviceStatusMaxConditions of the API."""
@@ -152,10 +152,10 @@ def stored_entries(claim: Mapping[str, Any]) -> tuple[Object, ...]:
 def understood(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the fields of an entry's `data` that this version knows.
 
-    For data of another version, from a newer driver, those are the fields that identify the device.
+    For data of another version or driver, those are the fields that identify the device.
     """
     data: Mapping[str, Any] = entry.get("data") or {}
-    if data.get("version", DATA_VERSION) == DATA_VERSION:
+    if data.get("version") == DATA_VERSION:
         return data
     return {name: data[name] for name in IDENTITY if name in data}
 

@@ -245,11 +245,9 @@ def test_every_device_has_the_names_by_which_nvidias_driver_is_to_say_who_it_is(
 def test_of_another_version_it_is_known_who_the_device_is_and_no_more() -> None:
     same = stored(later="addition")
     assert understood(same) == same["data"]
-    older = stored()
-    del older["data"]["version"]
-    assert understood(older) == older["data"]
-    newer = stored(version="v2", sharing={"strategy": 7}, share=[1])
-    assert understood(newer) == {"type": "gpu", "uuid": GPU.uuid, **CARD}
+    for version in ("v2", None):  # a newer version's, and without one
+        other = stored(version=version, sharing={"strategy": 7}, share=[1])
+        assert understood(other) == {"type": "gpu", "uuid": GPU.uuid, **CARD}
     assert understood({}) == understood({"data": None}) == {}
 
 

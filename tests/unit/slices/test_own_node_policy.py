@@ -30,7 +30,7 @@ def only(pattern: str) -> str:
 
 @pytest.mark.parametrize("node", ["n1", "gpu.nvidia.com-n1", "a.b-c.example.com", "n" * 63])
 def test_names_have_the_form_that_it_takes(node: str) -> None:
-    form = re.compile(only(r"matches\('(\^\(probe-.*?)'\)"))
+    form = re.compile(only(r"matches\('(\^\[0-9a-f\]\{5\}.*?)'\)"))
     pool = build_slices((), driver="gpu.nvidia.com", node_name=node)
     for index in (0, 0xFFFFF):
         for tag in ("", new_tag()):

@@ -109,10 +109,7 @@ def in_others_names(slices: Iterable[Object], nodes: Iterable[Object], node: str
                 "devices for those of that node"
             )
         elif named_after != owner:
-            what = (
-                f"has the name of a slice of {named_after}: this driver uses another name there, "
-                "but its older builds publish nothing"
-            )
+            what = f"has the name of a slice of {named_after}, where this driver uses another name"
         else:
             continue
         yield error(

@@ -114,7 +114,7 @@ def own_node_policies(
 
 
 def without_names(policies: Iterable[Object]) -> frozenset[str]:
-    """Return the policies that bind no slice's name or pool to a node, as in older builds."""
+    """Return the policies that bind no slice's name or pool to a node."""
     return frozenset(
         text(policy, "metadata", "name")
         for policy in policies
