@@ -169,11 +169,6 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
         help="What to do while a device plugin gives out this node's GPUs: publish none of them, "
         "or publish them anyway.",
     )
-    share_placement: Literal["auto", "spread", "pack"] = option(
-        default="auto",
-        help="Where the next share comes from: another GPU, or the same until it is full; auto: "
-        "pack if MPS serves requests for several shares, else spread.",
-    )
     whole_gpus_beside_shares: WholeGpusBesideShares = common_settings.WHOLE_GPUS_BESIDE_SHARES
     share_memory: Literal["auto", "mps"] = option(
         default="auto",

@@ -76,6 +76,16 @@ class Memory(StrEnum):
     """Each share has its part of it."""
 
 
+class AllocationPolicy(StrEnum):
+    """From which device the next share comes."""
+
+    DISTRIBUTED = "distributed"
+    """From another device than the share before, as far as possible."""
+
+    PACKED = "packed"
+    """From the same device until it has none left, so that others stay free."""
+
+
 class OverLimit(StrEnum):
     """What becomes of a container that has more memory of a device than its limit."""
 
@@ -113,6 +123,7 @@ class NodeConfig:
         shared_by: None where nothing is shared.
         fail_requests_greater_than_one: a request for several replicas is refused.
         compute: whether the SMs are divided too; without MPS they never are.
+        packed: the shares of one device are given out before those of the next.
         resources: in the order of the file; empty where nothing is shared.
         warnings: what of the file has no effect, each with its field.
     """
@@ -121,6 +132,7 @@ class NodeConfig:
     shared_by: SharedBy | None = None
     fail_requests_greater_than_one: bool = False
     compute: Compute = Compute.DIVIDED
+    packed: bool = False
     resources: tuple[SharedResource, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -231,12 +243,24 @@ class SharingSection(ConfigModel):
     mps: Annotated[MpsSection | None, BeforeValidator(_section)] = None
 
 
+class PluginSection(ConfigModel):
+    """`flags.plugin`; `model_extra` has the other flags."""
+
+    model_config = ConfigDict(extra="allow")
+
+    shared_devices_allocation_policy: Annotated[
+        AllocationPolicy | None,
+        OneOf(values=AllocationPolicy, singular="policy", plural="policies"),
+    ] = None
+
+
 class FlagsSection(ConfigModel):
     """`flags`: what the plugin's command line says otherwise; `model_extra` has the others."""
 
     model_config = ConfigDict(extra="allow")
 
     mig_strategy: Annotated[str | None, PlainValidator(_mig_strategy)] = None
+    plugin: PluginSection | None = None
 
 
 class DevicePluginFile(ConfigModel):
@@ -344,6 +368,7 @@ def _node_config(config: DevicePluginFile) -> NodeConfig:
         shared_by=kind if resources else None,
         fail_requests_greater_than_one=bool(resources) and _fails_at_two(kind, section),
         compute=section.compute if isinstance(section, MpsSection) else Compute.DIVIDED,
+        packed=_policy(config) is AllocationPolicy.PACKED,
         resources=tuple(resources),
         warnings=tuple(warnings),
     )
@@ -371,8 +396,16 @@ def _fails_at_two(kind: SharedBy | None, section: ReplicatedSection | None) -> b
             assert_never(kind)
 
 
+def _policy(config: DevicePluginFile) -> AllocationPolicy | None:
+    plugin = config.flags and config.flags.plugin
+    return plugin.shared_devices_allocation_policy if plugin else None
+
+
 def _warnings(config: DevicePluginFile) -> Iterator[str]:
-    for name, value in ((config.flags and config.flags.model_extra) or {}).items():
+    flags = (config.flags and config.flags.model_extra) or {}
+    if config.flags and config.flags.plugin and (others := config.flags.plugin.model_extra):
+        flags = {**flags, "plugin": others}
+    for name, value in flags.items():
         # The plugin has groups of flags: its own, and those of feature discovery.
         inner = [f"{plain(name)}.{plain(key)}" for key in value] if isinstance(value, dict) else ()
         meant = ""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from dra_driver import common_settings
 from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_programs
@@ -183,8 +183,7 @@ def shares_of(data_directory: Path, inventory: Inventory) -> ShareOffer:
         config = read_node_config(stored.data, stored.origin) if stored else NodeConfig()
     except ConfigError:
         config = NodeConfig()  # of another version
-    divided = divide(config, inventory)
-    return ShareOffer(divisions=divided.divisions, refused=divided.refused, serving=divided.serving)
+    return ShareOffer(**asdict(divide(config, inventory)))
 
 
 def edits_of(gpus: Sequence[Gpu], content: EditsCache) -> tuple[dict[str, Edits], dict[str, str]]:

@@ -165,16 +165,10 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """How the base is divided, if this is one of its equal shares; otherwise None."""
         return self.share.division if self.share else None
 
-    @property
-    def served(self) -> tuple[GpuUuid, ...]:
-        """The GPUs in use with this device: its own, or all that one server serves together."""
-        return (self.division.together if self.division else ()) or (self.gpu,)
-
     def overlaps(self, other: "Device") -> bool:
         """Tell whether the devices conflict, so that two claims cannot have both."""
         if self.gpu != other.gpu:
-            is_same_server = self.division is not None and self.division == other.division
-            return not is_same_server and not set(self.served).isdisjoint(other.served)
+            return False
         if not isinstance(self.base, Mig) or not isinstance(other.base, Mig):
             is_same = type(self.base) is type(other.base)
         elif not self.base.placement.overlaps(other.base.placement):
@@ -294,7 +288,7 @@ def name_of(gpu: Gpu, device: Device) -> DeviceName:
     """Return the name under which this GPU, or a device on it, is published."""
     match device.share:
         case EqualShare(index=index, division=division):
-            suffix = share_suffix(index, division.count)
+            suffix = share_suffix(division.kind, index, division.count)
         case ConsumedShare() | None:
             suffix = ""
         case _:

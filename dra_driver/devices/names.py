@@ -2,8 +2,10 @@
 
 A whole GPU is `gpu-<minor>`: the minor number of its device node, not NVML's index. A MIG device is
 `gpu-<minor>-mig-<profile>-<profile id>-<start>`, whether it exists or could be made. A share of
-either, which NVIDIA's DRA driver does not have, is `<name>-share-<index>-of-<count>`. The count is
-included so that a name never comes to mean a larger share. A GPU for a virtual machine is
+either, which NVIDIA's DRA driver does not have, is `<name>-share-<index>-of-<count>`, with `single`
+or `mps` before `share` if a request may have only one share, or several of one device only. Name
+and allocation are all that an admission policy knows of a share, and the chart's policy refuses
+others. The count is included so that a name never comes to mean a larger share. A GPU for a VM is
 `gpu-vfio-<i>`: it has no minor number, so this is its position among the GPUs on the PCI bus, by
 address. A device name is a DNS label (resource.k8s.io/v1 Device.name, at most 63 bytes).
 """
@@ -24,7 +26,9 @@ DeviceName = NewType("DeviceName", str)
 _VFIO = re.compile(r"gpu-vfio-(?P<number>0|[1-9][0-9]*)")
 _GPU = re.compile(r"gpu-(?P<minor>[0-9]+)")
 _MIG = re.compile(r"gpu-(?P<minor>[0-9]+)-mig-.+-(?P<id>[0-9]+)-(?P<start>[0-9]+)")
-_SHARE = re.compile(r"(?P<of>.+)-share-(?P<index>0|[1-9][0-9]*)-of-(?P<count>[1-9][0-9]*)")
+_SHARE = re.compile(
+    r"(?P<of>.+?)(-single|-mps)?-share-(?P<index>0|[1-9][0-9]*)-of-(?P<count>[1-9][0-9]*)"
+)
 _LONGEST_LABEL = 63
 _NOT_IN_LABELS = re.compile(r"[^a-z0-9-]")
 
@@ -56,11 +60,6 @@ class ShareName(Struct, frozen=True, kw_only=True):
     index: int
     count: int
 
-    @property
-    def suffix(self) -> str:
-        """The part of the share's name that follows the name of its device."""
-        return share_suffix(self.index, self.count)
-
 
 def gpu_name(minor: int) -> DeviceName:
     """Return the device name of the whole GPU behind /dev/nvidia<minor>."""
@@ -72,9 +71,13 @@ def vfio_name(number: int) -> DeviceName:
     return DeviceName(f"gpu-vfio-{number}")
 
 
-def share_suffix(index: int, count: int) -> str:
-    """Return the part of a share's name that follows the name of its device."""
-    return f"-share-{index}-of-{count}"
+def share_suffix(kind: str, index: int, count: int) -> str:
+    """Return the part of a share's name that follows its device's name.
+
+    `kind` says what one request may have: `share` any number of shares, `single-share` one, and
+    `mps-share` several of one device.
+    """
+    return f"-{kind}-{index}-of-{count}"
 
 
 def mig_name(minor: int, profile: str, profile_id: int, start: int, suffix: str = "") -> DeviceName:

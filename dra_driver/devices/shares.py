@@ -13,8 +13,6 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from dra_driver.devices.model import GpuUuid
-
 MIB = 1024**2
 _PERCENT = 100
 
@@ -31,12 +29,11 @@ class Division(Struct, frozen=True, kw_only=True, rename="camel"):
 
     Attributes:
         served_as: the resource name under which shares are asked for, such as `nvidia.com/gpu`.
-        combines: whether one request may have several shares, as one larger share.
+        combines: whether one request may have several shares, as one larger share; under MPS, all
+            of them of this device.
         free_compute: whether each share may use all SMs that others leave idle under MPS.
         equal_memory: whether each share is limited to its part of the memory, which time-slicing
             alone does not divide.
-        together: the GPUs, sorted, that need one server together because one container may have
-            shares of several of them; they are given out in no other way.
     """
 
     count: int
@@ -45,7 +42,13 @@ class Division(Struct, frozen=True, kw_only=True, rename="camel"):
     combines: bool
     free_compute: bool = False
     equal_memory: bool = False
-    together: tuple[GpuUuid, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """What a share of it is called in device names."""
+        if not self.combines:
+            return "single-share"
+        return "mps-share" if self.strategy is ShareStrategy.MPS else "share"
 
 
 class EqualShare(Struct, frozen=True, kw_only=True, tag_field="kind", tag="equal"):

@@ -16,7 +16,7 @@ from dra_driver.shares import last_good
 from dra_driver.shares.source import ShareConfigEvents, ShareConfigs
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.node import CostWarning, DevicePlugin, MemoryCounters
-from dra_driver.slices.offer.shares import SharePlacement, WholeBesideShares
+from dra_driver.slices.offer.shares import WholeBesideShares
 from dra_driver.slices.order import GpuOrder
 from dra_driver.slices.project import Projection, projection
 
@@ -69,7 +69,6 @@ class NodeOffers:
             self.share_configs,
             gpus.health,
             memory=self.memory.shares,
-            placement=SharePlacement(settings.share_placement),
             consumable=Consumable.of(
                 settings.consumable_shares, gate=settings.gate_of(CONSUMABLE_SHARES)
             ),

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from dra_driver.claims.state.divisions import Divisions
 from dra_driver.devices.device import Base, Device, Whole, mig_of, name_of, place_of
 from dra_driver.devices.mig.partitions import found_by_others
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, InventorySource, MigDevice, MigMode
-from dra_driver.devices.names import gpu_name
+from dra_driver.devices.names import gpu_name, in_order
 from dra_driver.devices.shares import Division
 from dra_driver.errors import DriverError, StateError
 from dra_driver.fields import at
@@ -28,7 +28,7 @@ from dra_driver.shares.notes import FILE, NotedConsumable, NotedDevice, ShareNot
 from dra_driver.shares.source import ShareConfigs, ShareConfigState
 from dra_driver.sharing.share_memory import UNSEEN, ShareMemory
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, MEMORY, NO_CONSUMABLES, SHARES, Consumable
-from dra_driver.slices.offer.shares import ShareOffer, SharePlacement
+from dra_driver.slices.offer.shares import ShareOffer
 from resource_nvidia_com.quantity import quantity_bytes
 
 if TYPE_CHECKING:
@@ -48,14 +48,12 @@ class NodeShares:
         inventory: InventorySource,
         *,
         memory: ShareMemory,
-        placement: SharePlacement,
         directory: Path,
         consumable: Consumable = NO_CONSUMABLES,
     ) -> None:
         self._configs = configs
         self._inventory = inventory
         self._memory = memory
-        self._placement = placement
         self._directory = directory
         self._consumable = consumable
         self._lock = threading.Lock()
@@ -104,15 +102,10 @@ class NodeShares:
         gpus = frozenset(gpu.uuid for gpu in inventory.gpus)
         offered = divisions.offer(gpus, with_counters=with_counters)
         refused = {part: why for part, why in divided.refused.items() if part not in offered}
-        self._note(state, divided, inventory, offered, divisions)
-        offer = ShareOffer(
-            divisions=offered,
-            consumable=self._consumable,
-            placement=self._placement,
-            refused=refused,
-            serving=divided.serving,
-            alone=alone,
-        )
+        waiting = divisions.waiting(gpus)
+        self._note(state, divided, inventory, offered, waiting)
+        now = replace(divided, divisions=offered, refused=refused)
+        offer = ShareOffer(**asdict(now), consumable=self._consumable, waiting=waiting, alone=alone)
         if state.is_known:
             return offer
         return offer.refusing_all(
@@ -130,13 +123,13 @@ class NodeShares:
             known = self._divided
             if known is None or known[0] is not config or known[1] is not inventory:
                 known = self._divided = (config, inventory, _divided(config, inventory))
-                self._say_missing(known[2].missing)
+                self._say(known[2].remarks)
             return known[2]
 
-    def _say_missing(self, missing: tuple[str, ...]) -> None:
-        if self._once.is_new("; ".join(missing)):
-            for text in missing:
-                log.warning("share config names missing devices", missing=text)
+    def _say(self, remarks: tuple[str, ...]) -> None:
+        if self._once.is_new("; ".join(remarks)):
+            for text in remarks:
+                log.warning("share config does not fit this node", reason=text)
 
     def _note(
         self,
@@ -144,27 +137,23 @@ class NodeShares:
         divided: ShareLayout,
         inventory: Inventory,
         offered: Mapping[Base, Division],
-        divisions: Divisions,
+        waiting: frozenset[Base],
     ) -> None:
         names = _names(inventory)
         gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
-        remarks = [*(state.config.warnings if state.config else ()), *divided.missing]
+        remarks = [*(state.config.warnings if state.config else ()), *divided.remarks]
         remarks += self._unwatched(state)
         remarks += [f"{names.get(part)}: {why}" for part, why in divided.refused.items()]
-        waiting = divisions.waiting(gpus)
-        remarks += [
-            f"{names.get(part, part.gpu)}: a new config waits: {why}"
-            for part, why in waiting.items()
-        ]
         remarks += self._cautions(inventory, offered)
         notes = ShareNotes(
             origin=state.origin,
             problem=state.problem,
             remarks=tuple(remarks),
             devices=tuple(
-                self._device(part, division, gpus[part.gpu], names, waits=part in waiting)
+                self._device(part, division, gpus[part.gpu], names)
                 for part, division in offered.items()
             ),
+            waiting=tuple(sorted((names[part] for part in waiting if part in names), key=in_order)),
             consumables=self._notes.consumables,
         )
         self._write(notes)
@@ -193,7 +182,7 @@ class NodeShares:
 
     def _write(self, notes: ShareNotes) -> None:
         self._notes = notes
-        said = (notes.devices, notes.remarks, notes.problem, notes.consumables)
+        said = (notes.devices, notes.waiting, notes.remarks, notes.problem, notes.consumables)
         is_nothing = not any(said)
         if notes == self._noted or (is_nothing and not (self._directory / FILE).exists()):
             return
@@ -209,8 +198,6 @@ class NodeShares:
         division: Division,
         gpu: Gpu,
         names: Mapping[Base, str],
-        *,
-        waits: bool,
     ) -> NotedDevice:
         try:
             choice = self._memory.choose(
@@ -225,7 +212,6 @@ class NodeShares:
             count=division.count,
             strategy=str(division.strategy),
             limited_by=by,
-            waits=waits,
             why=why,
         )
 

@@ -8,7 +8,8 @@ As with the device plugin, `nvidia.com/gpu` are the GPUs that are not in MIG mod
 strategy `single` these are `nvidia.com/gpu` instead. MPS serves a limited number of clients of a
 device (NVIDIA's MPS documentation: 16 before Volta, then 48, 60 from CUDA 13.1; on a MIG device in
 proportion to its compute slices), so a division into more shares would leave tenants without
-service.
+service. Before Volta, MPS limits neither memory nor SMs of a client (the same documentation), so a
+card of that age is divided by MPS only if the config lists it in `devices`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -71,27 +72,40 @@ def divide(config: NodeConfig, inventory: Inventory) -> ShareLayout:
     """Return how a config divides the devices of a node."""
     divisions: dict[Base, Division] = {}
     refused: dict[Base, str] = {}
-    missing: list[str] = []
+    unserved: dict[Base, str] = {}
+    remarks: list[str] = []
     for resource in config.resources:
         candidates = list(_candidates(resource.name, config, inventory))
         if not candidates and _can_be_made(resource.name, inventory):
-            missing.append(
+            remarks.append(
                 f"{resource.name} is not shared: its MIG devices are made on demand, for one claim "
                 "each; only those that exist are shared: make them by hand (--mig existing)"
             )
-        chosen = _chosen(resource, candidates, missing)
+        if config.shared_by is SharedBy.MPS:
+            unlimited = [each for each in candidates if _is_unlimited(each)]
+            remarks += _of_unlimited(resource, unlimited)
+            if not isinstance(resource.devices, DeviceList):
+                candidates = [each for each in candidates if each not in unlimited]
+                if resource.served_as == resource.name:
+                    unserved |= dict.fromkeys((each.place for each in unlimited), resource.name)
+        chosen = _chosen(resource, candidates, remarks)
         reasons = {each: _why_not(config, resource, each, inventory) for each in chosen}
         refused |= {each.place: reason for each, reason in reasons.items() if reason is not None}
         fitting = [each for each, reason in reasons.items() if reason is None]
-        division = _division(config, resource, fitting)
-        divisions |= {each.place: division for each in fitting}
+        divisions |= dict.fromkeys((each.place for each in fitting), _division(config, resource))
+        remarks += _of_several(config, resource, fitting)
     serving = {
         candidate.place: GPU
         for candidate in _candidates(GPU, config, inventory)
         if candidate.mig is not None and candidate.place not in divisions
     }
     return ShareLayout(
-        divisions=divisions, refused=refused, serving=serving, missing=tuple(missing)
+        divisions=divisions,
+        packed=config.packed,
+        refused=refused,
+        serving=serving,
+        unserved=unserved,
+        remarks=tuple(remarks),
     )
 
 
@@ -105,21 +119,51 @@ def _can_be_made(name: str, inventory: Inventory) -> bool:
     )
 
 
-def _division(
-    config: NodeConfig, resource: SharedResource, devices: Sequence[_Candidate]
-) -> Division:
+def _division(config: NodeConfig, resource: SharedResource) -> Division:
     is_mps = config.shared_by is SharedBy.MPS
-    combines = not config.fail_requests_greater_than_one
-    gpus = tuple(sorted(device.gpu.uuid for device in devices if isinstance(device.base, Whole)))
     return Division(
         count=resource.replicas,
         strategy=ShareStrategy.MPS if is_mps else ShareStrategy.TIME_SLICING,
         served_as=resource.served_as,
-        combines=combines,
+        combines=not config.fail_requests_greater_than_one,
         free_compute=is_mps and config.compute is Compute.FREE,
         equal_memory=resource.memory is Memory.EQUAL,
-        together=gpus if is_mps and combines and len(gpus) > 1 else (),
     )
+
+
+def _is_unlimited(candidate: _Candidate) -> bool:
+    """Tell whether MPS limits nothing of what clients use of a card."""
+    return candidate.gpu.cuda_compute_capability < _VOLTA
+
+
+def _of_unlimited(resource: SharedResource, devices: Sequence[_Candidate]) -> Iterator[str]:
+    """Say what becomes of cards on which MPS limits nothing."""
+    is_listed = isinstance(resource.devices, DeviceList)
+    for each in devices:
+        what = f"GPU {each.gpu.index} ({each.gpu.product_name})"
+        limits = "MPS limits neither memory nor SMs on cards older than Volta"
+        if not is_listed:
+            users = "only claims" if resource.served_as == resource.name else "pods"
+            yield (
+                f"{resource.name}: {what} is not divided, because {limits}: {users} can have it, "
+                "as a whole; to divide it all the same, list this node's GPUs in `devices`"
+            )
+        elif each.gpu.cuda_compute_capability >= _MPS:
+            yield f"{resource.name}: each tenant can use all of {what}: {limits}"
+
+
+def _of_several(
+    config: NodeConfig, resource: SharedResource, devices: Sequence[_Candidate]
+) -> Iterator[str]:
+    """Say where requests for several shares belong, if this node is not one of those."""
+    is_mps = config.shared_by is SharedBy.MPS
+    if is_mps and not config.fail_requests_greater_than_one and len(devices) > 1:
+        yield (
+            f"{resource.served_as}: several shares of one request have to be of one device under"
+            f" MPS, and this node divides {len(devices)}: the scheduler does not know that for"
+            " requests in a container's limits, which belong on nodes with one divided device;"
+            " here, use claims with `constraints: [{matchAttribute: gpu.nvidia.com/uuid}]`"
+        )
 
 
 def _candidates(name: str, config: NodeConfig, inventory: Inventory) -> Iterator[_Candidate]:
@@ -140,18 +184,18 @@ def _mig_name(profile: str) -> str:
 
 
 def _chosen(
-    resource: SharedResource, candidates: Sequence[_Candidate], missing: list[str]
+    resource: SharedResource, candidates: Sequence[_Candidate], remarks: list[str]
 ) -> Iterable[_Candidate]:
     match resource.devices:
         case AllDevices():
             return candidates
         case DeviceCount(count=count):
             if count > len(candidates):
-                missing.append(f"{resource.name}: {count} to be divided, {len(candidates)} there")
+                remarks.append(f"{resource.name}: {count} to be divided, {len(candidates)} there")
             return islice(candidates, count)
         case DeviceList(references=references):
             known = {reference: _referred(reference, candidates) for reference in references}
-            missing += [
+            remarks += [
                 f"{resource.name}: no device {name}" for name, each in known.items() if each is None
             ]
             return {each.place: each for each in known.values() if each is not None}.values()

@@ -11,12 +11,21 @@ from dra_driver.devices.shares import Division
 class ShareLayout(Struct, frozen=True, kw_only=True):
     """What a config makes of a node.
 
-    `refused` is why a device cannot be divided as the config asks, `serving` which resource
-    undivided devices with another name serve, and `missing` what the config names but the node does
-    not have, for people.
+    Attributes:
+        divisions: the devices that are divided, and how.
+        packed: whether all shares of one device are given out before those of the next, even where
+            that is not needed for requests for several shares.
+        refused: why a device cannot be divided as the config asks. It is not offered at all,
+            because a claim for a share must not get the whole device.
+        serving: the extended resource that an undivided device serves, if not the one of its kind.
+        unserved: the extended resource that an undivided device does not serve, because shares of
+            other devices do; claims can have it as a whole.
+        remarks: for people, what the config names but the node does not have, and what cannot hold.
     """
 
     divisions: Mapping[Base, Division] = field(default_factory=dict)
+    packed: bool = False
     refused: Mapping[Base, str] = field(default_factory=dict)
     serving: Mapping[Base, str] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
+    unserved: Mapping[Base, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()

@@ -22,8 +22,7 @@ class NotedDevice(Struct, frozen=True, kw_only=True, rename="camel"):
     """A device that is divided.
 
     `served_as` is the resource name that its shares serve, `limited_by` what limits the memory of a
-    share (None for nothing), and `why` why nothing better does. If it `waits`, the config divides
-    it differently once nobody has a share.
+    share (None for nothing), and `why` why nothing better does.
     """
 
     name: str
@@ -31,7 +30,6 @@ class NotedDevice(Struct, frozen=True, kw_only=True, rename="camel"):
     count: int
     strategy: str
     limited_by: str | None
-    waits: bool
     why: str = ""
 
 
@@ -52,13 +50,14 @@ class ShareNotes(Struct, frozen=True, kw_only=True):
 
     `origin` is where the config comes from, `problem` why the newest could not be used (None if it
     was). `remarks` are what has no effect or is not possible on this node, and what may end limits.
-    `devices` are in the order of their names.
+    `waiting` names the devices that are to be divided differently once no claim has any of them.
     """
 
     origin: str = ""
     problem: str | None = None
     remarks: tuple[str, ...] = ()
     devices: tuple[NotedDevice, ...] = ()
+    waiting: tuple[str, ...] = ()
     consumables: tuple[NotedConsumable, ...] = ()
 
 

@@ -7,16 +7,19 @@ share the limits of a process that uses its request.
 - For a consumable share, the consumed amounts are the limits; an amount of 0 is no limit.
 - A claim's config may only lower its own limits below its share, because strategy and time-slice
   apply to every tenant of the device.
-- A process has one active thread percentage for all its GPUs (NVIDIA's MPS documentation), so for
-  shares of several GPUs the smallest one counts.
+- Under MPS, no container can have shares of two requests, or of two devices: its processes are
+  clients of one MPS daemon, which serves one device, and its environment has one set of limits. If
+  the scheduler made the claim for container limits, the name of a request says which container it
+  belongs to (KEP-5004). Otherwise a container may use all requests.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from dra_driver.devices.device import DeviceKey, DeviceUuid, Mig, memory_of
+from dra_driver.devices.device import DeviceKey, DeviceUuid, memory_of
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.shares import (
     MIB,
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
     from resource_nvidia_com.v1beta1.sharing import MpsConfig
 
 
+_OF_CONTAINER = re.compile(r"(container-[0-9]+)-request-[0-9]+")
+
+
 def share_of(unit: Unit) -> Share:
     """Return which share a unit is. Raises StateError if it is not a share."""
     if unit.device.share is None:
@@ -54,7 +60,9 @@ def limits_of(
     for something that tenants of a shared device cannot have separately.
     """
     limits: dict[DeviceKey, ShareLimits] = {}
-    _check_one_strategy([unit for group in groups for unit in group.shares])
+    units = [unit for group in groups for unit in group.shares]
+    _check_one_strategy(units)
+    _check_one_daemon(units)
     for group in groups:
         for unit in group.shares:
             _check_config(unit, group.config)
@@ -76,9 +84,8 @@ def _of_request(
     parts = {uuid: _of_device(units) for uuid, units in devices.items()}
     percent: int | None = None
     memory: dict[str, int] = {}
-    if all(map(_has_limits, members)):
-        percents = [part.active_thread_percentage for part, _ in parts.values()]
-        percent = min((each for each in percents if each is not None), default=ALL_THREADS)
+    if _has_limits(members[0]):
+        percent = parts[members[0].uuid][0].active_thread_percentage or ALL_THREADS
     if all(map(is_limited, members)):
         memory = {uuid: mib for uuid, (_, mib) in parts.items() if mib is not None}
     sharing = group.config.sharing if group.config else None
@@ -153,9 +160,6 @@ def _has_limits(unit: Unit) -> bool:
 def _check_request(members: Sequence[Unit]) -> None:
     shares = (unit.device.share for unit in members)
     equal = [share.division for share in shares if isinstance(share, EqualShare)]
-    devices = {unit.uuid for unit in members}
-    if len(devices) > 1:
-        _check_one_server(members)
     if not equal:
         return
     if len(equal) < len(members):
@@ -172,23 +176,26 @@ def _check_request(members: Sequence[Unit]) -> None:
         )
 
 
-def _check_one_server(members: Sequence[Unit]) -> None:
-    """Check that one MPS daemon serves all devices of a request."""
-    first = share_of(members[0])
-    if first.strategy is not ShareStrategy.MPS:
-        return
-    request, count = members[0].request, len({unit.uuid for unit in members})
-    if isinstance(first, EqualShare) and isinstance(members[0].device.base, Mig):
-        raise ConfigError(
-            f"request {request} got shares of {count} MIG devices, of which a process can use "
-            f"only one: ask for no more of {first.division.served_as} than one MIG device has"
-        )
-    if isinstance(first, ConsumedShare):
-        raise ConfigError(
-            f"request {request} got parts of {count} devices to be shared by MPS, and a process "
-            "can be a client of only one MPS daemon: ask for one device in each request, or for "
-            "`sharing.strategy: TimeSlicing`"
-        )
+def _check_one_daemon(units: Iterable[Unit]) -> None:
+    """Check that no container gets shares under MPS of two devices, or of two requests."""
+    by_mps = [unit for unit in units if share_of(unit).strategy is ShareStrategy.MPS]
+    matches = [_OF_CONTAINER.fullmatch(unit.request) for unit in by_mps]
+    containers: dict[str, Unit] = {}
+    for unit, match in zip(by_mps, matches, strict=True):
+        other = containers.setdefault(match[1] if match and all(matches) else "", unit)
+        if other.request != unit.request:
+            raise ConfigError(
+                f"requests {other.request} and {unit.request} both got shares under MPS, and a "
+                "container with both would have the limits of only one: ask for all shares of a "
+                "container in one request (`count`), and give each container a claim of its own"
+            )
+        if other.uuid != unit.uuid:
+            raise ConfigError(
+                f"request {unit.request} got shares of two devices under MPS, "
+                f'"{other.name}" and "{unit.name}", and an MPS daemon serves only one: use a claim '
+                "with `constraints: [{matchAttribute: gpu.nvidia.com/uuid}]`; a request for "
+                "several in a container's limits belongs on a node with one divided device"
+            )
 
 
 def _check_one_strategy(units: Sequence[Unit]) -> None:

@@ -85,7 +85,7 @@ class ShareMemory:
         return choice
 
     def choose_for(self, units: Sequence[Unit]) -> Choice:
-        """Return the weakest of what enforces memory limits on devices that are served together."""
+        """Return the weakest of what enforces the memory limits of a claim's shares of a device."""
         return _worst(
             self.choose(
                 unit.gpu,
@@ -119,10 +119,10 @@ class ShareMemory:
         mib: Mapping[GpuUuid, int],
         of_claim: Mapping[GpuUuid, int],
     ) -> MemoryPart:
-        """Return how the memory of a claim's shares that are served together is limited.
+        """Return how the memory of a claim's shares of a device is limited.
 
-        `mib` is the MiB of these shares on each of their GPUs, `of_claim` those of all shares of
-        the claim on each GPU. Raises ConfigError if several pods share the claim, or it is reserved
+        `mib` is the MiB of these shares on their GPU, `of_claim` those of all shares of the claim
+        on each GPU. Raises ConfigError if several pods share the claim, or it is reserved
         for a PodGroup, whose pods cannot be limited together; DeviceError or TransientError if a
         GPU does not report what it can do.
         """

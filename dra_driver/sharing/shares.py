@@ -3,22 +3,23 @@
 For equal shares, the node's share config chooses the strategy; for consumable shares, the first
 claim does.
 
-In: the shares of divided devices that a claim got. Out: a step that limits the claim's memory. For
-MPS there is also a step that joins the domain of the device (mps/members.py), with edits that make
-containers its clients, within their share. The first member starts a domain, and the last one ends
-it. Time-slicing divides neither memory nor SMs. sharing/share_memory.py chooses what limits memory;
-the next paragraph is about MPS, if that limits it.
+In: the shares of divided devices that a claim got. Out: for each device a step that limits the
+claim's memory. For MPS there is also a step that joins the device's domain (mps/members.py), with
+edits that make containers its clients, within their share. The first member starts a domain, and
+the last one ends it. Time-slicing divides neither memory nor SMs. sharing/share_memory.py chooses
+what limits memory; the next paragraph is about MPS, if that limits it.
 
-If each request has only one equal share, all tenants have the same limits, and the daemon enforces
-them. If shares can be combined or have different sizes, tenants have different limits. These are in
-the environment of each client, and programs that change it can evade them.
+If each request has only one equal share, all tenants of the device have the same limits, and they
+are the defaults of its daemon, which no client can raise. If a request can have several shares, or
+parts have different sizes, tenants have different limits. A daemon has one default for all clients,
+so these are in the environment of each client, and a program that changes it can evade them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from dra_driver.cdi.model import Edits
-from dra_driver.devices.device import DeviceKey, Whole, memory_of
+from dra_driver.devices.device import DeviceKey, DeviceUuid, Whole, memory_of
 from dra_driver.devices.shares import (
     ShareStrategy,
     memory_mib,
@@ -30,13 +31,13 @@ from dra_driver.mps.domain import Domain, DomainDevice, DomainId, shared_domain
 from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.base import LIMITS_SINCE, ComputeModes, Doer, Group, Unit
-from dra_driver.sharing.container_limits import container_limits
 from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.mps import DomainDoer
 from dra_driver.sharing.share_limits import limits_of, memory_by_gpu, share_of
 from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.sharing.steps import (
     Backend,
+    ContainerLimits,
     JoinDomain,
     MemoryPart,
     ShareLimits,
@@ -51,7 +52,7 @@ _MODES: Mapping[int, str] = MappingProxyType(
 
 
 class Shares(Doer[UseShares]):
-    """The strategy of shares: two steps for each MPS domain, one for each time-sliced device."""
+    """The strategy of shares: two steps for each device under MPS, one for each time-sliced one."""
 
     def __init__(self, memory: ShareMemory, modes: ComputeModes) -> None:
         self._memory = memory
@@ -62,28 +63,27 @@ class Shares(Doer[UseShares]):
         return self._memory.groups
 
     def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingStep, ...]:  # noqa: ARG002 (a Planner)
-        """Return the steps for each MPS domain and each time-sliced device."""
-        served: dict[str, list[Unit]] = {}
+        """Return the steps for each device that the claim has shares of."""
+        shared: dict[DeviceUuid, list[Unit]] = {}
         for group in groups:
             for unit in group.shares:
-                served.setdefault(_server_name(unit), []).append(unit)
-        choices = {name: self._memory.choose_for(units) for name, units in served.items()}
+                shared.setdefault(unit.uuid, []).append(unit)
+        choices = {uuid: self._memory.choose_for(units) for uuid, units in shared.items()}
 
         def by(unit: Unit) -> Backend:
-            return choices[_server_name(unit)].by
+            return choices[unit.uuid].by
 
         limits = limits_of(groups, lambda unit: by(unit) is not Backend.NOTHING)
-        of_claim = memory_by_gpu([unit for units in served.values() for unit in units], limits, by)
+        of_claim = memory_by_gpu([unit for units in shared.values() for unit in units], limits, by)
         steps: list[SharingStep] = []
-        for name, units in served.items():
+        for uuid, units in shared.items():
             mib = memory_by_gpu(units, limits, by)
-            part = self._memory.part(groups[0], choices[name], units, mib=mib, of_claim=of_claim)
-            steps += self._steps(name, units, limits, part)
+            part = self._memory.part(groups[0], choices[uuid], units, mib=mib, of_claim=of_claim)
+            steps += self._steps(units, limits, part)
         return tuple(steps)
 
     def _steps(
         self,
-        name: str,
         units: Sequence[Unit],
         limits: Mapping[DeviceKey, ShareLimits],
         part: MemoryPart,
@@ -91,8 +91,7 @@ class Shares(Doer[UseShares]):
         strategy = share_of(units[0]).strategy
         devices = tuple(unit.device for unit in units)
         if strategy is not ShareStrategy.MPS:
-            for unit in units:
-                self._check_mode(unit)
+            self._check_mode(units[0])
         yield UseShares(
             devices=devices,
             strategy=strategy,
@@ -100,12 +99,17 @@ class Shares(Doer[UseShares]):
             memory=part,
         )
         if strategy is ShareStrategy.MPS:
-            by_mps = part.by is Backend.MPS
             yield JoinDomain(
                 devices=devices,
-                domain=_domain(name, units, part.of_device),
+                domain=_domain(units[0], part.of_device),
                 claim=part.claim,
-                clients=container_limits(units, limits, memory_in_environment=by_mps),
+                clients={
+                    unit.key: ContainerLimits(
+                        active_thread_percentage=limits[unit.key].active_thread_percentage,
+                        memory_mib=limits[unit.key].memory_mib if part.by is Backend.MPS else {},
+                    )
+                    for unit in units
+                },
             )
 
     def edits(self, step: UseShares) -> Mapping[DeviceKey, Edits]:
@@ -198,22 +202,10 @@ def _below(limit: int | None, of_daemon: int | None) -> int | None:
     return limit if limit is not None and (of_daemon is None or limit < of_daemon) else None
 
 
-def _server_name(unit: Unit) -> str:
-    """Return the name of the server of a share's device; devices served together have one name."""
-    division = unit.device.division
-    if division is not None and division.together:
-        return division.served_as.replace("/", ".")
-    return unit.uuid
-
-
-def _domain(name: str, units: Sequence[Unit], by: Backend) -> Domain:
-    """Return the MPS domain for the devices of these shares; it is the same for every tenant."""
-    unit = units[0]
+def _domain(unit: Unit, by: Backend) -> Domain:
+    """Return the MPS domain for the device of a share; it is the same for every tenant."""
     has_limits = unit.gpu.cuda_compute_capability >= LIMITS_SINCE
     division = unit.device.division
-    if division is not None and division.together:
-        devices = tuple(DomainDevice(uuid=uuid) for uuid in division.together)
-        return Domain(id=shared_domain(name), devices=devices, multi_user=has_limits)
     memory: int | None = None
     percent: int | None = None
     if has_limits and division is not None and not division.combines:
@@ -224,7 +216,7 @@ def _domain(name: str, units: Sequence[Unit], by: Backend) -> Domain:
         percent = None if division.free_compute else percentage(1, division.count)
     device = DomainDevice(uuid=unit.uuid, kind=unit.device.kind, pinned_memory_mib=memory)
     return Domain(
-        id=shared_domain(name),
+        id=shared_domain(unit.uuid),
         devices=(device,),
         active_thread_percentage=percent,
         multi_user=has_limits,

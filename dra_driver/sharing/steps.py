@@ -56,7 +56,7 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"
     @property
     def gpus(self) -> tuple[GpuUuid, ...]:
         """The GPUs that have to be locked for the step, sorted; none if it changes nothing."""
-        return tuple(sorted({gpu for device in self.devices for gpu in device.served}))
+        return tuple(sorted({device.gpu for device in self.devices}))
 
     def is_about(self, device: Device) -> bool:
         """Tell whether the step is about a device, even if the MIG device has been made again."""
@@ -236,7 +236,7 @@ class ShareLimits(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
 
 
 class UseShares(Step, frozen=True, kw_only=True, tag="useShares"):
-    """Gives a claim shares of devices that are served together, and limits their memory."""
+    """Gives a claim shares of a device, and limits their memory."""
 
     name: ClassVar[str] = "Shares"
     outlives_reboot: ClassVar[bool] = True
@@ -278,17 +278,15 @@ class UseShares(Step, frozen=True, kw_only=True, tag="useShares"):
 class ContainerLimits(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """The limits of a container's processes: percent of SMs, and MiB by device; None is no limit.
 
-    `memory_mib` is empty if the environment does not limit memory. `is_of_several`: the limits are
-    for several requests together.
+    `memory_mib` is empty if the environment does not limit memory.
     """
 
     active_thread_percentage: int | None = None
     memory_mib: Mapping[str, int] = field(default_factory=dict)
-    is_of_several: bool = False
 
 
 class JoinDomain(Step, frozen=True, kw_only=True, tag="joinDomain"):
-    """Makes a claim a member of the MPS domain that serves the devices of its shares.
+    """Makes a claim a member of the MPS domain that serves the device of its shares.
 
     `claim` is the claim's UID; `clients` are the limits in containers' environments, by share.
     """
@@ -302,16 +300,9 @@ class JoinDomain(Step, frozen=True, kw_only=True, tag="joinDomain"):
     claim: str
     clients: Mapping[DeviceKey, ContainerLimits]
 
-    def describe(self, key: DeviceKey) -> Description:
-        """Return the domain, and containers' limits for all of the claim's requests together."""
-        client = self.clients.get(key)
-        words: tuple[str, ...] = ()
-        if client is not None and client.is_of_several:
-            percent, mib = client.active_thread_percentage, client.memory_mib.get(key_uuid(key))
-            limits = [f"{mib} MiB"] if mib is not None else []
-            limits += [f"{percent} % of threads"] if percent is not None else []
-            words = (f"with the claim's other requests {' and '.join(limits) or 'no limit'}",)
-        return Description(words=words, domain=self.domain.id)
+    def describe(self, key: DeviceKey) -> Description:  # noqa: ARG002 (it is the same for all)
+        """Return the domain."""
+        return Description(domain=self.domain.id)
 
 
 class BoundFunction(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from dra_driver import common_settings
 from dra_driver.command_line import CommandSettings, bounds, option
@@ -167,8 +167,7 @@ def slices_of(
 
 def shares_of(config: NodeConfig, inventory: Inventory) -> ShareOffer:
     """Return what a share config makes of a node that nobody uses."""
-    divided = divide(config, inventory)
-    return ShareOffer(divisions=divided.divisions, refused=divided.refused, serving=divided.serving)
+    return ShareOffer(**asdict(divide(config, inventory)))
 
 
 def as_yaml(documents: Iterable[Object]) -> str:

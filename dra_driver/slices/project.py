@@ -165,14 +165,22 @@ def _arranged(
 def _shares_in_order(
     offered: Sequence[Sequence[Published]], share: ShareOffer
 ) -> Sequence[Published]:
-    """Return the shares of several devices in order, packed if that is set for any device."""
-    divisions = {
-        division
-        for each in offered
-        for device in each
-        if (division := device.source.device.division) is not None
-    }
-    return order.in_share_order(offered, packed=any(map(share.is_packed, divisions)))
+    """Return the shares of several devices in order, packed if that is set for any device.
+
+    Those of a device that waits for a new division come last: so it becomes free, and requests
+    that only the new config allows get shares of the others.
+    """
+    in_order: list[Published] = []
+    for is_waiting in (False, True):
+        parts = [
+            each
+            for each in offered
+            if each and (each[0].source.device.place in share.waiting) is is_waiting
+        ]
+        divisions = {each[0].source.device.division for each in parts}
+        packed = any(share.is_packed(division) for division in divisions if division)
+        in_order += order.in_share_order(parts, packed=packed)
+    return in_order
 
 
 def _refusal(gpu: Gpu, refused: Mapping[GpuUuid, Refusal]) -> Refusal | None:

@@ -19,7 +19,7 @@ from dra_driver.devices.device import (
 )
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigProfile
 from dra_driver.devices.nvlink import Joined
-from dra_driver.devices.shares import Division, EqualShare, memory_mib
+from dra_driver.devices.shares import EqualShare, memory_mib
 from dra_driver.slices import counters
 from dra_driver.slices.attributes import RESOURCE_NAME, SHARED_AS, Attributes, Omitted, describe
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, MOST_ADDED, Consumable, consumable
@@ -61,19 +61,20 @@ def wire_form(  # noqa: PLR0913 (everything that decides how it is published)
     joined: Mapping[GpuUuid, Joined],
     in_parts: bool,
     consumable_by: Consumable,
-    division: Division | None = None,
+    shared_as: str | None = None,
     serves: str | None = None,
 ) -> tuple[Published, Sequence[Omitted]]:
     """Return a device as it is published, without its counters, and the omitted attributes.
 
     `in_parts`: partitions of its GPU are offered as well. `consumable_by`: how several claims can
-    consume a device that is not divided. `serves`: its extended resource, if not its kind's.
+    consume the device. `shared_as`: the extended resource that shares serve instead of it.
+    `serves`: its extended resource, if not its kind's.
     """
     gpu, device = source.gpu, source.device
     attributes = Attributes(device=name_of(gpu, device))
     describe(source, inventory, attributes, joined)
-    if division is not None:
-        attributes.text(SHARED_AS, division.served_as)
+    if shared_as is not None:
+        attributes.text(SHARED_AS, shared_as)
     if serves is not None:
         attributes.text(RESOURCE_NAME, serves)
     omitted: Sequence[Omitted] = attributes.omitted
@@ -94,8 +95,8 @@ def wire_form(  # noqa: PLR0913 (everything that decides how it is published)
         case _:
             assert_never(device.base)
     wire: WireDevice = {"name": attributes.device, "attributes": attributes.values}
-    is_shareable = division is None and consumable_by.is_enabled
-    if is_shareable and device.exists and not isinstance(device.share, EqualShare):
+    is_shareable = device.exists and not isinstance(device.share, EqualShare)
+    if is_shareable and consumable_by.is_enabled:
         wire[ALLOWS_MULTIPLE] = True
         capacity = consumable(capacity, shareable_memory(source, in_parts=in_parts), consumable_by)
     if capacity:

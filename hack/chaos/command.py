@@ -139,7 +139,6 @@ def _campaign(options: argparse.Namespace, report: Report) -> Iterator[Campaign]
                 "HEALTH_SETTLE": "1",
                 "NVML_TIMEOUT": str(_SHORT),
                 "SHARE_CONFIG": str(configs),
-                "SHARE_PLACEMENT": "pack",
                 "WHOLE_GPUS_BESIDE_SHARES": "always",
                 "OVER_LIMIT": "end",
             },

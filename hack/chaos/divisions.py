@@ -13,7 +13,7 @@ from testbed.api import Object
 _RESOURCE = "nvidia.com/gpu"
 _COUNTS: Mapping[str, tuple[str, int]] = {"mps": ("mps", 10), "turns": ("timeSlicing", 4)}
 _MORE: Mapping[str, Object] = {"mps": {}, "turns": {"memory": "equal"}}
-_SHARE = re.compile(r"^gpu-\d+-share-\d+-of-(?P<count>\d+)$")
+_SHARE = re.compile(r"^gpu-\d+-single-share-\d+-of-(?P<count>\d+)$")
 
 DIVISIONS = tuple(_COUNTS)
 """Their names, that of the first config first."""
@@ -35,7 +35,8 @@ def share_config(kind: str, count: int, **more: object) -> str:
         "failRequestsGreaterThanOne": True,
         "resources": [{"name": _RESOURCE, "replicas": count, **more}],
     }
-    return yaml.safe_dump({"version": "v1", "sharing": {kind: sharing}})
+    flags = {"plugin": {"sharedDevicesAllocationPolicy": "packed"}}
+    return yaml.safe_dump({"version": "v1", "flags": flags, "sharing": {kind: sharing}})
 
 
 def division_of(device: str) -> str | None:

@@ -34,8 +34,8 @@ PROFILE = "h100x8-mig"
 DEFAULT_DEMOS = ("whole-gpu", "mig", "shared-gpu")
 HOME = Path("/var/lib/dra-demo")
 LOCK = Path("/run/dra-demo.lock")
-SETTINGS = {"RESCAN_INTERVAL": "1", "SHARE_PLACEMENT": "pack"}
-"""Show changes of the machine immediately, and shares of one GPU."""
+SETTINGS = {"RESCAN_INTERVAL": "1"}
+"""Show changes of the machine immediately."""
 
 _FETCH_S = 7200
 """The first time, programs that cannot be downloaded are compiled."""

@@ -97,7 +97,7 @@ def share_by_mps(run: Run) -> None:
 
 
 def _share(run: Run, how: str) -> None:
-    name = f"{whole(run)}-share-0-of-4"
+    name = f"{whole(run)}-single-share-0-of-4"
     stage = run.stage
     stage.shares.write_text(_SHARES.replace("HOW", how))
     try:

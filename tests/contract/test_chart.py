@@ -357,7 +357,7 @@ def test_cleanup_takes_the_place_of_all_else(render: Render) -> None:
     given = environment({"containers": [container]})
     whole = environment(driver_pod(render("--values", EVERYTHING))).items()
     wanted = {name: one for name, one in whole if name in variables(Cleanup)}
-    assert given == wanted | {"SHARE_PLACEMENT": "pack"}
+    assert given == wanted | {"SHARE_MEMORY": "mps"}
     told(Cleanup, given)
 
 

@@ -131,6 +131,13 @@ def environment(scene: Scene, pod: str) -> dict[str, str]:
     return {name: value for name, _, value in (word.partition("=") for word in words) if name}
 
 
+def refused(scene: Scene, pods: Sequence[str]) -> list[str]:
+    """What the driver has answered pods whose claims it refused to prepare."""
+    selector = "reason=FailedPrepareDynamicResources"
+    events = scene.api.all("Event", NAMESPACE, fieldSelector=selector)
+    return [one["message"] for one in events if one["involvedObject"]["name"] in pods]
+
+
 def restarted(scene: Scene, pod: str, times: int = 1) -> bool:
     """Whether the container of a pod runs again after so many restarts."""
     (status,) = scene.api.get("Pod", pod, NAMESPACE)["status"]["containerStatuses"]

@@ -4,20 +4,16 @@ The Deployment and the files are those of device plugin users. One node with one
 """
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from testbed import mps
-from testbed.api import ApiStatusError, Object
+from testbed.api import Object
 from testbed.claims import allocation, claim
-from testbed.cluster import COMMAND, Cluster
-from testbed.commands import run, wait_until
-from testbed.driver import DRIVER_NAME
+from testbed.cluster import Cluster
+from testbed.commands import wait_until
 from testbed.pods import STAY, container, is_ready
 
-from charts import FOLDER
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import h100x1
 from e2e.explaining import explain
@@ -32,6 +28,7 @@ from e2e.shares import (
     Shares,
     config,
     environment,
+    refused,
     shares_of,
     unshared_scene,
 )
@@ -165,54 +162,7 @@ def test_eight_and_two_of_ten_shares_are_limited_to_eighty_and_twenty_percent(
     assert PIPE not in environment(scene, whole)
 
 
-def test_a_request_for_two_is_refused_with_the_reason_where_the_file_says_so(
-    shares: Shares, scene: Scene
-) -> None:
-    shares.set(config("timeSlicing", 4, failRequestsGreaterThanOne=True), 4)
-    pod = scene.pod(limits={GPU: 2})
-    message = scene.warning(pod, "FailedPrepareDynamicResources")
-    assert "asks for 2 of nvidia.com/gpu" in message
-    assert "failRequestsGreaterThanOne; ask for 1" in message
-    said, _ = explain(scene, pod, status=3)
-    assert f"Has devices and does not start:\n  * pod {NAMESPACE}/{pod}: " in said
-    assert "asks for 2 of nvidia.com/gpu" in said
-
-
-@pytest.fixture
-def single_shares(shares: Shares, tmp_path: Path) -> Iterator[Callable[[], None]]:
-    """The chart's policy for a share config that refuses requests for several, and its end."""
-    (tmp_path / "default").write_text(config("mps", 4))
-    name, template = "dra-driver", "templates/share-requests-policy.yaml"
-    cluster = shares.node.cluster
-    helm = Path(run((sys.executable, COMMAND, "fetch", "helm")).split()[1]) / "helm"
-    words = ("--namespace", name, "--show-only", template)
-    of_config = f"config.map.default={tmp_path / 'default'}"
-    text = run((helm, "template", name, FOLDER, *words, "--set-file", of_config))
-    cluster.kubectl("apply", "-f", "-", stdin=text)
-    cluster.api.create(claim("try"), NAMESPACE)
-    device = {"driver": DRIVER_NAME, "pool": cluster.node, "request": "gpu"}
-    results = [device | {"device": f"gpu-0-share-{index}-of-4"} for index in range(2)]
-    change = {"status": {"allocation": {"devices": {"results": results}}}}
-
-    def is_refused() -> bool:
-        try:
-            cluster.api.patch("ResourceClaim", "try", change, NAMESPACE, "/status?dryRun=All")
-        except ApiStatusError as error:
-            return "asks for several shares" in str(error)
-        return False
-
-    wait_until(is_refused, "the policy to be in force", timeout=120)
-    cluster.api.delete("ResourceClaim", "try", NAMESPACE)
-
-    def lift() -> None:
-        cluster.kubectl("delete", "-f", "-", "--ignore-not-found", stdin=text)
-
-    yield lift
-    lift()
-
-
-@pytest.mark.usefixtures("single_shares")
-def test_where_the_chart_has_the_file_such_a_pod_waits_and_holds_no_share(
+def test_a_request_for_several_of_which_it_may_have_one_waits_and_holds_no_share(
     shares: Shares, scene: Scene
 ) -> None:
     shares.set(config("timeSlicing", 4, failRequestsGreaterThanOne=True), 4)
@@ -231,30 +181,20 @@ def test_where_the_chart_has_the_file_such_a_pod_waits_and_holds_no_share(
     assert len(scene.api.all("ResourceClaim", NAMESPACE)) == len(claims)
 
 
-@pytest.mark.long(
-    "tests/contract/sharing/test_shares.py"
-    "::test_a_request_that_a_newer_config_allows_says_for_which_claims_that_one_waits"
-)
-@pytest.mark.driver(WHOLE_GPUS_BESIDE_SHARES="always")
-def test_once_requests_for_several_are_allowed_refused_pods_run_without_being_deleted(
-    mps_shares: Shares, scene: Scene, single_shares: Callable[[], None]
+def test_once_requests_for_several_are_allowed_pods_that_wait_run_and_none_is_refused(
+    mps_shares: Shares, scene: Scene
 ) -> None:
-    """In the order of an upgrade of the chart: the node has its config up to a minute later."""
     mps_shares.set(config("mps", 10), 10)
     large = deployment(scene, 1, {GPU: "8"}, called="large")
     small = deployment(scene, 1, {GPU: "2"}, called="small")
     pods = [the_pod(scene, app) for app in (large, small)]
     for pod in pods:
         assert "here a request may have only one" in scene.warning(pod, "FailedScheduling")
-    single_shares()
-    for pod in pods:
-        message = scene.warning(pod, "FailedPrepareDynamicResources")
-        assert "failRequestsGreaterThanOne; ask for 1" in message
     mps_shares.write(config("mps", 10, failRequestsGreaterThanOne=False))
-    wait_until(lambda: "waits" not in mps_shares.status(), "no claim to be in the way", timeout=30)
     scene.running(*pods, timeout=180)
     assert [the_pod(scene, app) for app in (large, small)] == pods
     assert [environment(scene, pod)[THREADS] for pod in pods] == ["80", "20"]
+    assert not refused(scene, pods)
 
 
 def the_pod(scene: Scene, app: str) -> str:
@@ -267,13 +207,12 @@ def the_pod(scene: Scene, app: str) -> str:
     return wait_until(look, f"a pod of {app}", timeout=60)
 
 
-@pytest.mark.usefixtures("single_shares")
 def test_who_sees_all_shares_by_admin_access_takes_none_and_is_not_refused(shares: Shares) -> None:
     kubectl, name = shares.node.cluster.kubectl, "admins"
     kubectl("create", "namespace", name)
     kubectl("label", "namespace", name, "resource.kubernetes.io/admin-access=true")
     shares.node.cluster.api.create(claim("all", allocationMode="All", adminAccess=True), name)
-    names = [f"gpu-0-share-{index}-of-4" for index in range(2)]
+    names = [f"gpu-0-single-share-{index}-of-4" for index in range(2)]
     status = {"status": allocation(shares.node.cluster.node, *names, admin_access=True)}
     shares.node.cluster.api.patch("ResourceClaim", "all", status, name, "/status")
     kubectl("delete", "namespace", name, "--wait=false")

@@ -20,7 +20,7 @@ from testbed.reboot import reboot
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.kubernetes import needs
 from e2e.needs import cannot_run
-from e2e.scene import Scene
+from e2e.scene import Scene, claim_spec
 from e2e.shares import (
     GPU,
     LIMIT,
@@ -41,6 +41,7 @@ pytestmark = [
 ]
 
 GPUS = 8
+CLASS_OF_SHARED = "gpu.shared.resource.nvidia.com"
 
 
 @pytest.fixture(scope="module")
@@ -80,24 +81,34 @@ def test_shares_are_spread_over_all_gpus(shares: Shares, scene: Scene) -> None:
     assert by_gpu(scene, pods) == [1] * GPUS
 
 
-def test_a_container_with_shares_of_two_gpus_has_limits_on_each_and_one_daemon(
+def test_shares_of_two_gpus_in_one_request_are_refused_under_mps_and_hold_none(
     mps_shares: Shares, scene: Scene
 ) -> None:
     two = {"devices": 2, "renameByDefault": True, "failRequestsGreaterThanOne": False}
     mps_shares.set(config("mps", 4, **two), 8)
-    large = scene.pod("large", limits={SHARED: 6})
-    small = scene.pod("small", limits={SHARED: 2})
-    scene.running(large, small)
-    first, second = scene.gpus(large)
-    assert scene.gpus(small) in ((first,), (second,))
+    assert "which belong on nodes with one divided device" in mps_shares.status()
+    scattered = scene.pod("scattered", limits={SHARED: 5})
+    message = scene.warning(scattered, "FailedScheduling")
+    assert "would get shares of several devices, and under MPS they have to be of one" in message
+    assert "constraints: [{matchAttribute: gpu.nvidia.com/uuid}]" in message
+    large, small = (scene.pod(f"of-{count}", limits={SHARED: count}) for count in (3, 4))
+    scene.running(large)
+    # What the scheduler would take first is one share of the first GPU: only a claim can say more.
+    assert "several devices" in scene.warning(small, "FailedScheduling")
+    constraint = {"requests": ["gpu"], "matchAttribute": f"{DRIVER_NAME}/uuid"}
+    spec = claim_spec(deviceClassName=CLASS_OF_SHARED, allocationMode="ExactCount", count=4)
+    spec["devices"]["constraints"] = [constraint]
+    claim = scene.make("ResourceClaim", "of-one", {"spec": spec})
+    third = scene.pod("of-one", claims=[claim])
+    scene.running(third)
+    ((first,), (second,)) = scene.gpus(large), scene.gpus(third)
+    assert first != second
     share = mps_shares.memory_mib()
-    taken = dict.fromkeys((first, second), 4) | {scene.gpus(small)[0]: 2}
-    env = environment(scene, large)
-    assert env[THREADS] == "50"  # one number for all GPUs of a process: that of the smallest part
-    assert dict(word.split("=") for word in env[LIMIT].split(",")) == {
-        gpu: f"{share * count}M" for gpu, count in taken.items()
-    }
-    assert len(set(mps.processes(scene.node.place.plugins).values())) == 1
+    for pod, gpu, count in ((large, first, 3), (third, second, 4)):
+        env = environment(scene, pod)
+        assert env.get(THREADS, "100") == str(25 * count)
+        assert env[LIMIT] == f"{gpu}={share * count}M"
+    assert len(set(mps.processes(scene.node.place.plugins).values())) == 2
     # The six other GPUs are not divided, and whole as before.
     whole = scene.pod("whole", claims=[scene.claim("whole", count=GPUS - 2)])
     scene.running(whole)

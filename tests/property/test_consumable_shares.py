@@ -164,7 +164,9 @@ def test_tenants_get_what_they_were_allocated_and_together_no_more_than_there_is
             continue
         parts, is_one_request = event
         taken = [one for one in map(scheduler.take, parts) if one is not None]
-        names = ["gpu" if is_one_request else f"gpu-{part}" for part in range(len(taken))]
+        names = [
+            "gpu" if is_one_request else f"container-{part}-request-0" for part in range(len(taken))
+        ]
         if taken:
             tenants.append(Tenant(f"claim-{number}", taken, names))
         check_all(tenants, gpu, device["name"], mode)

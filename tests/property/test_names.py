@@ -62,11 +62,17 @@ def test_a_claims_cdi_name_is_one_that_runtimes_parse(
     assert (kind, separator, device) == ("k8s.gpu.nvidia.com/claim", "=", name)
 
 
-@given(st.lists(st.integers(0, 300), unique=True), st.integers(1, 99))
+@given(
+    st.lists(st.integers(0, 300), unique=True),
+    st.integers(1, 99),
+    st.sampled_from(["share", "single-share", "mps-share"]),
+)
 def test_names_stand_as_people_count_and_shares_with_their_device(
-    minors: list[int], count: int
+    minors: list[int], count: int, kind: str
 ) -> None:
     names = [str(gpu_name(minor)) for minor in minors]
     assert sorted(names, key=in_order) == [str(gpu_name(minor)) for minor in sorted(minors)]
     for name in names:
-        assert undivided_name(f"{name}{share_suffix(0, count)}") == undivided_name(name) == name
+        assert (
+            undivided_name(f"{name}{share_suffix(kind, 0, count)}") == undivided_name(name) == name
+        )

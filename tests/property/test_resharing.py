@@ -1,180 +1,130 @@
-"""Any order of allocations, calls, deletions, restarts, reboots and changes of the share config.
+"""Configs, claims and drivers come and go; what claims have of one GPU decides about it alone."""
 
-No device is given below a claim that is prepared with it, what a claim is prepared with does not
-change, a claim is refused only where a change came between, and what is wanted holds once no claim
-is prepared.
-"""
-
-import os
-import shutil
-import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
-from hypothesis import settings
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.model.record import RecordState
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
-from dra_driver.devices.device import Device, overlap
-from dra_driver.errors import ConflictError, DeviceError
-from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable, ConsumableMode
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.devices.device import Base, Device, overlap
+from dra_driver.devices.names import ShareName, parse_device_name
+from dra_driver.errors import DriverError
 from resource_nvidia_com.device_plugin import SharedBy
-from sampling import examples
-from worlds.divided_node import SMALL, DividedNode, config
+from worlds.divided_node import GPUS, DividedNode, config
+from worlds.driver import Driver
 
-CONFIGS = st.sampled_from(
-    [
-        config(0),
-        config(2),
-        config(3),
-        config(2, SharedBy.MPS),
-        config(2, SharedBy.MPS, combines=True),
-        config(3, SharedBy.MPS, combines=True),
-        config(2, name=SMALL),
-        config(3, SharedBy.MPS, name=SMALL),
-    ]
+CONFIGS = (
+    config(0),
+    config(2),
+    config(3, combines=True),
+    config(2, SharedBy.MPS),
+    config(2, SharedBy.MPS, combines=True),
 )
-IN_MEMORY = Path("/dev/shm")
+
+KINDS = ("allocate", "claim", "claim", "prepare", "end")
+
+step = st.one_of(
+    st.sampled_from(CONFIGS),
+    st.tuples(st.sampled_from(KINDS), st.integers(0, 99)),
+    st.sampled_from(["start", "reboot"]),
+)
 
 
-class Node(RuleBasedStateMachine):
-    def __init__(self) -> None:
-        super().__init__()
-        folder = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
-        self.root = Path(tempfile.mkdtemp(dir=folder))
-        self.count = self.changes = 0
-        self.allocated: dict[str, tuple[ClaimRef, int]] = {}
-        """Each with how many changes had been made by then; -1 where one was under way."""
-        self.prepared: dict[str, tuple[Device, ...]] = {}
-        self.known: set[str] = set()
+class Life:
+    """A node, the claims that were allocated, and those that are prepared."""
 
-    @initialize(
-        first=CONFIGS,
-        with_counters=st.booleans(),
-        consumable=st.sampled_from([NO_CONSUMABLES, Consumable(mode=ConsumableMode.UNLIMITED)]),
-    )
-    def begin(self, first: Any, with_counters: bool, consumable: Consumable) -> None:
-        self.node = DividedNode(
-            self.root, first, with_counters=with_counters, consumable=consumable
-        )
+    def __init__(self, root: Path, *, with_counters: bool) -> None:
+        self.node = DividedNode(root, config(0), gpus=GPUS[:2], with_counters=with_counters)
+        self.claims: dict[ClaimRef, str] = {}
+        self.number = 0
 
-    def teardown(self) -> None:
-        if hasattr(self, "node"):
-            self.end()
-            self.node.driver.close()  # type: ignore[union-attr]
-        shutil.rmtree(self.root)
-
-    def end(self) -> None:
-        """Once no claim is prepared, what is wanted is offered, whatever is still allocated."""
-        for name in sorted(self.known):
-            self.unprepare(name)
+    def do(self, what: object) -> None:
+        match what:
+            case ("allocate" | "claim" as kind, int(choice)):
+                names = self.node.published()
+                name = names[choice % len(names)]
+                self.number += 1
+                ref = self.node.allocate(name, f"c{self.number}")
+                if ref is not None:
+                    self.claims[ref] = name
+                    if kind == "claim":
+                        self.driver.prepare(ref)
+            case ("prepare", int(choice)) if self.claims:
+                with suppress(DriverError):  # no longer there, or had in another way
+                    self.driver.prepare(list(self.claims)[choice % len(self.claims)])
+            case ("end", int(choice)) if self.claims:
+                ref = list(self.claims)[choice % len(self.claims)]
+                del self.claims[ref]
+                self.driver.unprepare(ref)
+                self.node.delete(ref)
+            case "start":
+                self.node.start()
+            case "reboot":
+                self.node.reboot()
+            case one if one in CONFIGS:
+                self.node.set(one)
         self.node.look()
-        assert self.node.offered() == self.node.shares.wanted()
-        assert self.node.waiting() == {}
-        assert {str(self.node.published_now.withheld)} == {"()"}
+        self.check()
 
     @property
-    def is_changing(self) -> bool:
-        return bool(self.node.waiting()) or self.node.divisions.is_outdated()
+    def driver(self) -> Driver:
+        assert self.node.driver is not None
+        return self.node.driver
 
-    @rule(number=st.integers(0, 100))
-    def allocate(self, number: int) -> None:
-        """Let the scheduler allocate something that is published."""
-        names = self.node.published()
-        if not names:
-            return
-        self.count += 1
-        name = f"c{self.count}"
-        ref = self.node.allocate(names[number % len(names)], name)
-        if ref is not None:
-            self.allocated[name] = (ref, -1 if self.is_changing else self.changes)
+    def records(self) -> Iterator[ClaimRecord]:
+        for ref in self.claims:
+            record = self.driver.claims.records.read(ref.uid)
+            if record is not None:
+                yield record
 
-    @rule(number=st.integers(0, 100))
-    def prepare(self, number: int) -> None:
-        if self.allocated:
-            self.prepare_named(list(self.allocated)[number % len(self.allocated)])
+    def check(self) -> None:
+        held: list[Device] = []
+        for record in self.records():
+            for entry in record.devices:
+                is_share = isinstance(parse_device_name(entry.name), ShareName)
+                assert is_share == (entry.device.share is not None)
+                assert not overlap([entry.device], held)
+                held.append(entry.device)
+        offered, wanted = self.node.offered(), self.node.shares.wanted()
+        for part in {*offered, *wanted, *(device.place for device in held)}:
+            self.check_part(part, [device for device in held if device.place == part])
+        published = {source.device for source in self.node.published_now.sources}
+        for device in published:
+            if device.share is None and device.place in wanted and device.place not in offered:
+                assert any(one.place == device.place and one.share is None for one in held)
 
-    def prepare_named(self, name: str) -> None:
-        ref, _ = self.allocated[name]
-        self.known.add(name)
-        refused = ""
+    def check_part(self, part: Base, held: list[Device]) -> None:
+        """A device is divided as its claims have it, or else as the newest config says."""
+        now, wanted = self.node.offered().get(part), self.node.shares.wanted().get(part)
+        divisions = {device.division for device in held if device.division}
+        if divisions:
+            assert {now} == divisions
+        elif any(device.share is None for device in held) and not self.node.with_counters:
+            assert now is None
+        else:
+            assert now == wanted
+        assert (part in self.node.waiting()) == (now != wanted)
+
+
+@pytest.mark.parametrize("with_counters", [True, False])
+@settings(deadline=None)
+@given(st.lists(step, min_size=8, max_size=25))
+def test_a_gpu_follows_the_newest_config_as_soon_as_nobody_has_any_of_it(
+    with_counters: bool, steps: list[object]
+) -> None:
+    with TemporaryDirectory() as root:
+        life = Life(Path(root), with_counters=with_counters)
         try:
-            self.node.driver.prepare(ref)  # type: ignore[union-attr]
-        except (ConflictError, DeviceError) as error:
-            refused = str(error)
-        if refused:
-            assert "delete the pod" in refused
-            assert name not in self.prepared, "what is prepared is answered as before"
-            assert {at for _, at in self.allocated.values()} != {self.changes}, refused
-            return
-        record = self.node.driver.claims.records.read(ref.uid)  # type: ignore[union-attr]
-        assert record is not None
-        assert self.prepared.setdefault(name, record.held) == record.held
-
-    @rule(number=st.integers(0, 100))
-    def end_pod(self, number: int) -> None:
-        """Let the kubelet unprepare a claim; its allocation stays for a while."""
-        if self.known:
-            self.unprepare(sorted(self.known)[number % len(self.known)])
-
-    def unprepare(self, name: str) -> None:
-        ref = ClaimRef(uid=f"uid-{name}", namespace="default", name=name)  # type: ignore[arg-type]
-        self.node.driver.unprepare(ref)  # type: ignore[union-attr]
-        self.prepared.pop(name, None)
-
-    @rule(number=st.integers(0, 100))
-    def delete(self, number: int) -> None:
-        """Delete a claim, prepared or not: the kubelet ends its containers before."""
-        if self.allocated:
-            name = list(self.allocated)[number % len(self.allocated)]
-            if name in self.prepared:
-                self.unprepare(name)
-            self.node.delete(self.allocated.pop(name)[0])
-
-    @rule(wanted=CONFIGS)
-    def change(self, wanted: Any) -> None:
-        self.changes += 1
-        self.node.set(wanted)
-
-    @rule()
-    def look(self) -> None:
-        self.node.look()
-
-    @rule(number=st.integers(0, 100), wanted=CONFIGS)
-    def change_before_prepare(self, number: int, wanted: Any) -> None:
-        """Change the share config between an allocation and the kubelet's call."""
-        self.allocate(number)
-        self.change(wanted)
-        self.prepare(len(self.allocated) - 1)
-
-    @rule()
-    def restart(self) -> None:
-        self.node.start()
-
-    @rule()
-    def reboot(self) -> None:
-        """Restart the node: pods stay, and the kubelet prepares their claims again."""
-        self.node.reboot()
-        self.node.driver.reconciler(ReconcileTiming()).mend()  # type: ignore[union-attr]
-        for name in sorted(self.prepared):
-            self.prepare_named(name)
-
-    @invariant()
-    def nothing_is_given_twice(self) -> None:
-        if not hasattr(self, "node"):
-            return
-        records = [
-            one
-            for one in self.node.driver.claims.records.readable()  # type: ignore[union-attr]
-            if one.state is not RecordState.RELEASED
-        ]
-        for position, one in enumerate(records):
-            for other in records[position + 1 :]:
-                assert not overlap(one.held, other.held), (one, other)
-
-
-class TestNode(Node.TestCase):  # type: ignore[misc, name-defined]
-    settings = settings(max_examples=examples(50), stateful_step_count=30, deadline=None)
+            for one in steps:
+                life.do(one)
+            while life.claims:
+                life.do(("end", 0))
+            assert life.node.offered() == life.node.shares.wanted()
+            assert not life.node.waiting()
+        finally:
+            life.driver.close()

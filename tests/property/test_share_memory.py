@@ -23,6 +23,11 @@ ANY_DIVISION = Division(
 PODS = ("pod-a", "pod-b", "pod-c", "pod-d")
 
 
+def of_container(number: int) -> str:
+    """The request for a container's limits."""
+    return f"container-{number}-request-0"
+
+
 @dataclass
 class PlayedPods:
     """Limits of pods by GPU, in bytes, and the GPUs on which the others have nothing."""
@@ -83,7 +88,7 @@ class Node:
     def prepare(self, claim: str, pod: str, picks: list[int]) -> None:
         taken = [self.free.pop(pick % len(self.free)) for pick in picks if self.free]
         units = tuple(
-            Unit(name=name_of(gpu, share), request=str(n), gpu=gpu, device=share)
+            Unit(name=name_of(gpu, share), request=of_container(n), gpu=gpu, device=share)
             for n, (gpu, share) in enumerate(
                 (gpu, equal_shares(make.place(gpu), self.division)[index]) for gpu, index in taken
             )
@@ -157,7 +162,7 @@ class ConsumingNode(Node):
             tuple(
                 Unit(
                     name=f"gpu-{gpu.minor}",
-                    request=str(n),
+                    request=of_container(n),
                     gpu=gpu,
                     device=Device(base=make.place(gpu), share=share),
                 )

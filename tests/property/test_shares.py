@@ -15,7 +15,7 @@ from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.share_limits import limits_of
 from dra_driver.sharing.shares import Shares
 from dra_driver.sharing.steps import JoinDomain, ShareLimits
-from dra_driver.slices.offer.shares import ShareOffer, SharePlacement
+from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import Projection, projection, with_memory_counters
 from resource_nvidia_com.device_plugin import Compute, NodeConfig, SharedBy, SharedResource
 from resource_nvidia_com.share_devices import AllDevices, DeviceCount, DeviceList, GpuIndex
@@ -86,7 +86,7 @@ def nodes(draw: st.DrawFn) -> Projection:
         divisions=divided.divisions,
         refused=divided.refused,
         serving=divided.serving,
-        placement=draw(st.sampled_from(SharePlacement)),
+        packed=draw(st.booleans()),
     )
     with_counters = draw(st.booleans())
     found = projection(inventory, share=share, with_counters=with_counters)
@@ -94,7 +94,7 @@ def nodes(draw: st.DrawFn) -> Projection:
 
 
 def units_of(held: list[NodeDevice], requests: list[int]) -> list[Unit]:
-    """The shares that tenants have: several of one request where the node and MPS allow it."""
+    """The shares that tenants have, several of one request where the config and MPS allow it."""
     found = []
     for one, number in zip(held, requests, strict=True):
         share, name = one.device.share, name_of(one.gpu, one.device)
@@ -103,15 +103,20 @@ def units_of(held: list[NodeDevice], requests: list[int]) -> list[Unit]:
         division, request = share.division, name
         if division.combines:
             is_mps = division.strategy is ShareStrategy.MPS
-            server = "" if division.together or not is_mps else str(one.device.base)
-            request = f"{number} {division.served_as} {server}"
+            of = one.device.base if is_mps else ""
+            request = f"{number} {division.served_as} {of}"
         found.append(Unit(name=name, request=request, gpu=one.gpu, device=one.device))
     return found
 
 
 def limits(units: list[Unit]) -> dict[DeviceKey, ShareLimits]:
-    group = Group(claim="uid", config=make.gpu_config(), units=tuple(units))
-    return limits_of([group], lambda _: True)
+    """The limits of the shares, each request's in a claim of its own."""
+    found: dict[DeviceKey, ShareLimits] = {}
+    for request in {unit.request for unit in units}:
+        own = tuple(unit for unit in units if unit.request == request)
+        group = Group(claim="uid", config=make.gpu_config(), units=own)
+        found |= limits_of([group], lambda _: True)
+    return found
 
 
 def division_of(unit: Unit) -> Division:

@@ -47,7 +47,12 @@ def strategy(*, by_groups: bool) -> Shares:
 def claim(name: str, shares: Sequence[Device], sharing: Shares, requests: int) -> ClaimRecord:
     """A prepared claim with these shares, dealt out to so many requests."""
     units = tuple(
-        Unit(name=f"gpu-0-share-{one.key}", request=f"r{n % requests}", gpu=GPU, device=one)
+        Unit(
+            name=f"gpu-0-mps-share-{one.key}",
+            request=f"container-{n % requests}-request-0",
+            gpu=GPU,
+            device=one,
+        )
         for n, one in enumerate(shares)
     )
     group = Group(

@@ -22,7 +22,6 @@ from dra_driver.shares.source import ShareConfigState
 from dra_driver.sharing.share_memory import Choice
 from dra_driver.sharing.steps import Backend
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
-from dra_driver.slices.offer.shares import SharePlacement
 from resource_nvidia_com.device_plugin import NodeConfig, OverLimit, SharedBy, SharedResource
 from resource_nvidia_com.share_devices import AllDevices
 
@@ -56,7 +55,6 @@ class Node:
             self,
             _Gpus(self),
             memory=self,
-            placement=SharePlacement.AUTO,
             directory=self.root,
             consumable=self.consumable,
         )
@@ -90,9 +88,9 @@ class _Divisions(Divisions):
         assert set(gpus) == {gpu.uuid for gpu in self._node.inventory.gpus}
         return {**self._node.shares.wanted(), **self._node.in_use}
 
-    def waiting(self, gpus: Iterable[GpuUuid]) -> Mapping[Base, str]:
+    def waiting(self, gpus: Iterable[GpuUuid]) -> frozenset[Base]:
         del gpus
-        return dict.fromkeys(self._node.in_use, "claim default/c is prepared with some of it")
+        return frozenset(self._node.in_use)
 
 
 @dataclass
@@ -109,9 +107,8 @@ def test_what_the_config_wants_is_offered_and_noted(tmp_path: Path) -> None:
     assert {base: one.count for base, one in offer.divisions.items()} == {PLACE: 4}
     notes = read_notes(tmp_path)
     assert notes.origin == "file /shares"
-    assert [(device.name, device.count, device.waits) for device in notes.devices] == [
-        ("gpu-0", 4, False)
-    ]
+    assert [(device.name, device.count) for device in notes.devices] == [("gpu-0", 4)]
+    assert notes.waiting == ()
 
 
 def test_what_limits_memory_is_noted_and_why_nothing_better_does(tmp_path: Path) -> None:
@@ -213,11 +210,9 @@ def test_what_was_offered_is_outdated_when_another_division_holds(tmp_path: Path
     assert not node.divisions.is_outdated()
     node.in_use = dict(node.shares.wanted())
     node.set(config(2))
-    node.shares.offer(node.inventory, node.divisions, with_counters=True)
-    assert [device.waits for device in read_notes(tmp_path).devices] == [True]
-    assert read_notes(tmp_path).remarks == (
-        "gpu-0: a new config waits: claim default/c is prepared with some of it",
-    )
+    offer = node.shares.offer(node.inventory, node.divisions, with_counters=True)
+    assert read_notes(tmp_path).waiting == ("gpu-0",)
+    assert offer.waiting == {PLACE}
     assert not node.divisions.is_outdated()
     node.in_use.clear()
     assert node.divisions.is_outdated()

@@ -286,7 +286,7 @@ def test_a_gpu_that_a_claim_has_for_itself_has_nothing_free() -> None:
     found = parted(record("whole", make.gpu(0)))
     (one,) = json.loads(report(found))["shares"]["consumable"]
     assert (one["memoryFreeMiB"], one["heldOtherwise"]) == (0, True)
-    assert "a claim has it as a whole" in table(found)
+    assert "in use by a claim that holds all of it" in table(found)
 
 
 def test_parts_of_a_gpu_that_is_published_no_more_are_told_without_what_is_free() -> None:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 import make
 from dra_driver.admin.status import shares_part
-from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.devices.device import Device, Whole, name_of
 from dra_driver.devices.shares import Division, EqualShare, ShareStrategy
 from dra_driver.shares.notes import NotedDevice, ShareNotes, read_notes, write_notes
@@ -19,7 +19,6 @@ NOTED = NotedDevice(
     count=10,
     strategy="MPS",
     limited_by="MPS",
-    waits=False,
 )
 NOTES = ShareNotes(origin="file /etc/shares", remarks=("flags: no meaning",), devices=(NOTED,))
 
@@ -55,17 +54,59 @@ def test_what_has_admin_access_uses_nothing() -> None:
 
 
 def test_a_device_that_is_had_otherwise_has_no_free_shares() -> None:
-    words = ["a", "claim", "has", "it", "as", "a", "whole,", "or", "a", "part", "of", "it"]
+    words = [
+        "in",
+        "use",
+        "by",
+        "a",
+        "claim",
+        "that",
+        "holds",
+        "all",
+        "of",
+        "it,",
+        "or",
+        "a",
+        "part",
+        "by",
+        "capacity",
+    ]
     assert row(claim(make.device(GPU)))[3:] == ["0", "0", "MPS", "MPS", *words]
     assert row(claim(make.device(make.mig_device(0))))[3:] == ["0", "0", "MPS", "MPS", *words]
     assert row(claim(make.device(make.mig_device(1))))[4] == "0"
 
 
 def test_a_change_that_waits_and_what_limits_nothing_are_said() -> None:
-    noted = replace(NOTED, strategy="TimeSlicing", limited_by=None, waits=True)
-    words = row(claim(share(0)), notes=replace(NOTES, devices=(noted,)))
+    noted = replace(NOTED, strategy="TimeSlicing", limited_by=None)
+    words = row(claim(share(0)), notes=replace(NOTES, devices=(noted,), waiting=("gpu-0",)))
     assert words[5:7] == ["TimeSlicing", "nothing"]
-    assert " ".join(words[7:]) == "a new config waits until no claim has a share"
+    assert " ".join(words[7:]) == "a new config waits"
+
+
+def named(record: ClaimRecord, name: str) -> ClaimRecord:
+    return replace(record, ref=replace(record.ref, name=name))
+
+
+def test_the_claims_that_a_change_waits_for_are_those_that_have_any_of_the_device_now() -> None:
+    there = [
+        named(claim(share(0)), "share"),
+        named(claim(make.device(GPU)), "whole"),
+        named(claim(make.device(make.mig_device(0))), "mig"),
+    ]
+    elsewhere = make.gpu(1)
+    entry = replace(there[0].devices[0], name="gpu-1-share-0-of-10", device=make.device(elsewhere))
+    others = [
+        named(claim(share(1), admin=True), "admin"),
+        named(replace(there[0], devices=(entry,)), "elsewhere"),
+        named(replace(there[0], state=RecordState.RELEASED), "deleted"),
+    ]
+    notes = replace(NOTES, waiting=("gpu-0",))
+    assert shares_part.lines(notes, [*there, *others])[-1] == (
+        "  gpu-0: a new config takes effect when these 3 claims have ended: default/mig, "
+        "default/share, default/whole"
+    )
+    assert shares_part.lines(notes, there[:1])[-1].endswith("this claim has ended: default/share")
+    assert shares_part.lines(notes, others)[-1].endswith("at the driver's next look")
 
 
 def test_the_configs_place_problem_and_remarks_are_said() -> None:

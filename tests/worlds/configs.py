@@ -34,7 +34,7 @@ class SharesMode:
 
     `devices` are those of the claim in question, `others` that of another one. They are divided as
     `division` says, or where that is empty claims have parts of them under these `configs`. Each
-    device is of a request of its own, or all are of one, which one MPS daemon serves (`together`).
+    device is of a container's own request, or all are of one (`in_one_request`).
     """
 
     division: Mapping[str, Any] = field(default_factory=dict)
@@ -43,33 +43,32 @@ class SharesMode:
     minors: tuple[int, ...] = (0,)
     configs: tuple[dict[str, Any], ...] = ()
     by_mps: bool = True
-    together: bool = False
+    in_one_request: bool = False
 
 
 SHARES: Mapping[str, SharesMode] = {
     "time-slicing": SharesMode(
         division={"strategy": ShareStrategy.TIME_SLICING},
-        devices=("gpu-0-share-0-of-10",),
-        others="gpu-0-share-9-of-10",
+        devices=("gpu-0-single-share-0-of-10",),
+        others="gpu-0-single-share-9-of-10",
         by_mps=False,
     ),
     "mps": SharesMode(
         division={"strategy": ShareStrategy.MPS},
-        devices=("gpu-0-share-0-of-10",),
-        others="gpu-0-share-9-of-10",
+        devices=("gpu-0-single-share-0-of-10",),
+        others="gpu-0-single-share-9-of-10",
     ),
     "mps on two": SharesMode(
         division={"strategy": ShareStrategy.MPS},
-        devices=("gpu-0-share-0-of-10", "gpu-1-share-0-of-10"),
-        others="gpu-1-share-9-of-10",
+        devices=("gpu-0-single-share-0-of-10", "gpu-1-single-share-0-of-10"),
+        others="gpu-1-single-share-9-of-10",
         minors=(0, 1),
     ),
     "mps combined": SharesMode(
         division={"strategy": ShareStrategy.MPS, "combines": True},
-        devices=("gpu-0-share-0-of-10", "gpu-0-share-1-of-10", "gpu-1-share-0-of-10"),
-        others="gpu-1-share-9-of-10",
-        minors=(0, 1),
-        together=True,
+        devices=("gpu-0-mps-share-0-of-10", "gpu-0-mps-share-1-of-10"),
+        others="gpu-0-mps-share-9-of-10",
+        in_one_request=True,
     ),
     "parts by time-slicing": SharesMode(devices=("gpu-0",), others="gpu-0", by_mps=False),
     "parts by mps": SharesMode(devices=("gpu-0",), others="gpu-0", configs=(MPS,)),

@@ -24,7 +24,6 @@ from dra_driver.sharing.share_memory import Choice
 from dra_driver.sharing.steps import Backend
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
 from dra_driver.slices.offer.mig import MigOffer, MigSource
-from dra_driver.slices.offer.shares import SharePlacement
 from dra_driver.slices.project import Projection, projection
 from resource_nvidia_com.device_plugin import NodeConfig, SharedBy, SharedResource
 from resource_nvidia_com.quantity import quantity_bytes
@@ -98,7 +97,6 @@ class DividedNode:
             self,
             PlayedGpus(*self.gpus),
             memory=self,
-            placement=SharePlacement.AUTO,
             directory=self.root / "plugin",
             consumable=self.consumable,
         )
@@ -140,7 +138,7 @@ class DividedNode:
         found = (source.device for source in self.published_now.sources)
         return {one.place: one.division for one in found if one.division is not None}
 
-    def waiting(self) -> Mapping[Base, str]:
+    def waiting(self) -> frozenset[Base]:
         """The devices that claims keep from being divided as the config asks for."""
         return self.divisions.waiting(gpu.uuid for gpu in self.gpus)
 

@@ -174,6 +174,6 @@ class LimitedNode(Node):
         return ((self.gpu().memory_bytes or 0) - self.gpu().memory_reserved_bytes) // 1024**2 // 10
 
 
-def share(index: int, minor: int = 0, count: int = 10) -> str:
+def share(index: int, minor: int = 0, count: int = 10, kind: str = "share") -> str:
     """The name of a share."""
-    return f"gpu-{minor}-share-{index}-of-{count}"
+    return f"gpu-{minor}-{kind}-{index}-of-{count}"

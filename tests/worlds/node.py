@@ -262,10 +262,9 @@ class Node:
         """Have GPUs shared as the mode says, and allocate its claim."""
         if not mode.division:
             return self.claim_parts("one", name="claim", memory="10Gi", configs=mode.configs)
-        together = tuple(sorted(self.gpu(minor).uuid for minor in mode.minors))
-        self.divide(*mode.minors, **mode.division, together=together if mode.together else ())
-        numbers = (0 if mode.together else number for number in range(len(mode.devices)))
-        requests = tuple(f"share-{number}" for number in numbers)
+        self.divide(*mode.minors, **mode.division)
+        numbers = (0 if mode.in_one_request else number for number in range(len(mode.devices)))
+        requests = tuple(f"container-{number}-request-0" for number in numbers)
         return self.driver.api.add(*mode.devices, uid="uid-claim", requests=requests)
 
     def claim_other_share(self, mode: SharesMode) -> ClaimRef:

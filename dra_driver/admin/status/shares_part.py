@@ -6,10 +6,18 @@ from collections.abc import Collection, Iterable, Sequence
 from msgspec import Struct
 
 from dra_driver.admin.table import aligned
-from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
-from dra_driver.devices.names import MigName, ShareName, gpu_name, in_order, parse_device_name
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
+from dra_driver.devices.names import (
+    MigName,
+    ShareName,
+    gpu_name,
+    in_order,
+    parse_device_name,
+    undivided_name,
+)
 from dra_driver.devices.shares import ConsumedShare
 from dra_driver.shares.notes import NotedDevice, ShareNotes
+from dra_driver.words import named
 
 _COLUMNS = (
     "DEVICE",
@@ -22,8 +30,8 @@ _COLUMNS = (
     "NOTE",
 )
 _PART_COLUMNS = ("DEVICE", "PARTS", "MEMORY USED", "MEMORY FREE", "SMS USED", "SHARED BY", "NOTE")
-_BLOCKED = "a claim has it as a whole, or a part of it"
-_WAITS = "a new config waits until no claim has a share"
+_BLOCKED = "in use by a claim that holds all of it, or a part by capacity"
+_WAITS = "a new config waits"
 
 
 def lines(notes: ShareNotes, records: Sequence[ClaimRecord]) -> list[str]:
@@ -39,7 +47,7 @@ def lines(notes: ShareNotes, records: Sequence[ClaimRecord]) -> list[str]:
             "0" if device.name in blocked else str(max(0, device.count - used[device.name])),
             device.strategy,
             device.limited_by or "nothing",
-            _WAITS if device.waits else _BLOCKED if device.name in blocked else "-",
+            _WAITS if device.name in notes.waiting else _BLOCKED if device.name in blocked else "-",
         )
         for device in _in_order(notes)
     ]
@@ -51,7 +59,8 @@ def lines(notes: ShareNotes, records: Sequence[ClaimRecord]) -> list[str]:
         shown += ["", f"share config: {notes.origin or 'none was read yet'}"]
     if notes.problem:
         shown.append(f"  the newest cannot be used: {notes.problem}")
-    return shown + [f"  {remark}" for remark in notes.remarks]
+    shown += [f"  {remark}" for remark in notes.remarks]
+    return shown + [f"  {_waits(name, records)}" for name in notes.waiting]
 
 
 def as_json(notes: ShareNotes, records: Sequence[ClaimRecord]) -> dict[str, object]:
@@ -72,7 +81,7 @@ def as_json(notes: ShareNotes, records: Sequence[ClaimRecord]) -> dict[str, obje
                 "strategy": device.strategy,
                 "memoryLimitedBy": device.limited_by,
                 "whyNotBetter": device.why,
-                "changeWaits": device.waits,
+                "changeWaits": device.name in notes.waiting,
             }
             for device in _in_order(notes)
         ],
@@ -166,12 +175,24 @@ def _reasons(notes: ShareNotes) -> list[str]:
     ]
 
 
+def _waits(device: str, records: Iterable[ClaimRecord]) -> str:
+    """Say when the newest config takes effect on a device, and which claims have any of it."""
+    refs = sorted(
+        str(record.ref)
+        for record in records
+        if record.state is not RecordState.RELEASED
+        and _concerned({device}, {undivided_name(entry.name) for entry in _held([record])})
+    )
+    if not refs:
+        return f"{device}: a new config takes effect at the driver's next look"
+    claims = "this claim has" if len(refs) == 1 else f"these {len(refs)} claims have"
+    return f"{device}: a new config takes effect when {claims} ended: {named(refs)}"
+
+
 def _used(held: Iterable[DeviceRecord]) -> Counter[str]:
     """Return how many shares of each device claims have, by the device's name."""
-    names = ((parse_device_name(entry.name), entry.name) for entry in held)
-    return Counter(
-        name.removesuffix(parsed.suffix) for parsed, name in names if isinstance(parsed, ShareName)
-    )
+    shares = (entry.name for entry in held if isinstance(parse_device_name(entry.name), ShareName))
+    return Counter(map(undivided_name, shares))
 
 
 def _blocked(notes: ShareNotes, held: Iterable[DeviceRecord]) -> set[str]:

@@ -277,8 +277,8 @@ class PodRunner:
         if len(cards) > 1 and strategy.sharing is not Sharing.WHOLE_GPUS:
             raise DeviceError(
                 f"the tenants are on {len(cards)} GPUs, so they share none: shares are spread over"
-                " a node's GPUs; let it fill one first (--share-placement pack), or name a node "
-                "with one GPU (--node)"
+                " a node's GPUs; let it fill one first (sharedDevicesAllocationPolicy: packed in"
+                " the share config), or name a node with one GPU (--node)"
             )
 
     def _claims_said(self, seconds: float) -> tuple[str, ...]:

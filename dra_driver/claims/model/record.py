@@ -99,11 +99,8 @@ class ClaimRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
 
     @property
     def held_gpus(self) -> tuple[GpuUuid, ...]:
-        """The GPUs this claim keeps others away from, each once, sorted.
-
-        The GPUs of its devices without admin access, and those served together with its shares.
-        """
-        return tuple(sorted({gpu for device in self.held for gpu in device.served}))
+        """The GPUs of its devices without admin access, each once, sorted."""
+        return tuple(sorted({device.gpu for device in self.held}))
 
     @property
     def held(self) -> tuple[Device, ...]:

@@ -177,7 +177,11 @@ def _device(
         return None
     device = Device(base=base)
     if isinstance(parsed, ShareName):
-        device = Device(base=base, share=_share(name, parsed, divisions.of(base)))
+        division = divisions.of(base)
+        if division is not None and parsed.index < division.count:
+            device = Device(base=base, share=EqualShare(index=parsed.index, division=division))
+        if device.share is None or name_of(gpu, device) != name:
+            raise _divided_anew(name, division)
     # The whole name must match: if the card was replaced, its minor number may mean another device.
     return device if name_of(gpu, device) == name else None
 
@@ -210,15 +214,19 @@ def _base(name: GpuName | MigName, gpu: Gpu) -> Base | None:
             assert_never(name)
 
 
-def _share(name: str, parsed: ShareName, division: Division | None) -> EqualShare:
-    if division is None or division.count != parsed.count or parsed.index >= parsed.count:
-        now = "not divided" if division is None else f"divided into {division.count} shares"
-        raise DeviceError(
-            f'device "{name}" is not on this node any more, where the device is {now}: the share '
-            "config changed after the claim was allocated; delete the pod and its claim so that "
-            "they are scheduled again"
+def _divided_anew(name: str, division: Division | None) -> DeviceError:
+    now = "not divided"
+    if division is not None:
+        most = "several" if division.combines else "only one"
+        now = (
+            f"divided into {division.count} shares by {division.strategy}, of which a request may "
+            f"have {most}"
         )
-    return EqualShare(index=parsed.index, division=division)
+    return DeviceError(
+        f'device "{name}" is not on this node any more, where the device is {now}: the share '
+        "config changed after the claim was allocated; delete the pod and its claim so that they "
+        "are scheduled again"
+    )
 
 
 def recorded_gpus(devices: Iterable[DeviceRecord], inventory: Inventory) -> dict[GpuUuid, Gpu]:

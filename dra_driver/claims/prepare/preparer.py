@@ -39,7 +39,7 @@ from dra_driver.claims.state.validity import has_devices_of, why_gone
 from dra_driver.devices.device import overlap
 from dra_driver.devices.exclusion import admitting
 from dra_driver.devices.model import InventorySource
-from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.devices.names import DRIVER_NAME, in_order, undivided_name
 from dra_driver.errors import (
     ConfigError,
     ConflictError,
@@ -363,13 +363,11 @@ class ClaimPreparer:
         """Return what to add to a refusal if a newer share config waits for other claims."""
         shares = [entry for entry in draft.devices if entry.device.share is not None]
         waiting = self._divisions.waiting(entry.device.gpu for entry in shares)
-        for entry in shares:
-            if why := waiting.get(entry.device.place):
-                return (
-                    "; a newer share config takes effect on the device that "
-                    f'"{entry.name}" is a share of once no claim has any of it, and now {why}'
-                )
-        return ""
+        late = {undivided_name(entry.name) for entry in shares if entry.device.place in waiting}
+        if not late:
+            return ""
+        names = ", ".join(sorted(late, key=in_order))
+        return f"; a newer share config takes effect on {names} once no claim uses it"
 
     def _take_back(self, uid: ClaimUid, end: float) -> None:
         """Undo what a failed Prepare has begun; the reconciler does the rest."""

@@ -2,7 +2,8 @@
 
 In: the divisions that the share config wants, and the records of claims. Out: the division that
 holds for each device: the one that prepared claims use, else the wanted one. So what a container
-was started with does not change under it. A claim that was allocated before a change, but is not
+was started with does not change under it, and what claims have of one GPU decides about that GPU
+alone. A claim that was allocated before a change, but is not
 prepared, does not keep the old division. It is prepared by the one that holds when the kubelet
 asks, or refused if its device no longer exists or is in use otherwise
 (docs/decisions/0024-only-prepared-claims-keep-a-division.md).
@@ -13,16 +14,11 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.model.record import DeviceRecord
 from dra_driver.claims.state.holdings import Holdings
-from dra_driver.devices.device import Base, Mig, Whole
+from dra_driver.devices.device import Base, Device, overlap
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.shares import ConsumedShare, Division
 from dra_driver.errors import TransientError
-
-_MOST_NAMED = 3
-"""The number of claims that one sentence names."""
 
 
 class WantedDivisions(Protocol):
@@ -53,9 +49,9 @@ class Divisions:
 
     Those that read records raise StateError if they cannot be read.
 
-    Without counters, or where GPUs are served together, counters do not keep shares of a GPU apart
-    from other uses of it. So such a GPU is divided only after claims that use it otherwise have
-    ended. Any device waits for claims that consume a part of it, as no counter includes these.
+    Without counters, nothing keeps shares of a device apart from other uses of it, so the device is
+    divided only after claims that use it otherwise have ended. Any device waits for claims that
+    consume a part of it, as no counter includes these.
     """
 
     def __init__(self, holdings: Holdings, config: WantedDivisions) -> None:
@@ -79,17 +75,15 @@ class Divisions:
         divided = self._holding(gpus, with_counters=with_counters)
         return {part: how for part, how in divided.items() if not self._is_consumed(part)}
 
-    def waiting(self, gpus: Iterable[GpuUuid]) -> Mapping[Base, str]:
-        """Return the devices that are not divided as wanted, and the claims that prevent it."""
+    def waiting(self, gpus: Iterable[GpuUuid]) -> frozenset[Base]:
+        """Return the devices that claims keep from being divided as the config wants."""
         chosen = set(gpus)
         last = self._offered
         now = self.on(chosen, with_counters=last is None or last.with_counters)
         wanted = {part: how for part, how in self._config.wanted().items() if part.gpu in chosen}
-        return {
-            part: self._holders_named(part, wanted.get(part), now.get(part))
-            for part in sorted(now.keys() | wanted.keys(), key=_order)
-            if now.get(part) != wanted.get(part)
-        }
+        return frozenset(
+            part for part in now.keys() | wanted.keys() if now.get(part) != wanted.get(part)
+        )
 
     def offer(self, gpus: Iterable[GpuUuid], *, with_counters: bool) -> Mapping[Base, Division]:
         """Return the divisions on some GPUs that are about to be published, and remember them.
@@ -109,71 +103,32 @@ class Divisions:
 
     def _holding(self, gpus: Iterable[GpuUuid], *, with_counters: bool) -> Mapping[Base, Division]:
         """Return the divisions that claims use on some GPUs, and the wanted ones that are free."""
-        wanted = self._config.wanted()
-        chosen = set(gpus)
-        concerned = chosen | {gpu for division in wanted.values() for gpu in division.together}
-        in_use = dict(self._in_use(concerned))
-
-        def is_free(part: Base, division: Division) -> bool:
-            served = {part.gpu, *division.together}
-            for there, other in in_use.items():
-                if (
-                    there.gpu in served
-                    and other != division
-                    and (division.together or other.together)
-                ):
-                    return False  # another division's server has one of these GPUs
-            if division.together or not with_counters:
-                return not any(map(self._is_held_otherwise, served))
-            return True
-
-        free = {part: how for part, how in wanted.items() if is_free(part, how)}
-        divisions = free | in_use
-        return {part: division for part, division in divisions.items() if part.gpu in chosen}
-
-    def _in_use(self, gpus: Iterable[GpuUuid]) -> Iterator[tuple[Base, Division]]:
-        """Yield each device that has shares of claims, and its division."""
-        for gpu in sorted(gpus):
-            for _, entry in self._entries_on(gpu):
-                division = entry.device.division
-                if division is not None:
-                    yield entry.device.place, division
-                    for other in division.together:
-                        yield Whole(gpu=other), division
-
-    def _is_held_otherwise(self, gpu: GpuUuid) -> bool:
-        """Tell whether a claim holds something of a GPU that is not part of a division."""
-        return any(
-            entry.device.gpu == gpu and entry.device.division is None
-            for _, entry in self._entries_on(gpu)
-        )
+        held = {gpu: tuple(self._held(gpu)) for gpu in gpus}
+        in_use = {
+            device.place: device.division
+            for devices in held.values()
+            for device in devices
+            if device.division is not None
+        }
+        return {
+            part: division
+            for part, division in self._config.wanted().items()
+            if part.gpu in held and (with_counters or not _is_held_otherwise(part, held[part.gpu]))
+        } | in_use
 
     def _is_consumed(self, part: Base) -> bool:
         """Tell whether a claim consumes a part of a device."""
         return any(
-            entry.device.place == part and isinstance(entry.device.share, ConsumedShare)
-            for _, entry in self._entries_on(part.gpu)
+            device.place == part and isinstance(device.share, ConsumedShare)
+            for device in self._held(part.gpu)
         )
 
-    def _holders_named(self, part: Base, *divisions: Division | None) -> str:
-        """Name the claims with something of a device, or of what is served with it, for people."""
-        served = {
-            part.gpu,
-            *(gpu for division in divisions if division for gpu in division.together),
-        }
-        refs = {str(ref) for gpu in served for ref, _ in self._entries_on(gpu)}
-        named = ", ".join(sorted(refs)[:_MOST_NAMED])
-        if len(refs) == 1:
-            return f"claim {named} is prepared with some of it"
-        return f"{len(refs)} claims are prepared with some of it, such as {named}"
-
-    def _entries_on(self, gpu: GpuUuid) -> Iterator[tuple[ClaimRef, DeviceRecord]]:
-        """Yield the devices of the claims on a GPU, except those with admin access."""
+    def _held(self, gpu: GpuUuid) -> Iterator[Device]:
+        """Yield what claims have of a GPU, except by admin access."""
         for record in self._holdings.users_of(gpu):
-            yield from (
-                (record.ref, device) for device in record.devices if not device.admin_access
-            )
+            yield from (device for device in record.held if device.gpu == gpu)
 
 
-def _order(part: Base) -> tuple[str, int]:
-    return part.gpu, part.placement.start if isinstance(part, Mig) else -1
+def _is_held_otherwise(part: Base, held: Iterable[Device]) -> bool:
+    """Tell whether anything of a device is held that is not one of its equal shares."""
+    return overlap([Device(base=part)], [device for device in held if device.division is None])

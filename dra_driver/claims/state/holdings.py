@@ -118,7 +118,7 @@ class Holdings:
             if entry.admin_access:
                 continue
             device = entry.device
-            for other in (user for gpu in device.served for user in others[gpu].records):
+            for other in others[device.gpu].records:
                 if self.holds(other) and overlap([device], other.held):
                     return Neighbours(rival=Rival(device=entry, holder=other))
         former = {

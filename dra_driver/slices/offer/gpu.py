@@ -95,7 +95,7 @@ def _gather(offer: GpuOffer, *, with_counters: bool) -> None:
         _offer_kept_parts(offer, with_counters=with_counters)
         return
     division = offer.division
-    if division is not None and (division.together or not beside_shares):
+    if division is not None and not beside_shares:
         _offer_shares_alone(offer, division)
         return
     if not mig.divides(gpu):
@@ -190,15 +190,10 @@ def _offer_shares(offer: GpuOffer, division: Division, wanted: counters.Counters
 def _offer_shares_alone(offer: GpuOffer, division: Division) -> None:
     """Offer only the shares of a GPU, which need no counters to keep them apart."""
     _offer_shares(offer, division, {})
-    if division.together:
-        reason = "one MPS daemon serves its shares together with those of other GPUs"
-    elif offer.share.alone is not None:
-        reason = offer.share.alone
-    else:
-        reason = (
-            "the API server does not store counters, without which nothing keeps a claim for the"
-            " whole GPU from its shares (feature gate DRAPartitionableDevices)"
-        )
+    reason = offer.share.alone or (
+        "the API server does not store counters, without which nothing keeps a claim for the"
+        " whole GPU from its shares (feature gate DRAPartitionableDevices)"
+    )
     offer.notes.append(f"it is published in shares only: {reason}")
 
 
@@ -359,14 +354,15 @@ def _publish(
     *,
     serves: str | None = None,
 ) -> Published:
-    is_in_one_piece = device == whole(offer.gpu) and not offer.has_shares
+    is_in_one_piece = division is not None or (device == whole(offer.gpu) and not offer.has_shares)
+    unserved = offer.share.unserved.get(device.base) if device.share is None else None
     form, omitted = wire_form(
         NodeDevice(gpu=offer.gpu, device=device),
         offer.inventory,
         joined=offer.joined,
         in_parts=offer.in_parts,
         consumable_by=NO_CONSUMABLES if is_in_one_piece else offer.consumable,
-        division=division,
+        shared_as=unserved if division is None else division.served_as,
         serves=serves,
     )
     others = _index(device) if device.exists else offer.partitions

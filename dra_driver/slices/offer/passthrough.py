@@ -60,8 +60,6 @@ def _why_not(offer: GpuOffer, *, with_counters: bool) -> str | None:
         return "it is divided into MIG devices"
     if offer.gpu.was_put_in_mig_mode:
         return "it is in MIG mode"
-    if offer.division is not None and offer.division.together:
-        return "one MPS daemon serves its shares together with those of other GPUs"
     return None if counters.memory(offer.gpu) else "it does not say how much memory it has"
 
 

@@ -1,18 +1,18 @@
 """Which devices of a node are divided into shares, and the order in which shares are allocated.
 
-In: the divisions in force (claims/state/divisions.py), the devices that cannot be divided as the
-share config asks, and the setting `--share-placement`. Out: a `ShareOffer`. Pure.
+In: what the share config makes of the node (shares/divide.py), with the divisions in force
+(claims/state/divisions.py) in place of the wanted ones. Out: a `ShareOffer`. Pure.
 """
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dra_driver.devices.device import Base, Whole
 from dra_driver.devices.model import GpuUuid, Inventory
 from dra_driver.devices.shares import Division, ShareStrategy
+from dra_driver.shares.layout import ShareLayout
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
 from dra_driver.slices.offer.mig import KubernetesVersion, has_cheap_counters, named
 
@@ -47,46 +47,26 @@ class WholeBesideShares(StrEnum):
                 )
 
 
-class SharePlacement(StrEnum):
-    """On which device the next share is allocated."""
-
-    SPREAD = "spread"
-    """On a different device than the share before, as the device plugin does."""
-
-    PACK = "pack"
-    """On the same device until it is full, so that others stay free."""
-
-    AUTO = "auto"
-    """PACK if a request may have several shares and MPS serves them, otherwise SPREAD."""
-
-
-class ShareOffer(Struct, frozen=True, kw_only=True):
+class ShareOffer(ShareLayout, frozen=True, kw_only=True):
     """What a node offers as shares.
 
     Attributes:
-        divisions: the devices that are divided, and how.
         consumable: how several claims can consume a device that is not divided.
-        placement: on which device the next share is allocated.
-        refused: why a device cannot be divided as the share config asks. It is not offered at all,
-            because a claim for a share must not get the whole device.
-        serving: the extended resource that a device serves, if it is not the one of its kind.
+        waiting: the devices that are to be divided differently once no claim has any of them. Their
+            shares are allocated last.
         alone: why a divided device is not also offered as a whole; None if it is.
     """
 
-    divisions: Mapping[Base, Division] = field(default_factory=dict)
     consumable: Consumable = NO_CONSUMABLES
-    placement: SharePlacement = SharePlacement.AUTO
-    refused: Mapping[Base, str] = field(default_factory=dict)
-    serving: Mapping[Base, str] = field(default_factory=dict)
+    waiting: frozenset[Base] = frozenset()
     alone: str | None = None
 
     def is_packed(self, division: Division) -> bool:
-        """Tell whether all shares of one device are allocated before those of the next."""
-        match self.placement:
-            case SharePlacement.AUTO:
-                return division.combines and division.strategy is ShareStrategy.MPS
-            case SharePlacement.SPREAD | SharePlacement.PACK:
-                return self.placement is SharePlacement.PACK
+        """Tell whether all shares of one device are allocated before those of the next.
+
+        They are if MPS serves requests for several shares, which have to be of one device.
+        """
+        return self.packed or (division.combines and division.strategy is ShareStrategy.MPS)
 
     def refusing_all(self, inventory: Inventory, reason: str) -> "ShareOffer":
         """Return the same offer without any GPU of an inventory."""

@@ -71,12 +71,11 @@ def shares_of(
     resources = f"[{{name: nvidia.com/gpu, replicas: {_REPLICAS}}}]"
     settings = f"{{failRequestsGreaterThanOne: true, resources: {resources}}}"
     put_share_config(configs, f"version: v1\nsharing: {{{SHARED_BY[config]}: {settings}}}\n")
-    first, last = f"share-0-of-{_REPLICAS}", f"share-{_REPLICAS - 1}-of-{_REPLICAS}"
     _wait_shares(stage, any_there=True)
-    others = [stage.claim(f"{gpu}-{last}") for gpu in gpus]
+    others = [stage.claim(_share(stage, gpu, _REPLICAS - 1)) for gpu in gpus]
     for other in others:
         kubelet.must_prepare(other)
-    yield [f"{gpu}-{first}" for gpu in gpus]
+    yield [_share(stage, gpu, 0) for gpu in gpus]
     for other in others:
         kubelet.must_unprepare(other)
     stage.delete_claims("-share-")  # otherwise the division waits for allocated ones
@@ -84,10 +83,24 @@ def shares_of(
     _wait_shares(stage, any_there=False)
 
 
+def _published(stage: Stage) -> list[str]:
+    slices = stage.api.all("ResourceSlice")
+    return [device["name"] for each in slices for device in each["spec"].get("devices", [])]
+
+
+def _share(stage: Stage, gpu: str, index: int) -> str:
+    """The name of a share of a GPU, which not all versions form in the same way."""
+    end = f"share-{index}-of-{_REPLICAS}"
+    return next(
+        name
+        for name in _published(stage)
+        if name.startswith(f"{gpu}-") and name.endswith(f"-{end}")
+    )
+
+
 def _wait_shares(stage: Stage, *, any_there: bool) -> None:
     def look() -> bool:
-        slices = stage.api.all("ResourceSlice")
-        names = [device["name"] for each in slices for device in each["spec"].get("devices", [])]
+        names = _published(stage)
         return bool(names) and any("-share-" in name for name in names) is any_there
 
     wait_until(look, "the share config to be applied", timeout=60)

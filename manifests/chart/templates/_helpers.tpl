@@ -101,27 +101,3 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- range $key, $value := .Values.kubeletPlugin.nodeSelector }}{{ $pairs = append $pairs (printf "%s=%s" $key $value) }}{{ end -}}
 {{ $pairs | join " " | default "nvidia.com/dra-driver=true" }}
 {{- end }}
-
-{{/* "true" where share configs divide GPUs, and each of them refuses requests for several shares. */}}
-{{- define "dra-driver.sharesAreSingle" -}}
-{{- $single := false }}
-{{- $combined := false }}
-{{- range $text := .Values.config.map }}
-{{- $config := fromYaml (toString $text) }}
-{{- $sharing := $config.sharing }}
-{{- if or (hasKey $config "Error") (and $sharing (not (kindIs "map" $sharing))) }}
-{{- $combined = true }}
-{{- else if $sharing }}
-{{- range $kind, $part := $sharing }}
-{{- if not (kindIs "map" $part) }}
-{{- $combined = true }}
-{{- else if hasKey $part "failRequestsGreaterThanOne" | ternary $part.failRequestsGreaterThanOne (eq $kind "mps") }}
-{{- $single = true }}
-{{- else }}
-{{- $combined = true }}
-{{- end }}
-{{- end }}
-{{- end }}
-{{- end }}
-{{- and $single (not $combined) }}
-{{- end }}

@@ -68,7 +68,7 @@ def mig_made_by_hand(node: Node) -> tuple[ClaimRef, Expected]:
 
 def share(node: Node) -> tuple[ClaimRef, Expected]:
     node.divide(0, **SLICED)
-    name = "gpu-0-share-2-of-4"
+    name = "gpu-0-single-share-2-of-4"
     attributes = {"resourceName": "nvidia.com/gpu", "uuid": node.uuid(0)}
     return node.claim(name), Expected(devices={"gpu": [name]}, of_each=attributes)
 

@@ -16,7 +16,6 @@ from worlds.divided_node import GPUS, SMALL, DividedNode, config
 FIRST, SECOND = (Whole(gpu=one.uuid) for one in GPUS[:2])
 CONSUMABLE = Consumable(mode=ConsumableMode.UNLIMITED)
 TURNS, MPS = ShareStrategy.TIME_SLICING, ShareStrategy.MPS
-TOGETHER = config(2, SharedBy.MPS, combines=True)
 
 
 def offered(node: DividedNode, part: Base = FIRST) -> tuple[int, ShareStrategy] | None:
@@ -54,16 +53,16 @@ def prepared_with(node: DividedNode, ref: ClaimRef) -> tuple[int, ShareStrategy]
 
 def test_a_claim_that_is_not_prepared_keeps_no_division(tmp_path: Path) -> None:
     node = DividedNode(tmp_path, config(2))
-    allocated(node, "gpu-0-share-0-of-2")
+    allocated(node, "gpu-0-single-share-0-of-2")
     node.set(config(3))
     assert offered(node) == (3, TURNS)
-    assert node.waiting() == {}
+    assert node.waiting() == frozenset()
     assert read_notes(tmp_path / "plugin").remarks == ()
 
 
 def test_what_was_allocated_before_is_prepared_by_the_division_that_holds(tmp_path: Path) -> None:
     node = DividedNode(tmp_path, config(2))
-    ref = allocated(node, "gpu-0-share-0-of-2")
+    ref = allocated(node, "gpu-0-single-share-0-of-2")
     node.set(config(2, SharedBy.MPS))
     prepare(node, ref)
     assert prepared_with(node, ref) == (2, MPS)
@@ -71,11 +70,11 @@ def test_what_was_allocated_before_is_prepared_by_the_division_that_holds(tmp_pa
 
 def test_a_share_that_is_not_there_any_more_is_refused_and_told_what_to_do(tmp_path: Path) -> None:
     node = DividedNode(tmp_path, config(2))
-    ref = allocated(node, "gpu-0-share-0-of-2")
+    ref = allocated(node, "gpu-0-single-share-0-of-2")
     node.set(config(3))
-    with pytest.raises(DeviceError, match="divided into 3 shares: the share config changed after"):
+    with pytest.raises(DeviceError, match=r"into 3 shares .*: the share config changed"):
         prepare(node, ref)
-    prepare(node, allocated(node, "gpu-0-share-0-of-3", "next"))
+    prepare(node, allocated(node, "gpu-0-single-share-0-of-3", "next"))
     node.set(config(0))
     with pytest.raises(DeviceError, match="delete the pod and its claim"):
         prepare(node, ref)
@@ -83,15 +82,14 @@ def test_a_share_that_is_not_there_any_more_is_refused_and_told_what_to_do(tmp_p
 
 def test_a_claim_that_is_prepared_keeps_its_division_until_it_ends(tmp_path: Path) -> None:
     node = DividedNode(tmp_path, config(2))
-    first = allocated(node, "gpu-0-share-0-of-2", "first")
+    first = allocated(node, "gpu-0-single-share-0-of-2", "first")
     prepare(node, first)
     node.set(config(2, SharedBy.MPS))
     assert offered(node) == (2, TURNS)
     assert offered(node, SECOND) == (2, MPS), "another GPU waits for nothing"
-    assert node.waiting() == {FIRST: "claim default/first is prepared with some of it"}
-    (remark,) = read_notes(tmp_path / "plugin").remarks
-    assert remark == ("gpu-0: a new config waits: claim default/first is prepared with some of it")
-    second = allocated(node, "gpu-0-share-1-of-2", "second")
+    assert node.waiting() == {FIRST}
+    assert read_notes(tmp_path / "plugin").waiting == ("gpu-0",)
+    second = allocated(node, "gpu-0-single-share-1-of-2", "second")
     prepare(node, second)
     assert prepared_with(node, second) == (2, TURNS)
     end(node, first)
@@ -103,7 +101,7 @@ def test_a_claim_that_is_prepared_keeps_its_division_until_it_ends(tmp_path: Pat
 @pytest.mark.parametrize("reboots", [False, True])
 def test_a_new_driver_knows_from_records_alone_what_is_kept(tmp_path: Path, reboots: bool) -> None:
     node = DividedNode(tmp_path, config(2))
-    ref, late = (allocated(node, f"gpu-0-share-{n}-of-2", f"c{n}") for n in (0, 1))
+    ref, late = (allocated(node, f"gpu-0-single-share-{n}-of-2", f"c{n}") for n in (0, 1))
     prepare(node, ref)
     node.set(config(0))
     if reboots:
@@ -125,8 +123,8 @@ def test_a_whole_gpu_of_before_is_had_if_no_share_of_it_is_and_keeps_shares_away
     assert offered(node) == offered(node, SECOND) == (2, TURNS)
     prepare(node, whole)
     assert offered(node) is None
-    assert node.waiting() == {FIRST: "claim default/whole is prepared with some of it"}
-    prepare(node, allocated(node, "gpu-1-share-0-of-2", "tenant"))
+    assert node.waiting() == {FIRST}
+    prepare(node, allocated(node, "gpu-1-single-share-0-of-2", "tenant"))
     with pytest.raises(ConflictError, match=r"allocated to different claim default/tenant .*pods"):
         prepare(node, late)
     end(node, whole)
@@ -135,48 +133,11 @@ def test_a_whole_gpu_of_before_is_had_if_no_share_of_it_is_and_keeps_shares_away
 
 def test_a_share_of_before_does_not_come_below_a_whole_gpu(tmp_path: Path) -> None:
     node = DividedNode(tmp_path, config(2))
-    share = allocated(node, "gpu-0-share-0-of-2", "share")
+    share = allocated(node, "gpu-0-single-share-0-of-2", "share")
     node.set(config(0))
     prepare(node, allocated(node, "gpu-0", "whole"))
     with pytest.raises(DeviceError, match="the device is not divided"):
         prepare(node, share)
-
-
-def test_gpus_that_one_daemon_serves_and_what_else_is_had_of_them_exclude_each_other(
-    tmp_path: Path,
-) -> None:
-    node = DividedNode(tmp_path, config(0))
-    whole = allocated(node, "gpu-1", "whole")
-    node.set(TOGETHER)
-    assert offered(node) == offered(node, SECOND) == (2, MPS)
-    share = allocated(node, "gpu-0-share-0-of-2", "share")
-    prepare(node, share)
-    with pytest.raises(ConflictError, match="allocated to different claim default/share"):
-        prepare(node, whole)
-    end(node, share)
-    prepare(node, whole)
-    assert offered(node) is None
-    assert offered(node, SECOND) is None
-    assert set(node.waiting()) == {FIRST, SECOND}
-    with pytest.raises(DeviceError, match="not divided"):
-        prepare(node, share_again(node))
-    end(node, whole)
-    assert offered(node) == offered(node, SECOND) == (2, MPS)
-
-
-def share_again(node: DividedNode) -> ClaimRef:
-    """A claim that the scheduler had allocated when shares were still offered."""
-    assert node.driver is not None
-    return node.driver.api.add("gpu-0-share-0-of-2", uid="uid-again", name="again")
-
-
-def test_tenants_of_one_daemon_over_several_gpus_are_beside_each_other(tmp_path: Path) -> None:
-    node = DividedNode(tmp_path, TOGETHER)
-    for name in ("gpu-0-share-0-of-2", "gpu-1-share-0-of-2", "gpu-1-share-1-of-2"):
-        prepare(node, allocated(node, name, name[:13].replace("share", "s")))
-    node.set(config(2))
-    assert offered(node) == offered(node, SECOND) == (2, MPS)
-    prepare(node, allocated(node, "gpu-0-share-1-of-2", "last"))
 
 
 def test_a_gpu_that_is_consumed_in_parts_is_divided_once_nobody_has_a_part(tmp_path: Path) -> None:
@@ -185,7 +146,7 @@ def test_a_gpu_that_is_consumed_in_parts_is_divided_once_nobody_has_a_part(tmp_p
     prepare(node, ref)
     node.set(config(2))
     assert offered(node) is None
-    prepare(node, allocated(node, "gpu-1-share-0-of-2", "tenant"))
+    prepare(node, allocated(node, "gpu-1-single-share-0-of-2", "tenant"))
     with pytest.raises(ConflictError, match="allocated to different claim default/tenant"):
         prepare(node, late)
     end(node, ref)
@@ -207,6 +168,6 @@ def test_counters_keep_a_whole_gpu_and_its_first_shares_apart(tmp_path: Path) ->
     node = DividedNode(tmp_path, config(0))
     prepare(node, allocated(node, "gpu-0", "whole"))
     node.set(config(2))
-    assert {"gpu-0", "gpu-0-share-0-of-2"} <= set(node.published())
-    assert node.allocate("gpu-0-share-0-of-2", "tenant") is None
-    assert node.waiting() == {}
+    assert {"gpu-0", "gpu-0-single-share-0-of-2"} <= set(node.published())
+    assert node.allocate("gpu-0-single-share-0-of-2", "tenant") is None
+    assert node.waiting() == frozenset()

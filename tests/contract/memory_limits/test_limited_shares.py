@@ -193,9 +193,9 @@ def test_a_limit_that_cannot_be_taken_back_is_a_pending_cleanup(node: LimitedNod
 def test_with_mps_the_kernel_holds_the_memory_and_mps_the_threads(node: LimitedNode) -> None:
     node.divide(0, combines=True)
     pod, group = node.pod()
-    ref = node.claim_of(pod, share(0), share(1))
+    ref = node.claim_of(pod, *(share(n, kind="mps-share") for n in (0, 1)))
     node.driver.prepare(ref)
-    env = node.driver.env(ref, share(0))
+    env = node.driver.env(ref, share(0, kind="mps-share"))
     assert env[THREADS] == "20"
     assert LIMIT not in env
     (domain,) = node.mps.requests.list()
@@ -210,7 +210,7 @@ def test_with_mps_the_kernel_holds_the_memory_and_mps_the_threads(node: LimitedN
 
 def test_a_mps_domain_of_equal_shares_has_no_memory_limit_of_its_own(node: LimitedNode) -> None:
     node.divide(0)
-    node.driver.prepare(node.claim_of(node.pod()[0], share(0)))
+    node.driver.prepare(node.claim_of(node.pod()[0], share(0, kind="single-share")))
     (domain,) = node.mps.requests.list()
     desired = node.mps.requests.desired(domain)
     assert desired is not None
@@ -266,13 +266,19 @@ def test_before_r615_mps_limits_memory_or_nothing_does_and_the_reason_is_kept(
     tmp_path: Path,
 ) -> None:
     node = LimitedNode.made(tmp_path, "off", driver="580.95.05")
-    first, second = (node.claim_of(node.pod()[0], share(0, n), name=f"c{n}") for n in (0, 1))
+    first, second = (
+        node.claim_of(node.pod()[0], share(0, n, kind=kind), name=f"c{n}")
+        for n, kind in enumerate(("share", "mps-share"))
+    )
     node.divide(1, combines=True)
     node.driver.prepare(first)
     node.driver.prepare(second)
     assert words(node, first.uid) == "1 of 10 shares, nothing limits memory"
     assert words(node, second.uid).endswith("enforced by MPS")
-    assert node.driver.env(second, share(0, 1))[LIMIT] == f"{node.uuid(1)}={node.share_mib}M"
+    assert (
+        node.driver.env(second, share(0, 1, kind="mps-share"))[LIMIT]
+        == f"{node.uuid(1)}={node.share_mib}M"
+    )
     assert "580.95.05 is older than R615" in why(node, second.uid)
 
 
@@ -289,13 +295,13 @@ def test_several_pods_share_a_claim_where_a_person_wants_no_control_groups(tmp_p
 def test_tenants_who_come_later_are_limited_as_those_who_are_there(tmp_path: Path) -> None:
     node = LimitedNode.made(tmp_path, "misc")
     node.divide(0)
-    first = node.claim_of(node.pod()[0], share(0), name="first")
+    first = node.claim_of(node.pod()[0], share(0, kind="single-share"), name="first")
     node.driver.prepare(first)
     node.close()
     later = LimitedNode(tmp_path, "misc", by_groups=False)
     later.divide(0)
     pod, _ = later.pod()
-    ref = later.claim_of(pod, share(1), name="second")
+    ref = later.claim_of(pod, share(1, kind="single-share"), name="second")
     later.driver.prepare(ref)  # one daemon cannot have two sets of limits
     assert len(later.mps.shared.claims()) == 2
     later.driver.unprepare(ref)

@@ -1,5 +1,7 @@
 """`dra-driver status` of claims with several shares of a device, beside a driver that made them."""
 
+from functools import partial
+
 from dra_driver.admin.status.command import look, table
 from worlds.limited_node import LimitedNode, share
 
@@ -15,9 +17,10 @@ def test_the_shares_that_a_claim_has_of_a_device_are_one_line_with_their_sum(
     dmem: LimitedNode,
 ) -> None:
     dmem.divide(0, combines=True)
+    named = partial(share, kind="mps-share")
     (pod, _), (other, _) = dmem.pod(), dmem.pod()
-    large = dmem.claim_of(pod, *map(share, (7, 3, 4, 2, 0, 1, 6, 5)), name="large")
-    small = dmem.claim_of(other, share(9), share(8), name="small")
+    large = dmem.claim_of(pod, *map(named, (7, 3, 4, 2, 0, 1, 6, 5)), name="large")
+    small = dmem.claim_of(other, named(9), named(8), name="small")
     dmem.driver.prepare(large)
     dmem.driver.prepare(small)
     found = rows(dmem)

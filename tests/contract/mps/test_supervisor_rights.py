@@ -200,12 +200,12 @@ def test_only_with_propagation_the_driver_sees_a_daemon_whose_supervisor_is_gone
     driver.chmod(0o755)
     node.driver.program = driver
     node.driver.start()
-    node.wait_device("gpu-0-share-1-of-2")
+    node.wait_device("gpu-0-single-share-1-of-2")
     node.supervisor.start()
     node.supervisor.wait_log("mps supervisor started")
     with KubeletClient(node.place.registry) as kubelet:
         kubelet.register()
-        first, second = (node.allocate(f"of-{n}", f"gpu-0-share-{n}-of-2") for n in range(2))
+        first, second = (node.allocate(f"of-{n}", f"gpu-0-single-share-{n}-of-2") for n in range(2))
         kubelet.must_prepare(first)
         node.supervisor.kill()
         assert mps.processes(node.place.plugins)

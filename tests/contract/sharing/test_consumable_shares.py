@@ -124,8 +124,9 @@ def test_a_pod_by_its_resource_name_uses_a_gpu_as_its_class_says_and_in_turns_el
         assert node.left() == []
 
 
-def test_two_shares_of_a_request_are_one_larger_share_and_so_are_two_requests(node: Node) -> None:
-    """A container that gets both requests has the variables of one of them."""
+def test_two_shares_of_a_request_are_one_larger_share_and_two_requests_are_refused(
+    node: Node,
+) -> None:
     with node.mps.supervised():
         together = node.claim_parts("one", "two", memory="10Gi", cores=20)
         node.driver.prepare(together)
@@ -133,21 +134,15 @@ def test_two_shares_of_a_request_are_one_larger_share_and_so_are_two_requests(no
             found = node.part_env(together, share_id)
             assert (found[THREADS], found[LIMIT]) == ("40", f"{node.uuid(0)}=20480M")
         apart = node.claim_parts("three", "four", memory="1Gi", cores=2, requests=("a", "b"))
-        answer = node.driver.prepare(apart)
-        assert [(one.request_names, one.share_id) for one in answer] == [
-            (("a",), "three"),
-            (("b",), "four"),
-        ]
-        for share_id in ("three", "four"):
-            found = node.part_env(apart, share_id)
-            assert (found[THREADS], found[LIMIT]) == ("4", f"{node.uuid(0)}=2048M")
+        with pytest.raises(ConfigError, match="requests a and b both got shares under MPS"):
+            node.driver.prepare(apart)
         names = ("container-0-request-0", "container-1-request-0")
         containers = node.claim_parts("five", "six", memory="1Gi", cores=2, requests=names)
         node.driver.prepare(containers)
         for share_id in ("five", "six"):
             found = node.part_env(containers, share_id)
             assert (found[THREADS], found[LIMIT]) == ("2", f"{node.uuid(0)}=1024M")
-        for ref in (together, apart, containers):
+        for ref in (together, containers):
             node.driver.unprepare(ref)
         assert node.left() == []
 
@@ -169,7 +164,7 @@ def test_whole_gpus_partitions_and_replicas_are_refused_beside_a_consumable_shar
     node.driver.prepare(node.claim_parts("one", configs=()))
     others = [node.claim("gpu-0", name="whole"), node.claim(node.name("1g.10gb", 0), name="mig")]
     node.divide(0, strategy=ShareStrategy.TIME_SLICING)
-    others.append(node.claim("gpu-0-share-0-of-10", name="replica"))
+    others.append(node.claim("gpu-0-single-share-0-of-10", name="replica"))
     for ref in others:
         with pytest.raises(ConflictError, match="already allocated to different claim default/one"):
             node.driver.prepare(ref)
@@ -183,7 +178,7 @@ def test_a_consumable_share_is_refused_beside_a_whole_gpu_and_beside_replicas(no
         node.driver.prepare(ref)
     node.driver.unprepare(whole)
     node.divide(0, strategy=ShareStrategy.TIME_SLICING)
-    node.driver.prepare(node.claim("gpu-0-share-0-of-10", name="replica"))
+    node.driver.prepare(node.claim("gpu-0-single-share-0-of-10", name="replica"))
     with pytest.raises(ConflictError, match="already allocated to different claim default/replica"):
         node.driver.prepare(ref)
 
@@ -213,7 +208,7 @@ def test_with_admin_access_a_device_is_seen_whole_and_in_nobodys_way(node: Node)
 def test_a_request_with_parts_of_two_gpus_cannot_be_a_client_of_two_daemons(node: Node) -> None:
     ref = node.claim_parts("one", "two")
     node.driver.api.results(ref)[1]["device"] = "gpu-1"
-    with pytest.raises(ConfigError, match="parts of 2 devices to be shared by MPS"):
+    with pytest.raises(ConfigError, match="got shares of two devices under MPS"):
         node.driver.prepare(ref)
     assert node.left() == []
     sliced = node.claim_parts("three", "four", configs=())

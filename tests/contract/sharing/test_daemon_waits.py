@@ -37,7 +37,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def shares(node: Node, count: int) -> list[ClaimRef]:
-    return [node.claim(f"gpu-0-share-{n}-of-10", name=f"c{n}") for n in range(count)]
+    return [node.claim(f"gpu-0-single-share-{n}-of-10", name=f"c{n}") for n in range(count)]
 
 
 def waiting(node: Node, pool: ThreadPoolExecutor, refs: list[ClaimRef]) -> list[Future[object]]:

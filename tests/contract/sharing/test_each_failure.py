@@ -25,7 +25,7 @@ SECONDS = 20.0
 
 
 def share_of(minor: int, number: int) -> str:
-    return f"gpu-{minor}-share-{number}-of-10"
+    return f"gpu-{minor}-single-share-{number}-of-10"
 
 
 MODES: Mapping[str, Callable[[Node, str, int], ClaimRef]] = {

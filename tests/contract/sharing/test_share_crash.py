@@ -7,7 +7,7 @@ import pytest
 
 from crashes import deaths
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
-from dra_driver.mps.domain import DomainId, shared_domain
+from dra_driver.mps.domain import shared_domain
 from worlds import child
 from worlds.configs import SHARES
 from worlds.node import Node
@@ -57,7 +57,7 @@ class Tenants:
         assert node.driver.claims.records.uids() == prepared
         for minor in SHARES[self.mode].minors if SHARES[self.mode].by_mps else ():
             wanted = {uid for uid in prepared if self._is_on(uid, minor)}
-            domain = self._domain(minor)
+            domain = shared_domain(node.uuid(minor))
             assert node.mps.shared.members(domain) == wanted
             assert (node.mps.requests.desired(domain) is not None) == bool(wanted)
         assert self._seen() == self._before
@@ -68,19 +68,11 @@ class Tenants:
                 if ref and ref.uid in prepared:
                     assert node.part_env(ref, share_id)[LIMIT] == limits[ref.uid]
         if self.mode == "mps combined" and self.claim.uid in prepared:
-            # Two shares of one GPU and one of the other: the smaller part is that of the process.
             for device in SHARES[self.mode].devices:
-                assert node.driver.env(self.claim, device)[THREADS] == "10"
-
-    def _domain(self, minor: int) -> DomainId:
-        """The domain that serves a GPU."""
-        together = SHARES[self.mode].together
-        return shared_domain("nvidia.com.gpu" if together else self.node.uuid(minor))
+                assert node.driver.env(self.claim, device)[THREADS] == "20"
 
     def _is_on(self, uid: str, minor: int) -> bool:
-        """Whether a claim has a share of what is served with a GPU."""
-        if SHARES[self.mode].together:
-            return True
+        """Whether a claim has a share of a GPU."""
         record = self.node.driver.claims.records.read(uid)
         return record is not None and self.node.gpu(minor).uuid in record.held_gpus
 
@@ -89,7 +81,7 @@ class Tenants:
         if self.other is None:
             return None
         minor = SHARES[self.mode].minors[-1]
-        domain = self.node.mps.requests.desired(self._domain(minor))
+        domain = self.node.mps.requests.desired(shared_domain(self.node.uuid(minor)))
         status = domain and self.node.mps.requests.status(domain.id)
         return self.node.driver.spec(self.other), domain, status and status.daemon
 

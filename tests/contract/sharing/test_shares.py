@@ -31,8 +31,8 @@ def node(make_node: MakeNode) -> Node:
     return make_node()
 
 
-def share(index: int, minor: int = 0, count: int = 10) -> str:
-    return f"gpu-{minor}-share-{index}-of-{count}"
+def share(index: int, minor: int = 0, count: int = 10, kind: str = "single-share") -> str:
+    return f"gpu-{minor}-{kind}-{index}-of-{count}"
 
 
 def claim(node: Node, *devices: str, name: str = "claim", **facts: Any) -> ClaimRef:
@@ -74,43 +74,21 @@ def test_claims_with_a_share_each_are_clients_of_one_daemon_that_limits_them(nod
         assert node.left() == []
 
 
-def test_shares_of_two_gpus_by_two_requests_are_refused_where_a_container_may_have_both(
+def test_shares_of_two_gpus_in_one_request_are_refused_and_of_two_containers_are_not(
     node: Node,
 ) -> None:
-    """One of the two would have no limit there."""
-    together = tuple(sorted((node.gpu(0).uuid, node.gpu(1).uuid)))
-    node.divide(0, 1, count=4, combines=True, together=together)
-    devices = (share(0, 0, 4), share(0, 1, 4))
+    node.divide(0, 1, count=4, combines=True)
+    devices = tuple(f"gpu-{minor}-mps-share-0-of-4" for minor in (0, 1))
     with node.mps.supervised():
-        ref = claim(node, *devices, requests=("a", "b"))
-        with pytest.raises(ConfigError, match="ask for all shares of a container in one request"):
-            node.driver.prepare(ref)
+        with pytest.raises(ConfigError, match=r"got shares of two devices .*matchAttribute"):
+            node.driver.prepare(claim(node, *devices))
         assert node.left() == []
         names = ("container-0-request-0", "container-1-request-0")
         ref = claim(node, *devices, name="limits", requests=names)
         node.driver.prepare(ref)
+        assert node.mps.requests.list() == {domain(node, minor) for minor in (0, 1)}
         for minor, device in enumerate(devices):
             assert node.driver.env(ref, device)[LIMIT] == f"{node.uuid(minor)}={mib(node) // 4}M"
-        node.driver.unprepare(ref)
-        assert node.left() == []
-
-
-def test_shares_of_two_gpus_in_one_request_are_clients_of_one_daemon_over_both(node: Node) -> None:
-    together = tuple(sorted((node.gpu(0).uuid, node.gpu(1).uuid)))
-    node.divide(0, 1, count=4, combines=True, together=together)
-    with node.mps.supervised():
-        ref = claim(node, share(3, 0, 4), share(0, 1, 4), share(1, 1, 4))
-        node.driver.prepare(ref)
-        env = node.driver.env(ref, share(0, 1, 4))
-        assert env[THREADS] == "25"
-        assert set(env[LIMIT].split(",")) == {
-            f"{node.uuid(0)}={mib(node) // 4}M",
-            f"{node.uuid(1)}={mib(node) // 4 * 2}M",
-        }
-        (wanted,) = node.mps.requests.list()
-        assert {device.uuid for device in node.mps.requests.desired(wanted).devices} == set(
-            together
-        )  # type: ignore[union-attr]
         node.driver.unprepare(ref)
         assert node.left() == []
 
@@ -124,7 +102,7 @@ def test_shares_of_a_mig_device_of_an_admin_are_limited_by_its_own_daemon(node: 
         "    - {name: nvidia.com/mig-3g.40gb, replicas: 2}\n"
     )
     node.driver.divisions |= divide(read_node_config(text.encode(), "f"), node.inventory).divisions
-    names = [f"{node.name('3g.40gb', 4)}-share-{index}-of-2" for index in range(2)]
+    names = [f"{node.name('3g.40gb', 4)}-single-share-{index}-of-2" for index in range(2)]
     with node.mps.supervised():
         refs = [claim(node, name, name=f"c{number}") for number, name in enumerate(names)]
         for ref, name in zip(refs, names, strict=True):
@@ -173,7 +151,7 @@ def test_two_claims_cannot_have_the_same_share(node: Node) -> None:
 
 
 def test_time_sliced_shares_need_no_supervisor_and_change_nothing(node: Node) -> None:
-    node.divide(0, strategy=ShareStrategy.TIME_SLICING, combines=True)
+    node.divide(0, strategy=ShareStrategy.TIME_SLICING)
     refs = [claim(node, share(n), name=f"c{n}") for n in range(10)]
     for ref in refs:
         node.driver.prepare(ref)
@@ -198,7 +176,7 @@ def test_a_request_for_two_is_refused_where_one_is_allowed_and_nothing_is_left(n
     assert node.left() == []
 
 
-def test_a_request_that_a_newer_config_allows_says_for_which_claims_that_one_waits(
+def test_a_request_that_a_newer_config_allows_is_told_that_it_waits(
     node: Node,
 ) -> None:
     node.divide(0)
@@ -210,13 +188,12 @@ def test_a_request_that_a_newer_config_allows_says_for_which_claims_that_one_wai
         with pytest.raises(ConfigError) as refused:
             node.driver.prepare(large)
         assert str(refused.value).endswith(
-            "failRequestsGreaterThanOne; ask for 1; a newer share config takes effect on the "
-            'device that "gpu-0-share-0-of-10" is a share of once no claim has any of it, and now '
-            "claim default/tenant is prepared with some of it"
+            "failRequestsGreaterThanOne; ask for 1; a newer share config takes effect on gpu-0 "
+            "once no claim uses it"
         )
         node.driver.unprepare(tenant)
-        node.driver.prepare(large)
-        node.driver.unprepare(large)
+        with pytest.raises(DeviceError, match="config changed after the claim was allocated"):
+            node.driver.prepare(large)
     assert node.left() == []
 
 
@@ -250,7 +227,7 @@ def test_a_device_stays_divided_as_it_is_until_nobody_has_a_share(node: Node) ->
 def test_a_claim_keeps_its_share_when_the_driver_comes_back(node: Node) -> None:
     node.divide(0, combines=True)
     with node.mps.supervised():
-        ref = claim(node, share(0), share(1))
+        ref = claim(node, *(share(index, kind="mps-share") for index in (0, 1)))
         answer = node.driver.prepare(ref)
         spec = node.driver.spec(ref)
         node.restart()

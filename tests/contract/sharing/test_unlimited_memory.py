@@ -23,7 +23,7 @@ from dra_driver.ops.metrics import Metrics
 from worlds.configs import HALF, PATIENCE
 from worlds.node import MakeNode, Node
 
-SHARE = "gpu-0-share-0-of-10"
+SHARE = "gpu-0-single-share-0-of-10"
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_claims_whose_memory_is_limited_or_all_theirs_are_not_told(telling: Tell
     node.divide(1, strategy=ShareStrategy.TIME_SLICING)
     with node.mps.supervised():
         refs = [node.claim(SHARE, name="limited"), node.claim("gpu-2", name="whole")]
-        refs.append(node.claim("gpu-1-share-0-of-10", name="last"))
+        refs.append(node.claim("gpu-1-single-share-0-of-10", name="last"))
         for ref in refs:
             telling.prepare(ref)
         assert [one["regarding"]["name"] for one in telling.told(1)] == ["last"]
@@ -174,7 +174,7 @@ def test_a_driver_that_may_not_write_events_prepares_and_goes_on(telling: Tellin
     telling.server.fail("create", status=403, times=1)
     telling.node.divide(0, strategy=ShareStrategy.TIME_SLICING)
     telling.prepare(telling.node.claim(SHARE, name="refused"))
-    telling.prepare(telling.node.claim("gpu-0-share-1-of-10", name="told"))
+    telling.prepare(telling.node.claim("gpu-0-single-share-1-of-10", name="told"))
     assert [one["regarding"]["name"] for one in telling.told(1)] == ["told"]
 
 
@@ -189,7 +189,7 @@ def test_what_waits_when_the_driver_stops_is_told_before(node: Node) -> None:
     thread = Later()
     memory = UnlimitedMemory(node.driver.claims.records, Events(), thread)
     for number in range(3):
-        ref = node.claim(f"gpu-0-share-{number}-of-10", name=f"c{number}")
+        ref = node.claim(f"gpu-0-single-share-{number}-of-10", name=f"c{number}")
         node.driver.prepare(ref)
         memory.prepared(ref)
     thread.start()
@@ -213,9 +213,9 @@ def test_prepare_waits_for_no_event(node: Node) -> None:
     calls = calls_beside(UnlimitedMemory(node.driver.claims.records, Slow(), thread), node)
     try:
         for number in range(2):
-            ref = node.claim(f"gpu-0-share-{number}-of-10", name=f"c{number}")
+            ref = node.claim(f"gpu-0-single-share-{number}-of-10", name=f"c{number}")
             (device,) = calls.prepare([ref], PATIENCE)[ref.uid].devices
-            assert device.name == f"gpu-0-share-{number}-of-10"
+            assert device.name == f"gpu-0-single-share-{number}-of-10"
         assert asked.wait(PATIENCE)
     finally:
         answer.set()

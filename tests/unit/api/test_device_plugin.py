@@ -221,12 +221,24 @@ def test_what_has_no_meaning_here_is_named_and_not_refused() -> None:
     assert config.mig_strategy == "single"
     assert [warning.split(": ")[0] for warning in config.warnings] == [
         "flags.failOnInitError",
+        "flags.ofTheFuture",
         "flags.plugin.passDeviceSpecs",
         "flags.plugin.deviceListStrategy",
-        "flags.ofTheFuture",
         "resources",
         "imex",
     ]
+
+
+def test_the_policy_of_the_plugin_for_shared_devices_is_taken() -> None:
+    def flags(policy: object) -> dict[str, object]:
+        return {"flags": {"plugin": {"sharedDevicesAllocationPolicy": policy}}}
+
+    packed = decode_node_config(flags("packed"))
+    assert (packed.packed, packed.warnings) == (True, ())
+    assert not decode_node_config(flags("distributed")).packed
+    assert not decode_node_config(sharing(gpu())).packed
+    with pytest.raises(InvalidConfigError, match="supported policies: distributed, packed"):
+        decode_node_config(flags("spread"))
 
 
 def test_a_problem_says_where_it_is() -> None:

@@ -122,7 +122,10 @@ def test_a_gpu_that_is_left_out_is_not_given_out_any_more() -> None:
     ("division", "words"),
     [
         (None, "the device is not divided: the share"),
-        (replace(TWO, count=3), "the device is divided into 3 shares: the share"),
+        (
+            replace(TWO, count=3),
+            "the device is divided into 3 shares by TimeSlicing, of",
+        ),
     ],
 )
 def test_a_share_of_another_division_is_gone(division: Division | None, words: str) -> None:

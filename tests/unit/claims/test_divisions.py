@@ -21,7 +21,7 @@ TWO = Division(
     count=2, strategy=ShareStrategy.TIME_SLICING, served_as="nvidia.com/gpu", combines=True
 )
 FOUR = replace(TWO, count=4)
-TOGETHER = replace(TWO, strategy=ShareStrategy.MPS, together=(GPU.gpu, OTHER.gpu))
+BY_MPS = replace(TWO, strategy=ShareStrategy.MPS)
 PART = ConsumedShare(share_id="s1", strategy=ShareStrategy.TIME_SLICING)
 
 
@@ -74,7 +74,7 @@ def share(of: Device, division: Division) -> Device:
 
 @pytest.mark.parametrize("with_counters", [True, False])
 def test_what_is_wanted_holds_where_no_claim_is_prepared(with_counters: bool) -> None:
-    node = Node({WHOLE: TWO, OTHER_WHOLE: TOGETHER})
+    node = Node({WHOLE: TWO, OTHER_WHOLE: BY_MPS})
     assert node.offer(with_counters=with_counters) == node.config
     assert node.waiting() == set()
 
@@ -111,21 +111,22 @@ def test_a_claim_with_a_share_of_another_mig_device_of_the_gpu_keeps_nothing() -
     assert node.waiting() == {OF_BESIDE}
 
 
-@pytest.mark.parametrize("device", [OTHER, share(OTHER, TWO), share(GPU, TWO)])
-def test_gpus_are_served_together_once_no_claim_has_any_of_them_otherwise(device: Device) -> None:
-    node = Node({WHOLE: TOGETHER, OTHER_WHOLE: TOGETHER})
+@pytest.mark.parametrize("with_counters", [True, False])
+@pytest.mark.parametrize("device", [share(OTHER, TWO), OTHER])
+def test_what_claims_have_of_one_gpu_keeps_no_other_from_being_divided(
+    device: Device, with_counters: bool
+) -> None:
+    node = Node({WHOLE: BY_MPS, OTHER_WHOLE: BY_MPS})
     node.claim(device)
-    assert TOGETHER not in node.offer().values()
-    assert node.waiting() == {WHOLE, OTHER_WHOLE}
-    node.records.clear()
-    assert node.offer() == {WHOLE: TOGETHER, OTHER_WHOLE: TOGETHER}
+    assert node.offer(with_counters=with_counters)[WHOLE] == BY_MPS
+    assert WHOLE not in node.waiting()
 
 
-def test_of_a_gpu_that_is_used_together_with_another_both_are_in_use() -> None:
-    node = Node({WHOLE: TWO, OTHER_WHOLE: TWO})
-    node.claim(share(GPU, TOGETHER))
-    assert node.divisions.on([OTHER.gpu]) == {OTHER_WHOLE: TOGETHER}
-    assert node.waiting() == {WHOLE, OTHER_WHOLE}
+def test_without_counters_a_mig_device_is_divided_beside_another_that_a_claim_has() -> None:
+    node = Node({OF_MIG: TWO, OF_BESIDE: TWO})
+    node.claim(BESIDE)
+    assert node.offer(with_counters=False) == {OF_MIG: TWO}
+    assert node.waiting() == {OF_BESIDE}
 
 
 def test_without_counters_shares_are_offered_beside_shares_and_nothing_else_of_a_gpu() -> None:
@@ -155,19 +156,9 @@ def test_a_share_is_of_the_division_that_holds_for_its_claims() -> None:
         node.divisions.of(OTHER_WHOLE)
 
 
-def test_who_keeps_a_device_as_it_is_is_named() -> None:
-    node = Node({WHOLE: FOUR})
+def test_a_device_that_is_no_longer_to_be_divided_waits_for_its_claims() -> None:
+    node = Node({})
     node.claim(share(GPU, TWO))
-    name = str(node.records[0].ref)
-    assert node.divisions.waiting([GPU.gpu]) == {WHOLE: f"claim {name} is prepared with some of it"}
-    node.records = [
-        replace(node.records[0], ref=replace(node.records[0].ref, name=f"c{number}"))
-        for number in range(5)
-    ]
-    (named,) = node.divisions.waiting([GPU.gpu]).values()
-    assert named.startswith("5 claims are prepared with some of it, such as ")
-    assert named.endswith("c0, default/c1, default/c2")
-    node.config = {}
     assert node.waiting() == {WHOLE}
 
 

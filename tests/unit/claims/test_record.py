@@ -142,14 +142,10 @@ TAKEN_OVER = replace(
 
 GPUS: list[GpuUuid] = [make.gpu(minor).uuid for minor in range(7)]
 OTHER_MIG = make.device(make.mig_device(1, "3g.40gb", 4))
-TOGETHER = Division(
-    count=4,
-    strategy=ShareStrategy.MPS,
-    served_as="nvidia.com/gpu",
-    combines=True,
-    together=(GPUS[4], GPUS[5]),
+BY_MPS_IN_FOUR = Division(
+    count=4, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True
 )
-SHARE = equal_shares(gpu(5).base, TOGETHER)[2]
+SHARE = equal_shares(gpu(5).base, BY_MPS_IN_FOUR)[2]
 PARTS = tuple(
     replace(
         gpu(6),
@@ -170,7 +166,7 @@ SHARED = make.record(
         entry("gpu-1-mig-3g40gb-9-4", OTHER_MIG),
         entry("gpu-2", gpu(2)),
         entry("gpu-3", gpu(3), "large", subrequest="best"),
-        entry("gpu-5-share-2-of-4", SHARE),
+        entry("gpu-5-mps-share-2-of-4", SHARE),
         entry("gpu-6", PARTS[0], share_id="s1"),
         entry("gpu-6", PARTS[1], share_id="s2"),
         entry("gpu-2", gpu(2), "watch", admin_access=True),
@@ -209,8 +205,8 @@ SHARED = make.record(
         JoinDomain(
             devices=(SHARE,),
             domain=Domain(
-                id=shared_domain("nvidia.com.gpu"),
-                devices=(DomainDevice(uuid=GPUS[4]), DomainDevice(uuid=GPUS[5])),
+                id=shared_domain(GPUS[5]),
+                devices=(DomainDevice(uuid=GPUS[5]),),
                 multi_user=True,
             ),
             claim=UID,
@@ -251,9 +247,7 @@ SHARED = make.record(
                 claim=UID,
                 clients=dict.fromkeys(
                     PART_KEYS,
-                    ContainerLimits(
-                        active_thread_percentage=50, memory_mib={GPUS[6]: 6144}, is_of_several=True
-                    ),
+                    ContainerLimits(active_thread_percentage=50, memory_mib={GPUS[6]: 6144}),
                 ),
             ),
             reason="a daemon hangs",

@@ -9,8 +9,6 @@ from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, PendingCleanup, decode, encode
-from dra_driver.claims.model.steps import ClaimStep
-from dra_driver.claims.report.descriptions import description_of
 from dra_driver.devices.device import Device, DeviceUuid, equal_shares, share_key
 from dra_driver.devices.model import Gpu
 from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
@@ -20,7 +18,6 @@ from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.shares import Memberships, Shares
 from dra_driver.sharing.steps import (
     Backend,
-    ContainerLimits,
     JoinDomain,
     MemoryPart,
     SharingStep,
@@ -94,8 +91,8 @@ def with_equal_shares() -> list[Group]:
     return [
         group(
             "shares",
-            *(unit("a", GPU, parts[index], f"gpu-0-share-{index}-of-10") for index in (3, 4)),
-            unit("b", DIVIDED_GPU, part, "gpu-1-mig-3g40gb-9-4-share-0-of-2"),
+            *(unit("a", GPU, parts[index], f"gpu-0-mps-share-{index}-of-10") for index in (3, 4)),
+            unit("b", DIVIDED_GPU, part, "gpu-1-mig-3g40gb-9-4-single-share-0-of-2"),
         )
     ]
 
@@ -107,16 +104,29 @@ def part(of: Device, share_id: str, memory_mib: int, cores: int) -> Device:
     return replace(of, share=share)
 
 
+CONTAINERS = [f"container-{number}-request-0" for number in range(3)]
+
+
 def with_parts() -> list[Group]:
     """A part of a GPU with memory and SMs, one with memory alone, and one of a MIG device."""
     gpu, mig = make.device(GPU), make.device(MIG)
     return [
         group(
             "parts",
-            unit("a", GPU, part(gpu, "a671734a-e8e5-11e4-8fde-42010af09327", 10240, 20), "gpu-0"),
-            unit("b", GPU, part(gpu, "b671734a-e8e5-11e4-8fde-42010af09327", 2048, 0), "gpu-0"),
             unit(
-                "c",
+                CONTAINERS[0],
+                GPU,
+                part(gpu, "a671734a-e8e5-11e4-8fde-42010af09327", 10240, 20),
+                "gpu-0",
+            ),
+            unit(
+                CONTAINERS[1],
+                GPU,
+                part(gpu, "b671734a-e8e5-11e4-8fde-42010af09327", 2048, 0),
+                "gpu-0",
+            ),
+            unit(
+                CONTAINERS[2],
                 DIVIDED_GPU,
                 part(mig, "c671734a-e8e5-11e4-8fde-42010af09327", 4096, 50),
                 "gpu-1-mig-3g40gb-9-4",
@@ -136,27 +146,13 @@ LIMITED = MemoryPart(
 """Where a node limits memory on the pod's control group."""
 
 
-def alone(use: ClaimStep, join: ClaimStep) -> tuple[UseShares, JoinDomain]:
-    """The steps where each request has its own limits, whatever the claim's others have."""
-    assert isinstance(use, UseShares)
-    assert isinstance(join, JoinDomain)
-    clients = {
-        key: ContainerLimits(
-            active_thread_percentage=one.active_thread_percentage,
-            memory_mib=one.memory_mib if use.memory.by is Backend.MPS else {},
-        )
-        for key, one in use.limits.items()
-    }
-    return use, replace(join, clients=clients)
-
-
 def made(kind: str) -> ClaimRecord:
     """The record of a claim with shares or parts."""
     groups = with_equal_shares() if kind == "shares" else with_parts()
     steps = SHARES.plan(groups, 0.0)
     if kind == "parts":
         return record_of(groups, steps)
-    owed = alone(replace(steps[0], memory=LIMITED), steps[1])
+    owed = (replace(steps[0], memory=LIMITED), steps[1])
     pending = (PendingCleanup(of=one, reason="the GPU is lost", since=1.5) for one in owed)
     return record_of(groups, steps, pending=tuple(pending))
 
@@ -173,24 +169,6 @@ def steps_of(kind: str) -> tuple[list[UseShares], list[JoinDomain]]:
     joins = [step for step in steps if isinstance(step, JoinDomain)]
     assert len(uses) + len(joins) == len(steps)
     return uses, joins
-
-
-def test_what_containers_get_by_several_requests_comes_back_from_the_record() -> None:
-    record = decode(encode(made("parts")))
-    use, join, _, of_mig = record.steps
-    assert isinstance(join, JoinDomain)
-    assert isinstance(of_mig, JoinDomain)
-    assert not any(client.is_of_several for client in of_mig.clients.values())
-    (edits,) = set(MEMBERSHIPS.edits(join).values())
-    assert f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={GPU.uuid}=12288M" in edits.env
-    said = description_of(record, record.devices[0])
-    assert ", ".join(said.words) == (
-        "consumes 10240 MiB and 20 % of SMs, 20 % of threads, 10240 MiB, enforced by MPS, "
-        "with the claim's other requests 12288 MiB"
-    )
-    assert said.domain == join.domain.id
-    before = MEMBERSHIPS.edits(alone(use, join)[1])
-    assert [edits.env[-1].rpartition("=")[2] for edits in before.values()] == ["10240M", "2048M"]
 
 
 def test_of_equal_shares_the_limits_are_known_from_the_record() -> None:

@@ -19,15 +19,15 @@ def share(index: int, division: Division = TEN, *, base: Base = WHOLE) -> Device
 
 def test_a_share_says_in_its_name_of_what_it_is_which_one_and_of_how_many() -> None:
     names = [name_of(GPU, one) for one in equal_shares(WHOLE, TEN)]
-    assert names[0] == "gpu-3-share-0-of-10"
-    assert names[9] == "gpu-3-share-9-of-10"
+    assert names[0] == "gpu-3-mps-share-0-of-10"
+    assert names[9] == "gpu-3-mps-share-9-of-10"
     assert parse_device_name(names[9]) == ShareName(of=GpuName(minor=3), index=9, count=10)
 
 
 def test_a_share_of_a_mig_device_is_named_after_it_and_is_of_its_kind() -> None:
     device = make.device(make.mig_device(3, "2g.20gb", 2))
     half = share(1, replace(TEN, count=2), base=device.base)
-    assert name_of(GPU, half) == "gpu-3-mig-2g20gb-14-2-share-1-of-2"
+    assert name_of(GPU, half) == "gpu-3-mig-2g20gb-14-2-mps-share-1-of-2"
     assert parse_device_name(name_of(GPU, half)) == ShareName(
         of=MigName(minor=3, profile_id=14, start=2), index=1, count=2
     )

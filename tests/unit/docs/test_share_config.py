@@ -16,6 +16,7 @@ from resource_nvidia_com.device_plugin import (
     DevicePluginFile,
     FlagsSection,
     MpsSection,
+    PluginSection,
     ReplicatedResource,
     SharingSection,
 )
@@ -54,7 +55,8 @@ def test_the_examples_are_right() -> None:
 
 
 def test_every_field_is_explained() -> None:
-    explained = set(re.findall(r"`(?:….)?(?:resources\[\].|flags.)?(\w+)`", PAGE))
-    for model in (DevicePluginFile, FlagsSection, SharingSection, MpsSection, ReplicatedResource):
-        assert model.fields().keys() <= explained
+    explained = set(re.findall(r"`(?:….)?(?:resources\[\].|flags.(?:plugin.)?)?(\w+)`", PAGE))
+    sections = (FlagsSection, PluginSection, SharingSection, MpsSection, ReplicatedResource)
+    for model in (DevicePluginFile, *sections):
+        assert model.fields().keys() - {"plugin"} <= explained
     assert f"1 to {MOST_REPLICAS}" in PAGE

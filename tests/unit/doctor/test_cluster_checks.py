@@ -287,7 +287,7 @@ def test_the_policy_of_slices_is_about_the_drivers_account(
 ) -> None:
     found = manifests.installed("ValidatingAdmissionPolicy")
     bindings = manifests.installed("ValidatingAdmissionPolicyBinding")
-    assert len(found) == 5
+    assert len(found) == 6
     seen = cluster_checks.own_node_policy(found, bindings, accounts)
     assert severities(seen) == expected
 

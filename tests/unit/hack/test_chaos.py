@@ -187,7 +187,7 @@ def test_tenants_of_a_gpu_may_see_the_same_and_others_may_not() -> None:
 def test_a_share_config_divides_every_gpu_under_a_name_of_its_own(division: str) -> None:
     (resource,) = read_node_config(config(division).encode(), "default").resources
     assert resource.served_as == "nvidia.com/gpu.shared"
-    assert division_of(f"gpu-0-share-0-of-{resource.replicas}") == division
+    assert division_of(f"gpu-0-single-share-0-of-{resource.replicas}") == division
     assert division_of("gpu-0") is None
 
 

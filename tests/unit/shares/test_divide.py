@@ -43,22 +43,62 @@ def test_every_gpu_is_divided_as_the_config_says() -> None:
     found = divided(SLICED, make.gpu(0), make.gpu(1))
     division = Division(count=4, strategy=ShareStrategy.TIME_SLICING, served_as=GPU, combines=True)
     assert found.divisions == {make.place(make.gpu(minor)): division for minor in (0, 1)}
-    assert (found.refused, found.missing) == ({}, ())
+    assert (found.refused, found.remarks) == ({}, ())
 
 
 def test_an_empty_config_divides_nothing() -> None:
     assert divided(NodeConfig(), make.gpu(0)) == ShareLayout()
 
 
-def test_gpus_whose_shares_may_be_combined_under_mps_are_served_together() -> None:
-    combined = dataclasses.replace(MPS, fail_requests_greater_than_one=False)
-    gpus = [make.gpu(minor) for minor in (1, 0)]
-    together = tuple(sorted(gpu.uuid for gpu in gpus))
-    found = divided(combined, *gpus).divisions.values()
-    assert {division.together for division in found} == {together}
-    assert {one.together for one in divided(combined, gpus[0]).divisions.values()} == {()}
-    assert {one.together for one in divided(MPS, *gpus).divisions.values()} == {()}
-    assert {one.together for one in divided(SLICED, *gpus).divisions.values()} == {()}
+COMBINED = dataclasses.replace(MPS, fail_requests_greater_than_one=False)
+
+
+def test_where_requests_for_several_belong_is_said_on_a_node_with_several_under_mps() -> None:
+    gpus = [make.gpu(minor) for minor in (0, 1)]
+    (said,) = divided(COMBINED, *gpus).remarks
+    assert said == (
+        "nvidia.com/gpu: several shares of one request have to be of one device under MPS, and "
+        "this node divides 2: the scheduler does not know that for requests in a container's "
+        "limits, which belong on nodes with one divided device; here, use claims with "
+        "`constraints: [{matchAttribute: gpu.nvidia.com/uuid}]`"
+    )
+    sliced = dataclasses.replace(SLICED, fail_requests_greater_than_one=False)
+    for config, there in ((COMBINED, gpus[:1]), (MPS, gpus), (sliced, gpus)):
+        assert divided(config, *there).remarks == ()
+
+
+PASCAL = make.gpu(0, cuda_compute_capability=(6, 1), product_name="Tesla P4")
+
+
+@pytest.mark.parametrize("devices", [AllDevices(), DeviceCount(1)])
+def test_mps_divides_no_card_on_which_it_limits_nothing(devices: DeviceChoice) -> None:
+    resource = dataclasses.replace(FOUR, devices=devices)
+    found = divided(dataclasses.replace(MPS, resources=(resource,)), PASCAL, make.gpu(1))
+    assert found.divisions.keys() == {make.place(make.gpu(1))}
+    assert (found.refused, found.unserved) == ({}, {make.place(PASCAL): GPU})
+    (said,) = found.remarks
+    assert said == (
+        "nvidia.com/gpu: GPU 0 (Tesla P4) is not divided, because MPS limits neither memory nor "
+        "SMs on cards older than Volta: only claims can have it, as a whole; to divide it all the "
+        "same, list this node's GPUs in `devices`"
+    )
+    renamed = dataclasses.replace(resource, served_as="nvidia.com/gpu.shared")
+    found = divided(dataclasses.replace(MPS, resources=(renamed,)), PASCAL)
+    assert (found.divisions, found.refused, found.unserved) == ({}, {}, {})
+    assert "pods can have it, as a whole" in found.remarks[0]
+    sliced = divided(SLICED, PASCAL)
+    assert (len(sliced.divisions), sliced.unserved, sliced.remarks) == (1, {}, ())
+
+
+def test_a_card_on_which_mps_limits_nothing_is_divided_if_it_is_listed() -> None:
+    listed = dataclasses.replace(FOUR, devices=DeviceList((GpuIndex(0),)))
+    found = divided(dataclasses.replace(MPS, resources=(listed,)), PASCAL)
+    assert (len(found.divisions), found.unserved) == (1, {})
+    (said,) = found.remarks
+    assert said == (
+        "nvidia.com/gpu: each tenant can use all of GPU 0 (Tesla P4): MPS limits neither memory "
+        "nor SMs on cards older than Volta"
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,7 +129,7 @@ def test_a_config_may_name_the_gpus_that_are_divided_by_nvmls_positions(
 )
 def test_what_is_named_and_not_there_is_said(devices: DeviceChoice, missing: str) -> None:
     config = dataclasses.replace(SLICED, resources=(dataclasses.replace(FOUR, devices=devices),))
-    assert divided(config, make.gpu(0)).missing == (missing,)
+    assert divided(config, make.gpu(0)).remarks == (missing,)
 
 
 def mig_gpu() -> Gpu:
@@ -131,14 +171,14 @@ def test_a_gpu_in_mig_mode_is_no_gpu_and_what_this_driver_made_is_no_mig_device(
     resource = dataclasses.replace(FOUR, name="nvidia.com/mig-2g.20gb")
     found = divided(dataclasses.replace(SLICED, resources=(FOUR, resource)), gpu)
     assert found.divisions == {}
-    (said,) = found.missing
+    (said,) = found.remarks
     assert said.startswith("nvidia.com/mig-2g.20gb is not shared: its MIG devices are made on dem")
 
 
 def test_of_profiles_that_no_gpu_here_has_nothing_is_said() -> None:
     of_another_card = dataclasses.replace(FOUR, name="nvidia.com/mig-1g.5gb")
     config = dataclasses.replace(SLICED, resources=(of_another_card,))
-    assert divided(config, mig_gpu(), make.gpu(0)).missing == ()
+    assert divided(config, mig_gpu(), make.gpu(0)).remarks == ()
 
 
 @pytest.mark.parametrize(
@@ -149,9 +189,11 @@ def test_mps_serves_so_many_clients_and_no_more(
     capability: tuple[int, int], cuda: tuple[int, int], most: int
 ) -> None:
     gpu = make.gpu(0, cuda_compute_capability=capability)
+    listed = dataclasses.replace(FOUR, devices=DeviceList((GpuIndex(0),)))
 
     def many(replicas: int) -> ShareLayout:
-        config = dataclasses.replace(MPS, resources=(dataclasses.replace(FOUR, replicas=replicas),))
+        resource = dataclasses.replace(listed, replicas=replicas)
+        config = dataclasses.replace(MPS, resources=(resource,))
         return divided(config, gpu, cuda_version=cuda)
 
     assert many(most).divisions
@@ -168,7 +210,10 @@ def test_of_a_mig_device_mps_serves_as_many_fewer_clients_as_it_has_fewer_slices
 
 def test_a_card_without_mps_is_refused_and_can_be_time_sliced() -> None:
     old = make.gpu(0, cuda_compute_capability=(3, 0))
-    assert "does not support" in divided(MPS, old).refused[make.place(old)]
+    listed = dataclasses.replace(FOUR, devices=DeviceList((GpuIndex(0),)))
+    found = divided(dataclasses.replace(MPS, resources=(listed,)), old)
+    assert "does not support" in found.refused[make.place(old)]
+    assert found.remarks == ()
     assert divided(SLICED, old).divisions
 
 

@@ -16,7 +16,7 @@ from dra_driver.shares.notes import (
 )
 
 LIMITED = NotedDevice(
-    name="gpu-0", served_as="nvidia.com/gpu", count=4, strategy="MPS", limited_by="MPS", waits=True
+    name="gpu-0", served_as="nvidia.com/gpu", count=4, strategy="MPS", limited_by="MPS"
 )
 UNLIMITED = NotedDevice(
     name="gpu-1",
@@ -24,7 +24,6 @@ UNLIMITED = NotedDevice(
     count=10,
     strategy="TimeSlicing",
     limited_by=None,
-    waits=False,
     why="time-slicing limits nothing",
 )
 NOTES = ShareNotes(
@@ -32,6 +31,7 @@ NOTES = ShareNotes(
     problem="it is no YAML",
     remarks=("one has no effect", "another may end limits"),
     devices=(LIMITED, UNLIMITED),
+    waiting=("gpu-0",),
     consumables=(NotedConsumable(name="gpu-2", memory_mib=81920, shares=48),),
 )
 NO_PROBLEM = ShareNotes(origin="config.yaml")

@@ -4,19 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 import make
 from dra_driver.devices.device import DeviceUuid, equal_shares, share_key
 from dra_driver.devices.shares import Division, ShareStrategy
-from dra_driver.mps.domain import Domain, DomainDevice, shared_domain
+from dra_driver.mps.domain import Domain, shared_domain
 from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.shares import Memberships, Shares
 from dra_driver.sharing.steps import JoinDomain, UseShares
 
-GPU, OTHER = make.gpu(0), make.gpu(1)
+GPU = make.gpu(0)
 TENTH = Division(count=10, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True)
 DOMAIN = shared_domain(GPU.uuid)
 
@@ -36,9 +35,9 @@ class Node:
         self.members = SharedDomains(root, self.requests, lambda: 10.0)
         self.memberships = Memberships(self.requests, self.members, lambda: 10.0, ready_seconds=2.0)
 
-    def plan(self, claim: str = "uid", division: Division = TENTH) -> JoinDomain:
-        share = equal_shares(make.place(GPU), division)[3]
-        unit = Unit(name="gpu-0-share-3-of-10", request="a", gpu=GPU, device=share)
+    def plan(self, claim: str = "uid") -> JoinDomain:
+        share = equal_shares(make.place(GPU), TENTH)[3]
+        unit = Unit(name="gpu-0-mps-share-3-of-10", request="a", gpu=GPU, device=share)
         config: Any = make.gpu_config(None)
         modes: Any = None
         group = Group(claim=claim, config=config, units=(unit,))
@@ -84,15 +83,6 @@ def test_a_claim_waits_for_its_daemon_and_no_longer_than_a_start_may_take(node: 
 def test_people_are_told_the_domain(node: Node) -> None:
     key = share_key(DeviceUuid(GPU.uuid), "3")
     assert node.plan().describe(key).domain == DOMAIN
-
-
-def test_gpus_that_one_daemon_serves_have_a_domain_by_the_name_of_their_resource(
-    node: Node,
-) -> None:
-    plan = node.plan(division=replace(TENTH, together=(GPU.uuid, OTHER.uuid)))
-    domain = plan.domain
-    assert domain.id == shared_domain("nvidia.com.gpu")
-    assert domain.devices == (DomainDevice(uuid=GPU.uuid), DomainDevice(uuid=OTHER.uuid))
 
 
 def test_a_claim_of_shares_is_prepared_again_after_a_reboot() -> None:

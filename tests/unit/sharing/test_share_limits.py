@@ -58,12 +58,13 @@ def key(index: int, gpu: Gpu = GPU) -> DeviceKey:
 
 def test_ten_tenants_have_the_memory_that_the_nvidia_driver_does_not_reserve() -> None:
     card = make.gpu(0, memory_bytes=81559 * 1024**2, memory_reserved_bytes=550 * 1024**2)
-    found = limits(*(unit(n, f"tenant-{n}", gpu=card) for n in range(10)))
+    found = {n: one for n in range(10) for one in limits(unit(n, gpu=card)).values()}
     assert [one.memory_mib[card.uuid] for one in found.values()] == [8100] * 10
 
 
 def test_eight_and_two_of_ten_shares_are_eighty_and_twenty_percent_of_sms_and_memory() -> None:
-    found = limits(*(unit(n, "large") for n in range(8)), unit(8, "small"), unit(9, "small"))
+    large = limits(*(unit(n, "large") for n in range(8)))
+    found = large | limits(unit(8, "small"), unit(9, "small"))
     assert found[key(0)] == found[key(7)]
     assert found[key(0)].active_thread_percentage == 80
     assert found[key(0)].memory_mib == {GPU.uuid: MIB // 10 * 8}
@@ -74,13 +75,6 @@ def test_eight_and_two_of_ten_shares_are_eighty_and_twenty_percent_of_sms_and_me
 def test_all_shares_of_a_gpu_are_all_of_its_sms_and_no_limit() -> None:
     found = limits(*(unit(n) for n in range(10)))
     assert {one.active_thread_percentage for one in found.values()} == {None}
-
-
-def test_of_shares_on_several_gpus_the_smallest_part_counts_for_sms_and_each_for_memory() -> None:
-    found = limits(unit(0), unit(1), unit(2), unit(5, gpu=OTHER))
-    assert {one.active_thread_percentage for one in found.values()} == {10}
-    assert found[key(5, OTHER)].memory_mib == {GPU.uuid: MIB // 10 * 3, OTHER.uuid: MIB // 10}
-    assert (found[key(0)].taken, found[key(5, OTHER)].taken) == (3, 1)
 
 
 def test_time_slicing_limits_nothing() -> None:
@@ -101,7 +95,6 @@ def test_before_volta_mps_limits_nothing() -> None:
 
 
 def test_a_request_for_several_is_refused_where_the_config_says_so() -> None:
-    limits(unit(0, "a", division=ONE_EACH), unit(1, "b", division=ONE_EACH))
     with pytest.raises(ConfigError) as caught:
         limits(unit(0, division=ONE_EACH), unit(1, division=ONE_EACH))
     assert str(caught.value) == (
@@ -110,12 +103,58 @@ def test_a_request_for_several_is_refused_where_the_config_says_so() -> None:
     )
 
 
-def test_a_process_cannot_use_shares_of_two_mig_devices_under_mps() -> None:
-    first, second = make.mig_device(0, "2g.20gb", 0), make.mig_device(0, "2g.20gb", 2)
-    card = make.gpu(0, mig=make.mig(first, second))
-    limits(unit(0, gpu=card, of=first), unit(1, gpu=card, of=first))
-    with pytest.raises(ConfigError, match="got shares of 2 MIG devices"):
-        limits(unit(0, gpu=card, of=first), unit(0, gpu=card, of=second))
+FIRST, SECOND = make.mig_device(0, "2g.20gb", 0), make.mig_device(0, "2g.20gb", 2)
+CARD = make.gpu(0, mig=make.mig(FIRST, SECOND))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (unit(0), unit(0, gpu=OTHER)),
+        (unit(0, gpu=CARD, of=FIRST), unit(0, gpu=CARD, of=SECOND)),
+    ],
+)
+def test_a_request_cannot_have_shares_of_two_devices_under_mps(one: Unit, other: Unit) -> None:
+    with pytest.raises(ConfigError) as caught:
+        limits(one, other)
+    assert str(caught.value) == (
+        f'request gpu got shares of two devices under MPS, "{one.name}" and "{other.name}", and an '
+        "MPS daemon serves only one: use a claim with `constraints: [{matchAttribute: "
+        "gpu.nvidia.com/uuid}]`; a request for several in a container's limits belongs on a node "
+        "with one divided device"
+    )
+
+
+def test_time_sliced_shares_of_a_request_may_be_of_several_gpus() -> None:
+    group = Group(
+        claim="uid",
+        config=make.gpu_config(),
+        units=(unit(0, division=SLICED), unit(1, division=SLICED, gpu=OTHER)),
+    )
+    found = limits_of([group], lambda _: True)
+    tenth = {GPU.uuid: MIB // 10, OTHER.uuid: MIB // 10}
+    assert [one.memory_mib for one in found.values()] == [tenth, tenth]
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("container-0-request-0", "container-0-request-1")])
+def test_a_container_cannot_have_shares_of_two_requests_under_mps(names: tuple[str, str]) -> None:
+    first, second = names
+    with pytest.raises(ConfigError) as caught:
+        limits(unit(0, first), unit(1, second))
+    assert str(caught.value) == (
+        f"requests {first} and {second} both got shares under MPS, and a container with both would "
+        "have the limits of only one: ask for all shares of a container in one request (`count`), "
+        "and give each container a claim of its own"
+    )
+
+
+def test_each_container_with_limits_has_its_own_request_and_device() -> None:
+    found = limits(
+        unit(0, "container-0-request-0"),
+        unit(1, "container-0-request-0"),
+        unit(0, "container-1-request-0", gpu=OTHER),
+    )
+    assert [one.active_thread_percentage for one in found.values()] == [20, 20, 10]
 
 
 def test_a_config_may_lower_the_limits_of_its_own_share() -> None:
@@ -133,8 +172,10 @@ def test_a_config_may_lower_the_limits_of_its_own_share() -> None:
 
 def test_a_config_may_lower_the_memory_of_single_devices() -> None:
     config = make.gpu_config("MPS", defaultPerDevicePinnedMemoryLimit={"1": "1Gi"})
-    found = limits(unit(0), unit(1, gpu=OTHER), config=config)
-    assert found[key(0)].memory_mib == {GPU.uuid: MIB // 10, OTHER.uuid: 1024}
+    names = ("container-0-request-0", "container-1-request-0")
+    found = limits(unit(0, names[0]), unit(1, names[1], gpu=OTHER), config=config)
+    assert found[key(0)].memory_mib == {GPU.uuid: MIB // 10}
+    assert found[key(1, OTHER)].memory_mib == {OTHER.uuid: 1024}
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_shares_of_a_gpu_say_the_same_as_the_gpu() -> None:
     )
     devices = published(ShareOffer(divisions={make.place(gpu): division}))
     found = {str(device["name"]): about_nvlink(device) for device in devices}
-    assert found["gpu-0-share-3-of-4"] == found["gpu-0"] != {}
+    assert found["gpu-0-single-share-3-of-4"] == found["gpu-0"] != {}
 
 
 def test_a_part_of_a_device_by_capacity_is_described_as_the_device() -> None:

@@ -71,7 +71,7 @@ def test_shares_that_stand_alone_consume_their_parts() -> None:
     alone = projection(make.inventory(T4), share=share, with_counters=False)
 
     assert memory_of(with_memory_counters(alone)) == {
-        f"gpu-0-share-{number}-of-4": "3840Mi" for number in range(4)
+        f"gpu-0-single-share-{number}-of-4": "3840Mi" for number in range(4)
     }
 
 

@@ -108,14 +108,6 @@ def test_shares_have_no_room_beside_it(alone: str | None) -> None:
     never_together(found, "gpu-0-counter-set")
 
 
-def test_a_gpu_whose_mps_daemon_serves_others_is_not_offered() -> None:
-    one, other = make.gpu(0), make.gpu(1)
-    division = divided(strategy=ShareStrategy.MPS, together=(one.uuid, other.uuid))
-    share = ShareOffer(divisions={Whole(gpu=gpu.uuid): division for gpu in (one, other)})
-    found = projection(node(one, other), mig=AUTO, share=share)
-    assert not any(name.startswith("gpu-vfio") for name in named(found))
-
-
 def test_without_counters_nothing_would_keep_them_apart() -> None:
     found = projection(node(make.gpu(0)), mig=AUTO, with_counters=False)
     assert list(named(found)) == ["gpu-0"]

@@ -9,7 +9,7 @@ import make
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.slices.offer.mig import MigOffer, MigSource
-from dra_driver.slices.offer.shares import ShareOffer, SharePlacement
+from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import Projection, projection
 from resource_nvidia_com.quantity import quantity_bytes
@@ -55,21 +55,22 @@ def amounts(counters: Any) -> dict[str, int]:
 
 def test_a_card_without_mig_is_published_whole_and_in_shares() -> None:
     found = project(T4)
-    assert names(found) == ["gpu-0", *(f"gpu-0-share-{n}-of-10" for n in range(10))]
+    assert names(found) == ["gpu-0", *(f"gpu-0-single-share-{n}-of-10" for n in range(10))]
     assert counters(found) == {"shares": 10, "memory": 15360}
     assert consumed(found, "gpu-0") == {"shares": 10, "memory": 15360}
-    assert consumed(found, "gpu-0-share-3-of-10") == {"shares": 1, "memory": 1536}
+    assert consumed(found, "gpu-0-single-share-3-of-10") == {"shares": 1, "memory": 1536}
 
 
 def test_a_share_says_what_exporters_read_and_what_tells_it_from_a_whole_gpu() -> None:
     found = project(T4)
-    attributes = device(found, "gpu-0-share-3-of-10")["attributes"]
+    attributes = device(found, "gpu-0-single-share-3-of-10")["attributes"]
     assert attributes["type"] == {"string": "gpu"}
     assert attributes["uuid"] == {"string": T4.uuid}
     assert attributes["productName"] == {"string": "Tesla T4"}
     assert attributes["resourceName"] == {"string": "nvidia.com/gpu"}
     assert attributes["replicas"] == {"int": 10}
-    assert device(found, "gpu-0-share-3-of-10")["capacity"] == {"memory": {"value": "1536Mi"}}
+    capacity = device(found, "gpu-0-single-share-3-of-10")["capacity"]
+    assert capacity == {"memory": {"value": "1536Mi"}}
     whole = device(found, "gpu-0")["attributes"]
     assert whole["sharedAs"] == {"string": "nvidia.com/gpu"}
     assert not whole.keys() & {"resourceName", "replicas"}
@@ -87,7 +88,7 @@ def test_nothing_changes_for_a_gpu_that_is_not_divided() -> None:
 def test_shares_partitions_and_the_whole_exclude_each_other_but_not_their_like() -> None:
     found = project(H100)
     there = counters(found)
-    share, other = (consumed(found, f"gpu-0-share-{n}-of-10") for n in (0, 1))
+    share, other = (consumed(found, f"gpu-0-single-share-{n}-of-10") for n in (0, 1))
     whole = consumed(found, "gpu-0")
     partition = consumed(found, "gpu-0-mig-1g10gb-19-0")
     beside = consumed(found, "gpu-0-mig-1g10gb-19-1")
@@ -106,19 +107,9 @@ def test_shares_partitions_and_the_whole_exclude_each_other_but_not_their_like()
     assert device(found, "gpu-0")["attributes"]["sharedAs"] == {"string": "nvidia.com/gpu"}
 
 
-def test_shares_of_gpus_that_one_daemon_serves_are_all_that_is_published_of_these() -> None:
-    gpus = (H100, make.gpu(1, mig=make.mig()))
-    together = replace(TEN, combines=True, together=tuple(gpu.uuid for gpu in gpus))
-    found = project(*gpus, division=together)
-    assert len(found.devices) == 20
-    assert not found.counter_sets
-    assert all("consumesCounters" not in one for one in found.devices)
-    assert "one MPS daemon serves its shares together" in found.notes[0].text
-
-
 def test_without_counters_shares_are_all_that_is_published() -> None:
     found = project(H100, with_counters=False)
-    assert names(found) == [f"gpu-0-share-{n}-of-10" for n in range(10)]
+    assert names(found) == [f"gpu-0-single-share-{n}-of-10" for n in range(10)]
     assert "DRAPartitionableDevices" in found.notes[0].text
 
 
@@ -128,21 +119,40 @@ def test_shares_come_after_whole_gpus_and_before_partitions() -> None:
     assert kinds == sorted(kinds, key=["whole", "share", "mig"].index)
 
 
-def test_shares_are_spread_over_gpus_or_packed_as_the_setting_says() -> None:
+def test_shares_are_spread_over_gpus_or_packed_as_the_config_says() -> None:
     two = replace(TEN, count=2)
     gpus = (make.gpu(0), make.gpu(1))
 
-    def order(division: Division, placement: SharePlacement) -> list[str]:
-        found = project(*gpus, share=offer(*gpus, division=division, placement=placement))
-        return [name.removesuffix("-of-2") for name in names(found) if "share" in name]
+    def order(division: Division, *, packed: bool = False) -> list[str]:
+        found = project(*gpus, share=offer(*gpus, division=division, packed=packed))
+        shares = (name.replace(division.kind, "") for name in names(found) if "share" in name)
+        return [name.removesuffix("-of-2") for name in shares]
 
-    spread = ["gpu-0-share-0", "gpu-1-share-0", "gpu-0-share-1", "gpu-1-share-1"]
-    assert order(two, SharePlacement.SPREAD) == spread
-    assert order(two, SharePlacement.PACK) == sorted(spread)
-    assert order(two, SharePlacement.AUTO) == spread
-    assert order(replace(two, combines=True), SharePlacement.AUTO) == sorted(spread)
+    spread = ["gpu-0--0", "gpu-1--0", "gpu-0--1", "gpu-1--1"]
+    assert order(two) == spread
+    assert order(two, packed=True) == sorted(spread)
+    assert order(replace(two, combines=True)) == sorted(spread)
     sliced = replace(two, combines=True, strategy=ShareStrategy.TIME_SLICING)
-    assert order(sliced, SharePlacement.AUTO) == spread
+    assert order(sliced) == spread
+
+
+def test_shares_of_a_gpu_that_waits_for_a_new_division_come_last() -> None:
+    gpus = (make.gpu(0), make.gpu(1))
+    old, new = replace(TEN, count=2), replace(TEN, count=2, combines=True)
+    places = [make.place(gpu) for gpu in gpus]
+    divisions = dict(zip(places, (old, new), strict=True))
+    waiting = ShareOffer(divisions=divisions, waiting=frozenset(places[:1]), alone="a setting")
+    assert names(project(*gpus, share=waiting)) == [
+        *(f"gpu-1-mps-share-{index}-of-2" for index in range(2)),
+        *(f"gpu-0-single-share-{index}-of-2" for index in range(2)),
+    ]
+
+
+def test_a_gpu_that_serves_no_resource_name_is_published_as_a_whole_for_claims() -> None:
+    found = project(T4, share=ShareOffer(unserved={make.place(T4): "nvidia.com/gpu"}))
+    attributes = device(found, "gpu-0")["attributes"]
+    assert attributes["sharedAs"] == {"string": "nvidia.com/gpu"}
+    assert "replicas" not in attributes
 
 
 def test_a_device_that_cannot_be_divided_as_asked_is_withheld_with_the_reason() -> None:
@@ -207,13 +217,13 @@ def test_eight_gpus_with_ten_shares_and_their_partitions_are_a_pool_that_the_api
 
 def test_what_the_nvidia_driver_reserves_is_not_divided() -> None:
     card = make.gpu(0, memory_bytes=81559 * 1024**2, memory_reserved_bytes=550 * 1024**2)
-    tenth = device(project(card), "gpu-0-share-0-of-10")["capacity"]["memory"]["value"]
+    tenth = device(project(card), "gpu-0-single-share-0-of-10")["capacity"]["memory"]["value"]
     assert tenth == "8100Mi"  # ten of 8155 MiB would be 541 MiB more than there are
 
 
 def test_a_card_that_does_not_say_its_memory_has_shares_of_0_bytes() -> None:
     found = project(make.gpu(0, memory_bytes=None, uuid=GpuUuid(T4.uuid)))
-    assert device(found, "gpu-0-share-0-of-10")["capacity"] == {"memory": {"value": "0"}}
+    assert device(found, "gpu-0-single-share-0-of-10")["capacity"] == {"memory": {"value": "0"}}
 
 
 def test_a_mig_device_that_goes_by_the_name_of_gpus_says_so() -> None:

@@ -121,6 +121,11 @@ def of_node(notes: ShareNotes) -> Iterator[Seen]:
     else:
         yield ok("no driver has noted a share config on this node")
     yield from (info(f"on this node: {remark}") for remark in notes.remarks)
+    if notes.waiting:
+        yield info(
+            f"on this node: a new config takes effect on {named(notes.waiting)} once no claim uses "
+            "them (`dra-driver status` names the claims)"
+        )
 
 
 def _files(source: Source, config_map: Object) -> dict[str, bytes]:

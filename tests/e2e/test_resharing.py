@@ -1,0 +1,151 @@
+"""A share config that changes under pods, on nodes with several cards: GPU by GPU, and never whole.
+
+One node with four T4, and one with an A100, an L4, a T4 and a P4, on which MPS limits nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+from testbed.api import Object
+from testbed.cluster import Cluster
+from testbed.commands import wait_until
+
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
+from e2e.kubernetes import needs
+from e2e.needs import cannot_run
+from e2e.scene import NAMESPACE, Scene
+from e2e.shares import (
+    GPU,
+    LIMIT,
+    THREADS,
+    Shares,
+    config,
+    environment,
+    refused,
+    shares_of,
+    unshared_scene,
+)
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.stream("two"),
+    needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
+]
+
+DIVIDED: Mapping[str, int] = {"t4x4": 4, "mixed": 3}
+"""How many GPUs MPS divides, by profile."""
+
+
+@pytest.fixture(scope="module", params=list(DIVIDED))
+def profile(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def shares(
+    profile: str, lasting: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Shares]:
+    with shares_of(profile, tmp_path_factory.mktemp(profile), lasting) as found:
+        if not found.node.can_run_mps:
+            cannot_run("NVIDIA's MPS programs could not be had")
+        yield found
+
+
+@pytest.fixture
+def scene(shares: Shares, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    yield from unshared_scene(shares, request)
+
+
+def offered(shares: Shares) -> dict[str, int]:
+    """How many shares of each kind are published, and how many whole GPUs for `nvidia.com/gpu`."""
+    counts = {"single-share": 0, "mps-share": 0, "whole": 0}
+    for one in shares.node.slices():
+        for device in one.get("devices", ()):
+            name, attributes = device["name"], device["attributes"]
+            kind = next((kind for kind in counts if kind in name), "whole")
+            counts[kind] += kind != "whole" or "sharedAs" not in attributes
+    return counts
+
+
+def wait_offered(shares: Shares, **wanted: int) -> None:
+    expected = {"single-share": 0, "mps-share": 0, "whole": 0}
+    expected |= {name.replace("_", "-"): count for name, count in wanted.items()}
+    wait_until(lambda: offered(shares) == expected, f"{expected} to be offered", timeout=60)
+
+
+def allocated(scene: Scene, pod: str) -> list[str]:
+    """The names of the devices that a pod by limits got."""
+    made = scene.api.get("Pod", pod, NAMESPACE)["status"]["extendedResourceClaimStatus"]
+    claim: Object = scene.api.get("ResourceClaim", made["resourceClaimName"], NAMESPACE)
+    return [one["device"] for one in claim["status"]["allocation"]["devices"]["results"]]
+
+
+def tenant(scene: Scene, name: str, count: int = 1) -> str:
+    pod = scene.pod(name, limits={GPU: count})
+    scene.running(pod)
+    return pod
+
+
+def test_a_relaxed_config_holds_at_once_but_on_gpus_that_pods_have_shares_of(
+    profile: str, shares: Shares, scene: Scene
+) -> None:
+    gpus = DIVIDED[profile]
+    shares.write(config("mps", 10))
+    wait_offered(shares, single_share=10 * gpus)
+    first = tenant(scene, "one")
+    (device,) = allocated(scene, first)
+    waits = device.partition("-single")[0]
+    shares.write(config("mps", 10, failRequestsGreaterThanOne=False))
+    wait_offered(shares, single_share=10, mps_share=10 * (gpus - 1))
+    claim = scene.api.get("Pod", first, NAMESPACE)["status"]["extendedResourceClaimStatus"]
+    assert (
+        f"{waits}: a new config takes effect when this claim has ended: {NAMESPACE}/"
+        f"{claim['resourceClaimName']}"
+    ) in shares.status()
+    large, small = tenant(scene, "large", 8), tenant(scene, "small", 2)
+    others = [tenant(scene, f"other-{number}") for number in range(3)]
+    names = [name for pod in (*others, large, small) for name in allocated(scene, pod)]
+    assert all("-mps-share-" in name and not name.startswith(f"{waits}-") for name in names)
+    for pod, percent in ((large, 80), (small, 20), (others[0], 10)):
+        env = environment(scene, pod)
+        assert env[THREADS] == str(percent)
+        assert len(env[LIMIT].split(",")) == 1
+    before = scene.container_ids(first, *others, large, small)
+    scene.delete(others[0])
+    assert offered(shares)["single-share"] == 10
+    scene.delete(first)
+    wait_offered(shares, mps_share=10 * gpus)
+    del before[f"{first}/ctr"], before[f"{others[0]}/ctr"]
+    assert scene.container_ids(*others[1:], large, small) == before
+
+
+def test_a_gpu_that_a_pod_has_as_a_whole_keeps_no_other_from_being_divided(
+    profile: str, shares: Shares, scene: Scene
+) -> None:
+    whole = tenant(scene, "whole")
+    (device,) = allocated(scene, whole)
+    shares.write(config("mps", 10, failRequestsGreaterThanOne=False))
+    # On a mixed node, whoever names no card has the P4, which is not divided.
+    free = DIVIDED[profile] - (profile != "mixed")
+    wait_until(
+        lambda: offered(shares)["mps-share"] >= 10 * free, "the others to be divided", timeout=60
+    )
+    pods = [tenant(scene, f"late-{number}") for number in range(2)]
+    assert all("-mps-share-" in name for pod in pods for name in allocated(scene, pod))
+    scene.delete(whole)
+    wait_offered(shares, mps_share=10 * DIVIDED[profile])
+    assert not any(name.startswith(f"{device}-") for pod in pods for name in allocated(scene, pod))
+
+
+def test_pods_beyond_the_shares_of_a_node_wait_and_none_of_them_holds_a_share(
+    profile: str, shares: Shares, scene: Scene
+) -> None:
+    count = 5 * DIVIDED[profile]
+    shares.write(config("mps", 5))
+    wait_offered(shares, single_share=count)
+    pods = [scene.pod(f"pod-{number}", limits={GPU: 1}) for number in range(count + 1)]
+    scene.running(*pods[:-1], timeout=180)
+    assert "cannot allocate all claims" in scene.unschedulable(pods[-1])
+    assert not refused(scene, pods)
+    scene.delete(pods[0])
+    scene.running(pods[-1])
