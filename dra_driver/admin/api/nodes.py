@@ -17,11 +17,12 @@ _BLOCKING = frozenset({"NoSchedule", "NoExecute"})
 
 
 class Taint(Struct, frozen=True, kw_only=True):
-    """A taint of a node or a device."""
+    """A taint of a node or a device; `rule` is the DeviceTaintRule that sets it, if one does."""
 
     key: str
     value: str
     effect: str
+    rule: str = ""
 
     @classmethod
     def of(cls, entry: Object) -> "Taint":

@@ -1,9 +1,14 @@
 """How commands read from the API server: one object, or all of a kind page by page."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from http import HTTPStatus
 from typing import Protocol
 
-from dra_driver.kube.resource import RESOURCE_SLICES, Resource
+from msgspec.structs import replace
+
+from dra_driver.errors import ApiError
+from dra_driver.fields import Object
+from dra_driver.kube.resource import DEVICE_TAINT_RULES, RESOURCE_SLICES, Resource
 
 _TIMEOUT_SECONDS = 30.0
 """Seconds for connecting, and for each wait for bytes of a page."""
@@ -43,3 +48,17 @@ def read_all(
     query = {"fieldSelector": field_selector} if field_selector else {}
     page = _SLICES_OF_A_PAGE if resource is RESOURCE_SLICES else _PAGE
     return api.each(resource, query=query, page=page, timeout=_TIMEOUT_SECONDS)
+
+
+def taint_rules(each: Callable[[Resource], Iterable[Object]]) -> list[Object]:
+    """Return all DeviceTaintRules: of v1 from Kubernetes 1.37 on, before by gate of older versions.
+
+    `each` reads all objects of a kind.
+    """
+    for version in ("v1", "v1beta2", "v1alpha3"):
+        try:
+            return list(each(replace(DEVICE_TAINT_RULES, version=version)))
+        except ApiError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+    return []

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dra_driver.admin.api.nodes import Node, Taint, selects
 from dra_driver.admin.cel.selector import Subject
@@ -179,13 +180,15 @@ class TaintRule(Struct, frozen=True, kw_only=True):
     def of(cls, thing: Object) -> "TaintRule | None":
         """Read one; None for a rule that selects nothing."""
         selector = at(thing, "spec", "deviceSelector")
-        if not isinstance(selector, Mapping):
+        # Kubernetes 1.34 could also select by class and by CEL, which is not understood here.
+        if not isinstance(selector, Mapping) or selector.keys() - {"driver", "pool", "device"}:
             return None
+        taint = Taint.of(mapping(thing, "spec", "taint"))
         return cls(
             driver=text(selector, "driver"),
             pool=text(selector, "pool"),
             device=text(selector, "device"),
-            taint=Taint.of(mapping(thing, "spec", "taint")),
+            taint=replace(taint, rule=text(thing, "metadata", "name")),
         )
 
     def concerns(self, device: DeviceId) -> bool:

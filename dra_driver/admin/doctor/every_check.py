@@ -264,6 +264,12 @@ OF_CLUSTERS: tuple[Check, ...] = (
         ),
     ),
     Check(
+        id="taint-rules",
+        title="DeviceTaintRules",
+        why="a rule whose selector names nothing taints every device of every driver",
+        look=lambda sources: slice_checks.taint_rules(sources.cluster.taint_rules()),
+    ),
+    Check(
         id="slices-of-others",
         title="publishers of the driver's name",
         why="the scheduler cannot tell two publishers with one name apart",

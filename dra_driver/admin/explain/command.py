@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -16,7 +17,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from dra_driver.admin.api.nodes import Node, obstacles
-from dra_driver.admin.api.reads import Reads, read, read_all
+from dra_driver.admin.api.reads import Reads, read, read_all, taint_rules
 from dra_driver.admin.api.refusals import PodName, over_limit, refusals, why_no_claim
 from dra_driver.admin.api.slices import TaintRule, readable_slices
 from dra_driver.admin.explain.allocated import AllocatedState
@@ -35,13 +36,12 @@ from dra_driver.admin.explain.view import Explanation, as_json, as_text
 from dra_driver.admin.output import WIDE_OUTPUT, WideOutput, for_programs, is_for_programs
 from dra_driver.command_line import CommandSettings, argument, option
 from dra_driver.common_settings import CONTEXT, KUBECONFIG
-from dra_driver.errors import ApiError, DriverError, NotFoundError, SetupError
+from dra_driver.errors import DriverError, NotFoundError, SetupError
 from dra_driver.fields import Object, full_name, mapping, text
 from dra_driver.kube.connect import connect
 from dra_driver.kube.resource import (
     CLAIM_TEMPLATES,
     DEVICE_CLASSES,
-    DEVICE_TAINT_RULES,
     NODES,
     PODS,
     RESOURCE_CLAIMS,
@@ -129,7 +129,7 @@ def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanatio
     """
     pod = read(api, PODS, name, namespace) if kind == "pod" else {}
     classes = list(read_all(api, DEVICE_CLASSES))
-    rules = [parsed for rule in _rules(api) if (parsed := TaintRule.of(rule)) is not None]
+    rules = list(filter(None, map(TaintRule.of, taint_rules(partial(read_all, api)))))
     slices = list(readable_slices(read_all(api, RESOURCE_SLICES), rules))
     nodes = sorted(map(Node.of, read_all(api, NODES)), key=lambda node: node.name)
     claims = {full_name(claim): claim for claim in read_all(api, RESOURCE_CLAIMS)}
@@ -218,13 +218,3 @@ def _demand(
         return None
 
     return of_pod(pod, lambda wanted: claims.get(f"{namespace}/{wanted}"), template, classes)
-
-
-def _rules(api: Reads) -> list[Object]:
-    """Return all DeviceTaintRules; none where they are not served, as before Kubernetes 1.37."""
-    try:
-        return list(read_all(api, DEVICE_TAINT_RULES))
-    except ApiError as error:
-        if error.status != _NOT_SERVED:
-            raise
-        return []

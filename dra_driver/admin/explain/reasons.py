@@ -11,6 +11,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from dra_driver.admin.api.allocations import Allocation
+from dra_driver.admin.api.nodes import Taint
 from dra_driver.admin.api.slices import CounterId, Device
 from dra_driver.admin.cel.selector import Fault
 from dra_driver.admin.cel.values import EvaluationError, NotUnderstoodError
@@ -51,6 +52,7 @@ class Reason(Struct, frozen=True, kw_only=True):
         text: the reason in words that follow the name of a device.
         faults: what is false in it for this device.
         holders: the claims that are in the way.
+        taint: the taint that is in the way, if one is.
     """
 
     kind: Kind
@@ -58,6 +60,7 @@ class Reason(Struct, frozen=True, kw_only=True):
     selector: str = ""
     faults: tuple[Fault, ...] = ()
     holders: tuple[Allocation, ...] = ()
+    taint: Taint | None = None
 
 
 def first_reason(scene: Scene, pool: Pool, request: DeviceRequest, device: Device) -> Reason | None:
@@ -80,8 +83,9 @@ def _reasons(scene: Scene, pool: Pool, request: DeviceRequest, device: Device) -
     yield from _of_capacity(scene, request, device)
     yield from _of_counters(scene, pool, device)
     if taint := untolerated(device, request):
-        text = f"has the taint {taint}, which the request does not tolerate"
-        yield Reason(kind=Kind.TAINT, text=text)
+        by = f" of DeviceTaintRule {taint.rule}" if taint.rule else ""
+        text = f"has the taint {taint}{by}, which the request does not tolerate"
+        yield Reason(kind=Kind.TAINT, text=text, taint=taint)
 
 
 def _of_selector(

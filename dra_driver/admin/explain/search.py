@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from dra_driver.admin.api.nodes import Node
+from dra_driver.admin.api.nodes import Node, Taint
 from dra_driver.admin.api.slices import CounterId, Device, DeviceId
 from dra_driver.admin.cel.selector import Selector
 from dra_driver.admin.cel.values import EvaluationError, Semver
@@ -412,11 +412,11 @@ def counters_left(pool: Pool, allocated: AllocatedState) -> dict[CounterId, int]
     return left
 
 
-def untolerated(device: Device, request: DeviceRequest) -> str:
-    """Return the first taint of a device that a request does not tolerate; empty for none."""
+def untolerated(device: Device, request: DeviceRequest) -> Taint | None:
+    """Return the first taint of a device that a request does not tolerate."""
     for taint in device.taints:
         if taint.blocks and not any(
             toleration.tolerates(taint) for toleration in request.tolerations
         ):
-            return str(taint)
-    return ""
+            return taint
+    return None

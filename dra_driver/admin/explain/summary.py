@@ -33,10 +33,6 @@ _ADVICE: Mapping[Kind, str] = MappingProxyType(
         ),
         Kind.CONSUMED: "ask for less, or end one of these pods or wait for it",
         Kind.CAPACITY: "ask for an amount that a device has",
-        Kind.TAINT: (
-            "find out why the device has a taint and remove the cause, or let the request "
-            "tolerate it"
-        ),
     }
 )
 _OF_CLASS = (Kind.CLASS, Kind.CLASS_FAILS)
@@ -336,12 +332,25 @@ def _unusable(
     title = f"{subject}: asks for {wanted}; {count(len(selected), 'device')} selected, {free}"
     details: list[str] = []
     advice: list[str] = []
-    for kind in _ADVICE:
+    for kind in (*_ADVICE, Kind.TAINT):
         devices = by_kind.get(kind, [])
         if devices:
             details += _unusable_lines(kind, devices)
-            advice.append(_ADVICE[kind])
+            advice += _taint_advice(request, devices) if kind is Kind.TAINT else [_ADVICE[kind]]
     return Finding(title=title, details=tuple(details), advice=tuple(advice))
+
+
+def _taint_advice(request: DeviceRequest, devices: list[DeviceAnswer]) -> Iterator[str]:
+    taints = [device.reason.taint for device in devices if device.reason and device.reason.taint]
+    rules = sorted({taint.rule for taint in taints} - {""})
+    for rule in rules[:_NAMED]:
+        yield f"delete or narrow the rule, unless it is meant: kubectl edit devicetaintrule {rule}"
+    if not all(taint.rule for taint in taints):
+        yield "find out why the device has a taint, and remove the cause"
+    if request.called:
+        yield "limits tolerate no taint of a device: to get such devices, ask by a claim"
+    else:
+        yield "let the request tolerate the taint"
 
 
 def _unusable_lines(kind: Kind, devices: list[DeviceAnswer]) -> Iterator[str]:

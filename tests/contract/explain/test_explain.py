@@ -252,18 +252,24 @@ def test_alternatives_of_which_none_fits(command: Command) -> None:
     assert "request any/many of claim default/wanted: asks for 4 devices of one node" in said
 
 
-def test_a_tainted_device_by_a_rule_of_an_admin(command: Command) -> None:
+@pytest.mark.parametrize("selector", [{}, {"driver": "gpu.nvidia.com"}])
+def test_a_tainted_device_by_a_rule_of_an_admin(command: Command, selector: Object) -> None:
     rule = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceTaintRule",
         "metadata": {"name": "mend"},
         "spec": {
-            "deviceSelector": {"driver": "gpu.nvidia.com"},
+            "deviceSelector": selector,
             "taint": {"key": "example.com/mend", "effect": "NoExecute"},
         },
     }
     said = command.says(*CLUSTER, rule, claim(), pod("wanted"))
-    assert "has the taint example.com/mend:NoExecute, which the request does not tolerate" in said
+    by_rule = "has the taint example.com/mend:NoExecute of DeviceTaintRule mend, which the request"
+    assert f"{by_rule} does not tolerate" in said
+    assert "is meant: kubectl edit devicetaintrule mend\n    -> let the request tolerate" in said
+    by_limits = command.says(pod(limits={GPU: 1}, name="limits"), of="pod limits")
+    assert "-> limits tolerate no taint of a device" in by_limits
+    assert "let the request tolerate" not in by_limits
     tolerant = claim(request(tolerations=[{"operator": "Exists"}]), name="tolerant")
     command.says(tolerant, pod("tolerant", name="mender"), of="pod mender", status=0)
 

@@ -11,7 +11,7 @@ from dra_driver.admin.doctor.checks.finding import Severity
 from dra_driver.admin.doctor.facts.cluster_facts import Cluster, Feature
 from dra_driver.admin.doctor.facts.shipped import PERMISSIONS
 from dra_driver.admin.doctor.sources import Sources
-from dra_driver.errors import AccessError, InvalidError
+from dra_driver.errors import AccessError, InvalidError, NotFoundError
 from dra_driver.kube.client import Answer
 from dra_driver.kube.resource import DEVICE_CLASSES, NODES, Call, Resource
 from published import device, slices
@@ -173,3 +173,14 @@ def test_without_a_daemonset_nobody_is_asked_about(api: Api) -> None:
     (seen,) = Sources(places=None, cluster=cluster(api)).permissions()
     assert seen.severity is Severity.UNKNOWN
     assert api.reviews == []
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1alpha3", ""])
+def test_taint_rules_are_read_in_the_version_that_is_served(api: Api, version: str) -> None:
+    def each(kind: Resource, **_: object) -> Iterator[Object]:
+        if kind.version != version:
+            raise NotFoundError("404 page not found", status=404)
+        yield {"kind": "DeviceTaintRule"}
+
+    api.each = each
+    assert len(cluster(api).taint_rules()) == (1 if version else 0)

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+import pytest
+
 from dra_driver.admin.doctor.checks import slice_checks
 from dra_driver.admin.doctor.checks.finding import Seen, Severity
 from published import Object, device, slices
@@ -109,3 +111,34 @@ def test_counters_are_told_of_with_their_cost_before_1_37() -> None:
     assert "1.1 pods a second instead of 44" in seen.text
     assert severities(slice_checks.counters_cost(both, "v1.37.0")) == [Severity.OK]
     assert severities(slice_checks.counters_cost(plain, "v1.36.2")) == [Severity.OK]
+
+
+def rule(selector: Object, effect: str = "NoSchedule") -> Object:
+    taint = {"key": "maintenance", "value": "firmware", "effect": effect}
+    spec = {"deviceSelector": selector, "taint": taint}
+    return {"metadata": {"name": "firmware-work"}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("selector", "whose"),
+    [({}, "of every driver"), ({"driver": "gpu.nvidia.com"}, "of gpu.nvidia.com")],
+)
+def test_a_rule_that_taints_all_gpus_is_a_warning(selector: Object, whose: str) -> None:
+    (seen,) = slice_checks.taint_rules([rule(selector)])
+    assert seen.severity is Severity.WARNING
+    assert seen.text.startswith(f"DeviceTaintRule firmware-work taints every device {whose} (main")
+    (seen,) = slice_checks.taint_rules([rule(selector, "NoExecute")])
+    assert "pods that have one are evicted" in seen.text
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        rule({"driver": "gpu.nvidia.com", "pool": "node-1"}),
+        rule({"driver": "net.example.com"}),
+        rule({}, "None"),
+        {"metadata": {"name": "nothing"}, "spec": {"taint": {"effect": "NoSchedule"}}},
+    ],
+)
+def test_a_rule_for_some_devices_or_without_effect_is_well(harmless: Object) -> None:
+    assert severities(slice_checks.taint_rules([harmless])) == [Severity.OK]

@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from dra_driver.admin.api.slices import TaintRule
 from dra_driver.admin.cluster.pools import read_pools
 from dra_driver.admin.doctor.checks.cluster_checks import INSTALL_AGAIN
 from dra_driver.admin.doctor.checks.finding import Seen, error, info, ok, unknown, warning
@@ -71,6 +72,27 @@ def counters_cost(slices: Sequence[Object], version: str) -> Iterator[Seen]:
             "set --mig auto or existing, --whole-gpus-beside-shares auto and no --memory-counters, "
             "as they are by default; or upgrade to Kubernetes 1.37",
         )
+
+
+def taint_rules(things: Iterable[Object]) -> Iterator[Seen]:
+    """Check whether a DeviceTaintRule keeps pods from all GPUs."""
+    rules = [rule for thing in things if (rule := TaintRule.of(thing)) and rule.taint.blocks]
+    broad = [
+        rule
+        for rule in rules
+        if rule.driver in ("", DRIVER_NAME) and not rule.pool and not rule.device
+    ]
+    for rule in broad:
+        whose = f"of {rule.driver}" if rule.driver else "of every driver"
+        ends = ", and pods that have one are evicted" if rule.taint.effect == "NoExecute" else ""
+        yield warning(
+            f"DeviceTaintRule {rule.taint.rule} taints every device {whose} ({rule.taint}): pods "
+            f"get none unless their claims tolerate it{ends}",
+            "name driver, pool and device in its deviceSelector, or delete it, unless that is "
+            f"intended: kubectl edit devicetaintrule {rule.taint.rule}",
+        )
+    if not broad:
+        yield ok(f"none of {count(len(rules), 'DeviceTaintRule')} taints all GPUs")
 
 
 def of_others(slices: Sequence[Object]) -> Iterator[Seen]:

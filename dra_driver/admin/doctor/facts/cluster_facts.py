@@ -15,6 +15,7 @@ from http import HTTPStatus
 
 from msgspec import Struct
 
+from dra_driver.admin.api.reads import taint_rules
 from dra_driver.admin.doctor.facts.once import Once
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ApiError, DriverError, InvalidError, NotFoundError
@@ -176,6 +177,12 @@ class Cluster:
         """Return the Pods on a node. Raises DriverError."""
         query = {"fieldSelector": f"spec.nodeName={node}"}
         return list(self._api.each(PODS, query=query, page=_PAGE, timeout=self._timeout))
+
+    def taint_rules(self) -> list[Object]:
+        """Return the DeviceTaintRules; none where they are not served. Raises DriverError."""
+        return taint_rules(
+            lambda kind: self._api.each(kind, query={}, page=_PAGE, timeout=self._timeout)
+        )
 
     def config_map(self, namespace: str, name: str) -> Object | None:
         """Return a ConfigMap; None if there is none. Raises DriverError."""
