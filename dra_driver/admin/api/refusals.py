@@ -60,6 +60,18 @@ def why_no_claim(api: Reads, pod: Object) -> str:
     return ""
 
 
+def was_looked_at(api: Reads, pod: Object, scheduler: str) -> bool:
+    """Tell whether a scheduler has an event of a pod."""
+    with suppress(ApiError):
+        return any(
+            scheduler
+            in (text(each, "reportingController"), text(each, "deprecatedSource", "component"))
+            or text(each, "reason") == _NOT_SCHEDULED
+            for each in read_all(api, EVENTS, f"regarding.uid={text(pod, 'metadata', 'uid')}")
+        )
+    return False
+
+
 def over_limit(api: Reads, thing: Object) -> str:
     """Return what was said last of the GPU memory of a pod or a claim, and when; empty if nothing.
 

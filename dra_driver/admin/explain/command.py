@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -18,17 +19,18 @@ from msgspec.structs import replace
 
 from dra_driver.admin.api.nodes import Node, obstacles
 from dra_driver.admin.api.reads import Reads, read, read_all, taint_rules
-from dra_driver.admin.api.refusals import PodName, over_limit, refusals, why_no_claim
+from dra_driver.admin.api.refusals import PodName, over_limit, refusals, was_looked_at, why_no_claim
 from dra_driver.admin.api.slices import TaintRule, readable_slices
 from dra_driver.admin.explain.allocated import AllocatedState
 from dra_driver.admin.explain.answers import Cluster, NodeAnswer, answer_on
 from dra_driver.admin.explain.demand import (
     Demand,
-    bypassing,
     of_claim,
     of_pod,
     selectors_by_class,
+    with_problems,
 )
+from dra_driver.admin.explain.pod_state import scheduler_of, unseen
 from dra_driver.admin.explain.pools import Pools
 from dra_driver.admin.explain.search import SelectorCache
 from dra_driver.admin.explain.summary import findings
@@ -67,7 +69,7 @@ class Explain(CommandSettings):
     example = "dra-driver explain pod/train -n team -o wide"
     statuses = (
         "it fits, or has its devices",
-        "it does not fit",
+        "it does not fit, or does not run",
         "that is unknown",
         "it has its devices, and is refused each time it starts",
     )
@@ -140,9 +142,9 @@ def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanatio
             f"{kind} {namespace}/{name} asks for something that cannot be read: {error}"
         ) from error
     by_name = {node.name: node for node in nodes}
-    demand = replace(demand, bypassed=bypassing(demand, by_name.get(demand.on_node)))
-    if not demand.on_node and demand.lacks_claims and (why := why_no_claim(api, pod)):
-        demand = replace(demand, blocked=(*demand.blocked, f"its claim cannot be made: {why}"))
+    demand = with_problems(demand, by_name.get(demand.on_node))
+    if pod and not demand.on_node:
+        demand = replace(demand, blocked=(*demand.blocked, *_not_scheduled(api, pod, demand)))
     cluster = Cluster(
         nodes=nodes,
         pools=Pools(slices),
@@ -150,7 +152,7 @@ def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanatio
         allocated=AllocatedState.of(claims.values()),
     )
     answers = tuple(answers_to(demand, cluster))
-    own = () if demand.bypassed else tuple(_own(demand))
+    own = () if demand.is_without else tuple(_own(demand))
     return Explanation(
         demand=demand,
         answers=answers,
@@ -159,6 +161,14 @@ def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanatio
         refused=refusals(api, (*own, *_holders(answers))),
         over_limit=over_limit(api, pod or claims[f"{namespace}/{name}"]) if own else "",
     )
+
+
+def _not_scheduled(api: Reads, pod: Object, demand: Demand) -> Iterator[str]:
+    why = unseen(pod, datetime.now(UTC))  # noqa: TID251 (the age of a pod)
+    if why and not was_looked_at(api, pod, scheduler_of(pod)):
+        yield why
+    elif demand.lacks_claims and (why := why_no_claim(api, pod)):
+        yield f"its claim cannot be made: {why}"
 
 
 def _own(demand: Demand) -> Iterator[PodName]:

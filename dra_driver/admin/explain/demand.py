@@ -10,9 +10,12 @@ end before others start may use those of later ones. Pure.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dra_driver.admin.api.allocations import user_of
 from dra_driver.admin.api.nodes import Node, selects, term_text
+from dra_driver.admin.explain.allocated import users_text
+from dra_driver.admin.explain.pod_state import Finding, not_started
 from dra_driver.admin.explain.requests import (
     Claim,
     DeviceRequest,
@@ -32,6 +35,14 @@ NOT_MADE = "its ResourceClaim does not exist yet"
 BYPASSED_ADVICE = (
     "delete the pod, and choose its node by a nodeSelector or affinity on kubernetes.io/hostname "
     "in place of spec.nodeName, so that the scheduler allocates its devices"
+)
+
+FRACTIONS = frozenset({"gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"})
+"""Annotations of KAI-Scheduler, by which a pod asks it for part of a GPU."""
+
+_FRACTION_ADVICE = (
+    "ask for nvidia.com/gpu in its limits, or by a claim for part of a GPU "
+    "(docs/device-attributes.md)"
 )
 
 _IMPLICIT = "deviceclass.resource.kubernetes.io/"
@@ -65,8 +76,8 @@ class Demand(Struct, frozen=True, kw_only=True):
         resources: the DeviceClass behind each resource name in the pod's containers; empty if there
             is none.
         on_node: the node that the pod was bound to.
-        bypassed: what it lacks there, because it was not placed by a scheduler that allocates
-            devices; empty if it has everything.
+        problems: what is wrong with it, whatever devices are free.
+        is_without: whether it never gets devices that it asks for.
     """
 
     name: str
@@ -76,7 +87,8 @@ class Demand(Struct, frozen=True, kw_only=True):
     blocked: tuple[str, ...] = ()
     resources: Mapping[str, str] = {}
     on_node: str = ""
-    bypassed: str = ""
+    problems: tuple[Finding, ...] = ()
+    is_without: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -133,9 +145,9 @@ def _why_nothing(name: str) -> str:
 def of_claim(thing: Object) -> Demand:
     """Return what a claim alone asks for."""
     name = f"claim {full_name(thing)}"
-    if mapping(thing, "status", "allocation"):
-        return Demand(name=name, allocated=(_allocated(thing),))
     blocked = _deleted(thing)
+    if mapping(thing, "status", "allocation"):
+        return Demand(name=name, allocated=(_allocated(thing),), blocked=blocked)
     return Demand(name=name, claims=(read_claim(thing),), blocked=blocked)
 
 
@@ -185,6 +197,19 @@ def of_pod(
     )
 
 
+def with_problems(demand: Demand, node: Node | None) -> Demand:
+    """Return a demand with its problems on the node that the pod was bound to, if it was."""
+    without = []
+    if why := bypassing(demand, node):
+        without.append(Finding(title=why, advice=(BYPASSED_ADVICE,)))
+    marks = [name for name in mapping(demand.pod, "metadata", "annotations") if name in FRACTIONS]
+    if marks and demand.is_empty and not demand.allocated:
+        title = f"only KAI-Scheduler reads the pod's annotation {', '.join(marks)}: it gets no GPU"
+        without.append(Finding(title=title, advice=(_FRACTION_ADVICE,)))
+    problems = (*without, *(not_started(demand.pod) if demand.on_node else ()))
+    return replace(demand, problems=problems, is_without=bool(without))
+
+
 def bypassing(demand: Demand, node: Node | None) -> str:
     """Return what a pod lacks on the node that it was put on; empty if it has everything.
 
@@ -227,7 +252,10 @@ def _gates(pod: Object) -> Iterator[str]:
 def _deleted(thing: Object) -> tuple[str, ...]:
     if not at(thing, "metadata", "deletionTimestamp"):
         return ()
-    return (f"claim {full_name(thing)} is being deleted: wait until it is gone",)
+    users = tuple(user_of(consumer) for consumer in objects(thing, "status", "reservedFor"))
+    until = f"{users_text(users)} has ended" if users else "it is gone"
+    again = "" if at(thing, "metadata", "ownerReferences") else ", and create the claim again"
+    return (f"claim {full_name(thing)} is being deleted: wait until {until}{again}",)
 
 
 def _full(thing: Object, pod: Object) -> Iterator[str]:

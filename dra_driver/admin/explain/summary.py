@@ -7,8 +7,6 @@ enough is not mentioned. Pure.
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from msgspec import Struct
-
 from dra_driver.admin.cel.advice import advice as selector_advice
 from dra_driver.admin.cel.selector import Fault
 from dra_driver.admin.explain.allocated import named
@@ -18,7 +16,8 @@ from dra_driver.admin.explain.answers import (
     RequestAnswer,
     counted_text,
 )
-from dra_driver.admin.explain.demand import BYPASSED_ADVICE, Demand
+from dra_driver.admin.explain.demand import Demand
+from dra_driver.admin.explain.pod_state import Finding
 from dra_driver.admin.explain.reasons import Kind
 from dra_driver.admin.explain.requests import ALL, DeviceRequest
 from dra_driver.devices.names import DRIVER_NAME
@@ -60,22 +59,11 @@ _NAMED = 4
 _ByKind = Mapping[Kind, list[DeviceAnswer]]
 
 
-class Finding(Struct, frozen=True, kw_only=True):
-    """An obstacle. `advice` lists possible changes; any one helps."""
-
-    title: str
-    details: tuple[str, ...] = ()
-    advice: tuple[str, ...] = ()
-
-
 def findings(demand: Demand, answers: Sequence[NodeAnswer]) -> list[Finding]:
     """Return the obstacles for a pod or claim; empty if it fits."""
-    if demand.bypassed:
-        return [Finding(title=demand.bypassed, advice=(BYPASSED_ADVICE,))]
-    if demand.on_node:
-        return []
-    if demand.blocked:
-        return [Finding(title=reason) for reason in demand.blocked]
+    if demand.on_node or demand.problems or demand.blocked:
+        blocked = () if demand.on_node else demand.blocked
+        return [*demand.problems, *(Finding(title=reason) for reason in blocked)]
     open_to = [answer for answer in answers if not answer.obstacles]
     fits = any(node.fits for node in open_to) and not any(node.given_up for node in open_to)
     if fits or (demand.is_empty and not answers):

@@ -13,7 +13,8 @@ from dra_driver.admin.api.refusals import Refusal
 from dra_driver.admin.explain.allocated import users_text
 from dra_driver.admin.explain.answers import NodeAnswer, RequestAnswer
 from dra_driver.admin.explain.demand import AllocatedClaim, Demand
-from dra_driver.admin.explain.summary import Finding, names_text
+from dra_driver.admin.explain.pod_state import Finding
+from dra_driver.admin.explain.summary import names_text
 from dra_driver.admin.table import aligned
 from dra_driver.words import count
 from resource_nvidia_com.printable import printable
@@ -53,8 +54,8 @@ class Explanation(Struct, frozen=True, kw_only=True):
     def fits(self) -> bool | None:
         """Whether it fits, or has its devices already; None if unknown."""
         demand = self.demand
-        if demand.on_node:
-            return not demand.bypassed
+        if demand.on_node or demand.problems:
+            return not demand.problems
         if demand.blocked:
             return False
         if demand.is_empty and not demand.pod:
@@ -101,13 +102,13 @@ def as_text(told: Explanation, *, wide: bool = False) -> str:
 def _verdict(told: Explanation) -> str:
     demand = told.demand
     if demand.on_node:
-        without = ", without devices that it asks for" if demand.bypassed else ""
-        return f"is on node {demand.on_node}{without}"
-    if demand.blocked:
-        return "cannot be scheduled yet"
-    fitting = [answer.node.name for answer in told.answers if answer.fits]
+        what = ", without devices that it asks for" if demand.is_without else ", and does not run"
+        return f"is on node {demand.on_node}{what if demand.problems else ''}"
     if demand.is_empty and not demand.pod:
-        return "has its devices"
+        return f"has its devices{', and is being deleted' if demand.blocked else ''}"
+    if demand.problems or demand.blocked:
+        return "asks for no device" if demand.problems else "cannot be scheduled yet"
+    fitting = [answer.node.name for answer in told.answers if answer.fits]
     if told.fits:
         what = "fits"
         if demand.is_empty:

@@ -1,11 +1,13 @@
 """`dra-driver explain` names the cause that is there, and what to do that helps."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 import explained
 import make
+from dra_driver.admin.explain.pod_state import unseen
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
@@ -78,6 +80,123 @@ def test_a_pod_that_the_scheduler_bound_or_a_device_plugin_serves_or_is_over_is_
     by_plugin = bound(limits={GPU: 1}, phase="Running", name="plugin", node="node-3")
     with_plugin = node("node-3", allocatable={GPU: "8"})
     assert "without" not in command.says(with_plugin, by_plugin, of="pod plugin", status=0)
+
+
+def test_a_pod_by_an_annotation_of_kai_asks_for_no_gpu(command: Command) -> None:
+    waits = pod(schedulerName="kai-scheduler")
+    runs = bound(phase="Running", name="runs")
+    for one in (waits, runs):
+        one["metadata"]["annotations"] = {"gpu-fraction": "0.5"}
+    said = command.says(*CLUSTER, waits, runs)
+    assert said.splitlines()[:4] == [
+        "pod default/train: asks for no device",
+        "",
+        "What is in the way:",
+        "  * only KAI-Scheduler reads the pod's annotation gpu-fraction: it gets no GPU",
+    ]
+    assert "* no scheduler named kai-scheduler has looked at the pod" in said
+    said = command.says(of="pod runs")
+    assert "is on node node-1, without devices that it asks for\n" in said
+    assert "-> ask for nvidia.com/gpu in its limits, or by a claim for part of a GPU" in said
+    with_claim = bound("theirs", phase="Running", name="has")
+    with_claim["metadata"]["annotations"] = {"gpu-fraction": "0.5"}
+    command.says(with_claim, having("gpu-0"), of="pod has", status=0)
+
+
+# Not seen by a scheduler
+
+
+def test_a_pod_that_no_scheduler_has_looked_at_is_not_said_to_fit(command: Command) -> None:
+    wanted = pod(limits={GPU: 1}, schedulerName="hami-scheduler")
+    said = command.says(*CLUSTER, wanted)
+    assert said.splitlines()[0] == "pod default/train: cannot be scheduled yet"
+    assert (
+        "  * no scheduler named hami-scheduler has looked at the pod: run it, or create the pod "
+        "again without spec.schedulerName\n"
+    ) in said
+    by_it = event("Waiting", "in the queue") | {"reportingController": "hami-scheduler"}
+    command.says(by_it, status=0)
+    wanted = pod(limits={GPU: 1}, schedulerName="volcano", name="tried")
+    wanted["status"]["conditions"] = [{"type": "PodScheduled", "status": "False"}]
+    command.says(wanted, of="pod tried", status=0)
+
+
+def test_a_cluster_whose_own_scheduler_does_not_run() -> None:
+    old = pod(limits={GPU: 1}, schedulerName="default-scheduler")
+    made = datetime(2026, 1, 1, tzinfo=UTC)
+    old["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    assert unseen(old, made + timedelta(seconds=50)) == ""
+    said = "no scheduler named default-scheduler has looked at the pod: check that kube-scheduler"
+    assert unseen(old, made + timedelta(seconds=70)).startswith(said)
+
+
+# Containers that do not start
+
+LIBRARY = "/usr/lib/x86_64-linux-gnu/libcuda.so.535.183.06"
+MOUNT = (
+    "failed to create containerd task: OCI runtime create failed: runc create failed: unable to "
+    f'start container process: error during container init: error mounting "{LIBRARY}" to rootfs '
+    f'at "{LIBRARY}": mount src={LIBRARY}, dst={LIBRARY}, dstFd=/proc/thread-self/fd/8: no such '
+    "file or directory"
+)
+STAT = f"crun: cannot stat `{LIBRARY}`: No such file or directory: OCI runtime attempted to start"
+OPEN = f"failed to fulfil mount request: open {LIBRARY}: no such file or directory: unknown"
+NO_PROGRAM = 'exec: "/bin/train": stat /bin/train: no such file or directory'
+NO_DEVICE = "CDI device injection failed: unresolvable CDI devices k8s.gpu.nvidia.com/claim=x"
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "ended", "advice"),
+    [
+        ("RunContainerError", MOUNT, {}, f"-> node-1 lacks {LIBRARY}, which the container"),
+        ("RunContainerError", STAT, {}, f"-> node-1 lacks {LIBRARY}, which the container"),
+        (
+            "CrashLoopBackOff",
+            "back-off 5m0s restarting failed container",
+            {"reason": "StartError", "exitCode": 128, "message": OPEN},
+            f"-> node-1 lacks {LIBRARY}, which the container",
+        ),
+        ("CreateContainerError", NO_DEVICE, {}, "-> the container runtime lacks the claim's dev"),
+        ("ImagePullBackOff", "no such image", {}, "-> correct the image's name"),
+        ("CreateContainerConfigError", 'secret "s" not found', {}, ""),
+        ("RunContainerError", NO_PROGRAM, {}, ""),
+        (
+            "CrashLoopBackOff",
+            "back-off",
+            {"reason": "Error", "exitCode": 1},
+            "-> read what it wrote: kubectl logs --namespace default train --container main --prev",
+        ),
+        ("", "", {"reason": "StartError", "exitCode": 128, "message": MOUNT}, "-> node-1 lacks"),
+    ],
+)
+def test_a_container_that_does_not_start_is_told_with_what_to_do(
+    command: Command, reason: str, message: str, ended: Object, advice: str
+) -> None:
+    waits = bound("wanted")
+    status: Object = {"name": "main", "state": {"waiting": {"reason": reason, "message": message}}}
+    if ended:
+        status["lastState" if reason else "state"] = {"terminated": ended}
+    waits["status"]["containerStatuses"] = [status]
+    said = command.says(*CLUSTER, having("gpu-0", name="wanted"), waits)
+    assert said.startswith("pod default/train: is on node node-1, and does not run\n")
+    assert f"  * container main does not start or stay up: {reason or 'StartError'}\n" in said
+    assert message in said
+    assert ended.get("message", "") in said
+    assert advice in said
+    assert ("->" in said) == bool(advice)
+
+
+def test_a_container_that_is_being_made_or_has_ended_is_well(command: Command) -> None:
+    states = [
+        {"waiting": {"reason": "ContainerCreating"}},
+        {"running": {}},
+        {"terminated": {"reason": "Completed", "exitCode": 0}},
+    ]
+    runs = bound("wanted")
+    runs["status"]["containerStatuses"] = [{"name": "main", "state": state} for state in states]
+    crashed = {"terminated": {"reason": "StartError", "exitCode": 128}}
+    runs["status"]["containerStatuses"][1]["lastState"] = crashed
+    command.says(*CLUSTER, having("gpu-0", name="wanted"), runs, status=0)
 
 
 # Claims that are not made

@@ -163,9 +163,17 @@ def test_what_is_missing_is_said_before_any_device_is_looked_for(
 def test_a_claim_that_is_being_deleted_blocks() -> None:
     claim = explained.claim()
     claim["metadata"]["deletionTimestamp"] = "2026-11-22T00:00:00Z"
-    blocked = ("claim default/wanted is being deleted: wait until it is gone",)
-    assert demand(explained.pod("wanted"), claim).blocked == blocked
-    assert of_claim(claim).blocked == blocked
+    said = "claim default/wanted is being deleted: wait until "
+    (blocked,) = demand(explained.pod("wanted"), claim).blocked
+    assert blocked == f"{said}it is gone, and create the claim again"
+    assert of_claim(claim).blocked == (blocked,)
+    used = explained.having("gpu-0", name="wanted")
+    used["metadata"] |= claim["metadata"]
+    (blocked,) = demand(explained.pod("wanted"), used).blocked
+    assert blocked == f"{said}pod train-0 has ended, and create the claim again"
+    assert of_claim(used).blocked == (blocked,)
+    used["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": "train-0"}]
+    assert of_claim(used).blocked == (f"{said}pod train-0 has ended",)
 
 
 def test_a_claim_has_at_most_256_users() -> None:
