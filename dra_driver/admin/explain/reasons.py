@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from dra_driver import words
 from dra_driver.admin.api.allocations import Allocation
 from dra_driver.admin.api.nodes import Taint
 from dra_driver.admin.api.slices import CounterId, Device
@@ -21,6 +22,9 @@ from dra_driver.admin.explain.pools import Pool
 from dra_driver.admin.explain.requests import DeviceRequest
 from dra_driver.admin.explain.search import Scene, counters_left, untolerated
 from resource_nvidia_com.quantity import Format, Quantity
+
+_NAMED = 3
+"""How many devices are named; the others are counted."""
 
 
 class Kind(StrEnum):
@@ -146,22 +150,26 @@ def _of_counters(scene: Scene, pool: Pool, device: Device) -> Iterator[Reason]:
         needed = device.consumes.get(counter, 0)
         if amount_left >= needed:
             continue
-        holders = _users(scene, pool, counter)
-        by = f"is partly in use by {named(holders)}: it " if holders else ""
-        text = (
-            f"{by}needs {amount(needed)} of counter {counter.counter} in {counter.counter_set}, "
-            f"and {amount(max(0, amount_left))} is left"
-        )
+        used = _users(scene, pool, counter)
+        holders = tuple(holder for those in used.values() for holder in those)
+        text = f"shares hardware with {words.named(used, _NAMED)}, in use by {named(holders)}"
+        if not used:
+            text = (
+                f"needs {amount(needed)} of counter {counter.counter} in {counter.counter_set}, "
+                f"and {amount(max(0, amount_left))} is left"
+            )
+        elif len(used) == 1 and device.id.device.startswith(f"{(whole := next(iter(used)))}-"):
+            text = f"is part of {whole}, which {named(holders)} has as a whole"
         yield Reason(kind=Kind.COUNTERS, text=text, holders=holders)
 
 
-def _users(scene: Scene, pool: Pool, counter: CounterId) -> tuple[Allocation, ...]:
-    return tuple(
-        user
+def _users(scene: Scene, pool: Pool, counter: CounterId) -> dict[str, tuple[Allocation, ...]]:
+    """Return who has devices that take of a counter, by the devices' names."""
+    return {
+        device.id.device: holders
         for device in (*pool.devices, *pool.others)
-        if counter in device.consumes
-        for user in scene.allocated.holders(device.id)
-    )
+        if counter in device.consumes and (holders := scene.allocated.holders(device.id))
+    }
 
 
 def amount(nanos: int) -> str:

@@ -7,6 +7,8 @@ enough is not mentioned. Pure.
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from msgspec.structs import replace
+
 from dra_driver.admin.cel.advice import advice as selector_advice
 from dra_driver.admin.cel.selector import Fault
 from dra_driver.admin.explain.allocated import named
@@ -26,10 +28,7 @@ from dra_driver.words import count
 _ADVICE: Mapping[Kind, str] = MappingProxyType(
     {
         Kind.TAKEN: "end one of these pods or wait for it, or add devices",
-        Kind.COUNTERS: (
-            "end one of the pods that have parts of the same device or wait for it, or ask for a "
-            "smaller part"
-        ),
+        Kind.COUNTERS: "end one of these pods or wait for it, or ask for a smaller part",
         Kind.CONSUMED: "ask for less, or end one of these pods or wait for it",
         Kind.CAPACITY: "ask for an amount that a device has",
     }
@@ -43,6 +42,8 @@ _OTHER_CLASS = "name another class, or add nodes that have such devices"
 _WITHOUT_MIG = frozenset({"Maxwell", "Pascal", "Volta", "Turing", "Ada Lovelace"})
 """Architectures of which no card has MIG (NVIDIA's MIG user guide, supported GPUs)."""
 
+_RESETS = "Ampere"
+"""The architecture whose cards need a reset to switch MIG mode."""
 
 _VFIO_ADVICE = (
     "for GPUs that go to virtual machines: run the driver with --vfio (chart value vfio); "
@@ -77,8 +78,12 @@ def _in_the_way(open_to: Sequence[NodeAnswer]) -> list[Finding]:
         return given_up + problems
     if not any(answer.devices for node in open_to for answer in node.requests):
         return [*problems, _no_devices(open_to)]
+    alike: dict[Finding, list[RequestAnswer]] = {}
     for requests in _by_request(open_to):
-        problems += _of_request(requests)
+        for first, finding in _of_request(requests):
+            alike.setdefault(finding, []).append(first)
+    for finding, those in alike.items():
+        problems.append(replace(finding, title=f"{_subject(those)}: {finding.title}"))
     return problems + list(_together(open_to))
 
 
@@ -160,16 +165,17 @@ def _by_request(answers: Sequence[NodeAnswer]) -> Iterator[list[list[RequestAnsw
         yield list(requests.values())
 
 
-def _of_request(requests: list[list[RequestAnswer]]) -> Iterator[Finding]:
+def _of_request(
+    requests: list[list[RequestAnswer]],
+) -> Iterator[tuple[RequestAnswer, Finding]]:
     if any(answer.suffices for answers in requests for answer in answers):
         return
     for answers in requests:
-        yield _of_alternative(answers)
+        yield answers[0], _of_alternative(answers)
 
 
 def _of_alternative(answers: list[RequestAnswer]) -> Finding:
     request, devices = answers[0].request, [device for each in answers for device in each.devices]
-    subject = _subject(answers[0].claim, request)
     # Answers of different nodes may name the same device.
     by_kind: dict[Kind, list[DeviceAnswer]] = {}
     for judged in devices:
@@ -177,7 +183,7 @@ def _of_alternative(answers: list[RequestAnswer]) -> Finding:
             by_kind.setdefault(judged.reason.kind, []).append(judged)
     selected = [device for each in answers for device in each.selected]
     if not selected:
-        return _unselected(subject, request, devices, by_kind)
+        return _unselected(request, devices, by_kind)
     most = max(answers, key=lambda answer: len(answer.selected))
     if (
         request.mode != ALL
@@ -186,21 +192,30 @@ def _of_alternative(answers: list[RequestAnswer]) -> Finding:
     ):
         return Finding(
             title=(
-                f"{subject}: asks for {count(request.count, 'device')} of one node, and no node "
+                f"asks for {count(request.count, 'device')} of one node, and no node "
                 f"has more than {len(most.selected)} of them"
             ),
             details=tuple(_unselected_lines(by_kind)),
             advice=("ask for fewer, or for other devices",),
         )
-    return _unusable(subject, request, answers, selected, by_kind)
+    return _unusable(request, answers, selected, by_kind)
 
 
-def _subject(claim: str, request: DeviceRequest) -> str:
-    return request.called or f"request {request.name} of claim {claim}"
+def _subject(those: Sequence[RequestAnswer]) -> str:
+    """Return the names of requests of which the same is said."""
+    by_claim: dict[str, list[str]] = {}
+    for each in those:
+        claim = "" if each.request.called else each.claim
+        by_claim.setdefault(claim, []).append(each.request.label)
+    return ", ".join(
+        f"request{'s' if len(names) > 1 else ''} {names_text(names)} of claim {claim}"
+        if claim
+        else names_text(names)
+        for claim, names in by_claim.items()
+    )
 
 
 def _unselected(
-    subject: str,
     request: DeviceRequest,
     devices: list[DeviceAnswer],
     by_kind: _ByKind,
@@ -208,12 +223,12 @@ def _unselected(
     total = count(len(devices), "device")
     if Kind.UNKNOWN in by_kind:
         return Finding(
-            title=f"{subject}: it is not known whether a device is selected",
+            title="it is not known whether a device is selected",
             details=tuple(_unselected_lines(by_kind)),
         )
     if Kind.SELECTOR not in by_kind and Kind.FAILS not in by_kind:
         return Finding(
-            title=f"{subject}: DeviceClass {request.device_class} selects none of {total}",
+            title=f"DeviceClass {request.device_class} selects none of {total}",
             details=tuple(_unselected_lines(by_kind)),
             advice=(
                 *(_shared_advice(by_kind.get(Kind.CLASS, ())) or (_OTHER_CLASS,)),
@@ -225,7 +240,7 @@ def _unselected(
     left = count(len(devices) - refused, "device")
     return Finding(
         title=(
-            f"{subject}: its selectors select none of the {left} that DeviceClass "
+            f"its selectors select none of the {left} that DeviceClass "
             f"{request.device_class} selects"
         ),
         details=tuple(_unselected_lines({**by_kind, **{kind: [] for kind in _OF_CLASS}})),
@@ -268,10 +283,17 @@ def _mig_advice(refused: Sequence[DeviceAnswer]) -> Iterator[str]:
             "share or a whole GPU, or add nodes with GPUs that have it, such as A100, A30 or H100"
         )
     elif gpus:
+        reset = (
+            "; on an A100 or A30 the mode stays pending until the GPU is reset "
+            "(`nvidia-smi -i INDEX --gpu-reset`) or the node restarted"
+        )
+        # The driver resets no GPU, so on demand it switches no mode that needs it.
+        on_demand = ", or run the driver with --mig on-demand" if kinds != {_RESETS} else ""
         yield (
             "for MIG devices of these GPUs: a GPU whose MIG mode is off is published as a whole; "
-            "turn MIG mode on (`nvidia-smi -i INDEX -mig 1`), or run the driver with --mig "
-            "on-demand; `dra-driver inspect` on the node says which GPUs have MIG"
+            f"turn MIG mode on (`nvidia-smi -i INDEX -mig 1`){on_demand}"
+            f"{reset if _RESETS in kinds else ''}; `dra-driver inspect` on the node says which "
+            "GPUs have MIG"
         )
 
 
@@ -308,7 +330,6 @@ def _read_lines(faults: list[Fault]) -> Iterator[str]:
 
 
 def _unusable(
-    subject: str,
     request: DeviceRequest,
     answers: list[RequestAnswer],
     selected: list[DeviceAnswer],
@@ -317,7 +338,7 @@ def _unusable(
     usable = max(len(answer.usable) for answer in answers)
     wanted = "all devices" if request.mode == ALL else count(request.count, "device")
     free = "none is available" if not usable else f"at most {usable} on one node are available"
-    title = f"{subject}: asks for {wanted}; {count(len(selected), 'device')} selected, {free}"
+    title = f"asks for {wanted}; {count(len(selected), 'device')} selected, {free}"
     details: list[str] = []
     advice: list[str] = []
     for kind in (*_ADVICE, Kind.TAINT):

@@ -159,7 +159,11 @@ def _short(node: NodeAnswer) -> str:
         return "the scheduler stops trying (above)"
     if node.together:
         return "enough devices, but not together (above)"
-    why = [f"{each.request.label}: {_counts(each)}" for each in node.requests if not each.suffices]
+    alike: dict[str, list[str]] = {}
+    for each in node.requests:
+        if not each.suffices:
+            alike.setdefault(_counts(each), []).append(each.request.label)
+    why = [f"{names_text(labels)}: {counts}" for counts, labels in alike.items()]
     return "; ".join([*why, *node.problems]) or "no devices"
 
 

@@ -240,8 +240,17 @@ def test_gpus_without_mig_are_not_told_to_turn_it_on(command: Command) -> None:
 
 def test_gpus_with_mig_are(command: Command) -> None:
     said = command.says(*CLUSTER, claim(request(device_class="mig.nvidia.com")), pod("wanted"))
-    assert "turn MIG mode on (`nvidia-smi -i INDEX -mig 1`)" in said
+    assert "turn MIG mode on (`nvidia-smi -i INDEX -mig 1`), or run the driver with --mig" in said
     assert "--vfio" not in said
+    assert "reset" not in said
+
+
+def test_an_a100_needs_a_reset_too(command: Command) -> None:
+    wanted = claim(request(device_class="mig.nvidia.com"))
+    a100 = [*gpus("NVIDIA A100-SXM4-80GB", architecture="Ampere"), node(), *explained.classes()]
+    said = command.says(*a100, wanted, pod("wanted"))
+    assert "-mig 1`); on an A100 or A30 the mode stays pending until the GPU is reset" in said
+    assert "on-demand" not in said
 
 
 def test_who_wants_gpus_for_virtual_machines_where_there_are_none_hears_of_the_setting(

@@ -113,10 +113,34 @@ def test_partitions_are_in_the_way_of_the_whole_gpu(command: Command) -> None:
     )
     assert "1 device is taken by claim default/big (pod large)" in said
     assert (
-        "gpu-0 is partly in use by claim default/slice (pod small): it needs 1 of counter "
-        "memory-slice-0 in gpu-0-counter-set, and 0 is left"
+        "gpu-0 shares hardware with gpu-0-mig-1g10gb-19-0, in use by claim default/slice (pod "
+        "small)\n"
     ) in said
     assert "gpu: 0 of 2 selected free (1 taken, 1 partly in use)" in said
+
+
+def test_a_gpu_that_is_used_whole_keeps_its_parts(command: Command) -> None:
+    wanted = claim(request(device_class="mig.nvidia.com"))
+    big = having("gpu-0", name="big", user="large")
+    said = command.says(*ALONE, *gpus(mig=True, count=1), big, wanted, pod("wanted"))
+    assert ": is part of gpu-0, which claim default/big (pod large) has as a whole\n" in said
+    assert "-> end one of these pods or wait for it" in said
+
+
+def test_equal_requests_are_told_of_once(command: Command) -> None:
+    wanted = claim(request("a"), request("b"), request("c"), request("d", count=3))
+    said = command.says(*FULL, wanted, pod("wanted", templates=["one-gpu"]), template())
+    assert (
+        "  * requests a, b, c of claim default/wanted, request gpu of claim one-gpu of template "
+        "one-gpu: asks for 1 device; 4 devices selected, none is available\n"
+    ) in said
+    assert said.count("asks for 1 device") == 1
+    assert "  * request d of claim default/wanted: asks for 3 devices of one node" in said
+    assert "no    a, b, c, gpu: 0 of 2 selected free (2 taken); d: 0 of 2 selected free" in said
+    by_limits = pod(limits={GPU: 1}, name="limits")
+    by_limits["spec"]["containers"] *= 2
+    said = command.says(by_limits, of="pod limits")
+    assert "* nvidia.com/gpu of container main: asks for 1 device" in said
 
 
 def shared() -> list[Object]:
