@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from dra_driver.admin.api.nodes import Node, Taint, selects
 from dra_driver.admin.cel.selector import Subject
 from dra_driver.admin.cel.values import Semver
+from dra_driver.devices.names import DRIVER_NAME, undivided_name
 from dra_driver.fields import Object, at, entries, mapping, nanos, number, objects, quantity, text
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, REQUEST_POLICY
 
@@ -33,6 +34,11 @@ class DeviceId(NamedTuple):
     def __str__(self) -> str:
         """Return it as the scheduler writes it."""
         return f"{self.driver}/{self.pool}/{self.device}"
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is a share of this driver, of a fixed size."""
+        return self.driver == DRIVER_NAME and undivided_name(self.device) != self.device
 
 
 class CounterId(NamedTuple):

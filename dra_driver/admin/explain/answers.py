@@ -108,12 +108,16 @@ class NodeAnswer(Struct, frozen=True, kw_only=True):
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
-    """The cluster's state: nodes, pools, the selectors of each DeviceClass, what claims have."""
+    """The cluster's state: nodes, pools, the selectors of each DeviceClass, what claims have.
+
+    `one_share` is the policy that refuses several shares to a request; empty without one.
+    """
 
     nodes: Sequence[Node]
     pools: Pools
     classes: Classes
     allocated: AllocatedState
+    one_share: str = ""
 
 
 def answer_on(
@@ -130,6 +134,7 @@ def answer_on(
         classes=cluster.classes,
         allocated=cluster.allocated,
         selectors=selectors,
+        one_share=cluster.one_share,
     )
     answer = NodeAnswer(
         node=node,
@@ -151,11 +156,16 @@ def answer_on(
     except NotUnderstoodError as error:
         unknown = f"a selector has {error}, which is not understood here"
         return replace(answer, unknown=unknown, requests=tuple(_request_answers(scene, claims)))
-    if picked is not None:
+    if picked is not None and not (cluster.one_share and _has_several_shares(picked)):
         return replace(answer, picks=tuple(picked))
     requests = tuple(_request_answers(scene, claims))
     together = _together(scene, claims, requests) if _each_suffices(claims, requests) else None
     return replace(answer, requests=requests, together=together)
+
+
+def _has_several_shares(picked: Sequence[Pick]) -> bool:
+    shares = Counter((pick.claim, pick.request) for pick in picked if pick.device.is_share)
+    return any(number > 1 for number in shares.values())
 
 
 def _request_answers(scene: Scene, claims: Sequence[Claim]) -> Iterator[RequestAnswer]:

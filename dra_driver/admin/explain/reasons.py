@@ -36,6 +36,7 @@ class Kind(StrEnum):
     FAILS = "selector fails"
     UNKNOWN = "selector not understood"
     NODE = "node"
+    ONE_SHARE = "one share each"
     TAKEN = "taken"
     CAPACITY = "capacity"
     CONSUMED = "capacity consumed"
@@ -81,6 +82,9 @@ def _reasons(scene: Scene, pool: Pool, request: DeviceRequest, device: Device) -
         yield from _of_selector(scene, text, device, Kind.SELECTOR, "the request's selector")
     if device.place is not None and not device.place.includes(scene.node):
         yield Reason(kind=Kind.NODE, text="is for other nodes")
+    if scene.one_share and request.count > 1 and device.id.is_share:
+        text = f"is a share, and {scene.one_share} lets a request have only one"
+        yield Reason(kind=Kind.ONE_SHARE, text=text)
     holders = scene.allocated.whole.get(device.id, ())
     if holders and not request.admin:
         yield Reason(kind=Kind.TAKEN, text=f"is taken by {named(holders)}", holders=holders)

@@ -315,6 +315,35 @@ def test_an_attribute_that_some_devices_have_is_to_be_guarded(command: Command) 
     assert "some devices lack this attribute: guard it in the selector" in said
 
 
+@pytest.mark.parametrize("taken", [0, 7])
+def test_who_asks_for_several_shares_where_a_policy_refuses_them_hears_of_it(
+    command: Command, taken: int
+) -> None:
+    gpu = make.gpu(0)
+    division = Division(count=10, strategy=ShareStrategy.MPS, served_as=GPU, combines=False)
+    offer = ShareOffer(divisions={make.place(gpu): division})
+    found = projection(make.inventory(gpu), share=offer)
+    theirs = [having(f"gpu-0-share-{n}-of-10", name=f"c{n}") for n in range(taken)]
+    cluster = [*slices(found.devices, found.counter_sets), node(), *explained.classes(), *theirs]
+    wanted = pod(limits={GPU: 8})
+    why = "x" if taken else 'is forbidden: policy "dra-driver-single-shares" denied: ask for 1'
+    command.says(*cluster, wanted, status=1 if taken else 0)
+    policy = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "dra-driver-single-shares"},
+    }
+    said = command.says(policy, event("FailedScheduling", why))
+    assert "asks for 8 devices; 10 devices selected, none is available" in said
+    assert (
+        "and 7 more: is a share, and dra-driver-single-shares lets a request have only one\n    -> "
+        "ask for 1, or set failRequestsGreaterThanOne: false in every share config"
+    ) in said
+    assert "end one of these pods" not in said
+    assert "0 of 10 selected free (10 one share each), 8 needed" in said
+    command.says(pod(limits={GPU: 1}, name="one"), of="pod one", status=0)
+
+
 # Refused when it starts
 
 
