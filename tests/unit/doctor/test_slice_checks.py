@@ -4,8 +4,12 @@ from collections.abc import Iterable
 
 import pytest
 
+import make
 from dra_driver.admin.doctor.checks import slice_checks
 from dra_driver.admin.doctor.checks.finding import Seen, Severity
+from dra_driver.slices.consumable import Consumable
+from dra_driver.slices.offer.shares import ShareOffer
+from dra_driver.slices.project import projection, with_memory_counters
 from published import Object, device, slices
 
 GPUS = [device("gpu-0"), device("gpu-1")]
@@ -111,6 +115,25 @@ def test_counters_are_told_of_with_their_cost_before_1_37() -> None:
     assert "1.1 pods a second instead of 44" in seen.text
     assert severities(slice_checks.counters_cost(both, "v1.37.0")) == [Severity.OK]
     assert severities(slice_checks.counters_cost(plain, "v1.36.2")) == [Severity.OK]
+
+
+@pytest.mark.parametrize(
+    ("version", "is_hit"),
+    [("v1.35.4", True), ("v1.36.1+k3s1", True), ("v1.36.2", False), ("v1.37.0", False)],
+)
+def test_a_scheduler_that_forgets_parts_is_warned_of_where_they_take_counters(
+    version: str, is_hit: bool
+) -> None:
+    parts = Consumable.of("memory")
+    gpus = make.inventory(make.gpu(0, mig=make.mig()))
+    found = with_memory_counters(projection(gpus, share=ShareOffer(consumable=parts)))
+    both = slices(found.devices, found.counter_sets)
+    said = [seen.text for seen in slice_checks.counters_cost(both, version)]
+    assert any("can give out a GPU of node-1 twice" in text for text in said) == is_hit
+    alone = slices(
+        projection(make.inventory(make.gpu(0)), share=ShareOffer(consumable=parts)).devices
+    )
+    assert not any("twice" in seen.text for seen in slice_checks.counters_cost(alone, version))
 
 
 def rule(selector: Object, effect: str = "NoSchedule") -> Object:

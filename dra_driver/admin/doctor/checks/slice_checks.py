@@ -16,12 +16,18 @@ from dra_driver.admin.doctor.checks.finding import Seen, error, info, ok, unknow
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import Object, at, objects, text
 from dra_driver.kube.server_version import version_numbers
+from dra_driver.slices.consumable import ALLOWS_MULTIPLE
 from dra_driver.slices.offer.mig import COST_BEFORE_1_37, has_cheap_counters
+from dra_driver.slices.publish.publication import CONSUMES_COUNTERS
 from dra_driver.words import count, named
 
 _OUR_NAME = re.compile(
     rf"[0-9a-f]{{5}}-(?:[0-9a-f]{{8}}-)?{re.escape(DRIVER_NAME)}-(?P<node>.*)", re.DOTALL
 )
+
+
+_COUNTS_PARTS = (1, 36, 2)
+"""The first version whose scheduler counts devices with parts (kubernetes#139211)."""
 
 
 def published(slices: Sequence[Object], node: str) -> Iterator[Seen]:
@@ -58,7 +64,23 @@ def published(slices: Sequence[Object], node: str) -> Iterator[Seen]:
 
 
 def counters_cost(slices: Sequence[Object], version: str) -> Iterator[Seen]:
-    """Check what published counters cost the scheduler of this Kubernetes."""
+    """Check what published counters cost the scheduler of this Kubernetes, and if they count."""
+    forgotten = sorted(
+        {
+            text(each, "spec", "nodeName")
+            for each in slices
+            for device in objects(each, "spec", "devices")
+            if device.get(ALLOWS_MULTIPLE) and device.get(CONSUMES_COUNTERS)
+        }
+    )
+    patched = re.match(r"v?(\d+)\.(\d+)\.(\d+)", version)
+    if forgotten and patched and tuple(map(int, patched.groups())) < _COUNTS_PARTS:
+        yield warning(
+            f"Kubernetes {version} can give out a GPU of {named(forgotten)} twice: its scheduler "
+            "forgets the counters of a device of which claims have parts (kubernetes#139034)",
+            f"upgrade to Kubernetes {'.'.join(map(str, _COUNTS_PARTS))}, or set --consumable-shares"
+            " only where no counters are published (--mig auto or existing, no --memory-counters)",
+        )
     counting = sorted(
         {text(each, "spec", "nodeName") for each in slices if at(each, "spec", "sharedCounters")}
     )
