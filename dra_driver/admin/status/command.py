@@ -189,6 +189,7 @@ def table(node: NodeStatus) -> str:
     sections = {
         "GPUs that are left out": list(node.exclusion.excluded),
         "exclusions without effect": list(node.exclusion.unmatched),
+        "claims taken over, known only by UID": _nameless(node),
         "not undone yet": _cleanups(node),
         "MPS domains without a claim": [f"{each} ({_health(node, each)})" for each in node.strays],
         "damaged records": [f"{name}: {why}" for name, why in node.stored.damaged.items()],
@@ -318,6 +319,17 @@ def _health(node: NodeStatus, domain: DomainId | str) -> str:
     if status.reason:
         facts.append(status.reason)
     return ", ".join(facts)
+
+
+def _nameless(node: NodeStatus) -> list[str]:
+    """Return how to find the names of claims that NVIDIA's driver has not named."""
+    columns = "NS:.metadata.namespace,NAME:.metadata.name,UID:.metadata.uid"
+    return [
+        f"kubectl get resourceclaims -A -o custom-columns={columns} | grep {record.ref.uid} "
+        "(nothing: the claim was deleted)"
+        for record in node.stored.records
+        if not record.ref.name
+    ]
 
 
 def _cleanups(node: NodeStatus) -> list[str]:
