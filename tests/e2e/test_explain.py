@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import yaml
-from testbed.commands import REPOSITORY
+from testbed.commands import REPOSITORY, wait_until
 from testbed.machine import DRIVER
+from testbed.pods import container
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e import test_doctor as doctor
 from e2e.explaining import explain
-from e2e.kubernetes import needs
+from e2e.kubernetes import makes_mig_by_default, needs
 from e2e.scene import NAMESPACE, Scene
 
 pytestmark = [pytest.mark.e2e, needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE)]
@@ -97,6 +98,51 @@ def test_pods_past_the_scheduler_have_no_devices_and_that_is_said(scene: Scene) 
     (warned,) = [one for one in found if one["id"] == "past-scheduler"]
     assert warned["severity"] == "warning"
     assert warned["seen"].startswith(f"pod {NAMESPACE}/{by_limits}: ")
+
+
+def test_what_else_keeps_a_pod_from_its_gpu_is_told(scene: Scene) -> None:
+    alone = scene.pod("alone", limits={GPU: 1}, schedulerName="hami-scheduler")
+    assert "no scheduler named hami-scheduler has looked at the pod" in explain(scene, alone)[0]
+
+    broken = container("init", {}) | {"command": ["/no/such/program"]}
+    pod = scene.pod(limits={GPU: 1}, initContainers=[broken])
+    wait_until(
+        lambda: "StartError" in json.dumps(scene.api.get("Pod", pod, NAMESPACE)["status"]),
+        f"{pod} to fail",
+        timeout=120,
+    )
+    said, _ = explain(scene, pod)
+    assert said.splitlines()[0].endswith(f"is on node {scene.node.cluster.node}, and does not run")
+    assert "* container init does not start or stay up: " in said
+    assert "/no/such/program" in said
+
+
+@needs(Feature.TAINTS)
+@makes_mig_by_default()  # as of 1.37, like DeviceTaintRules of v1
+def test_a_rule_that_taints_every_device_is_named(scene: Scene, tmp_path: Path) -> None:
+    cluster = scene.node.cluster
+    taint = {"key": "maintenance", "value": "firmware", "effect": "NoSchedule"}
+    rule = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": "firmware-work"},
+        "spec": {"deviceSelector": {}, "taint": taint},
+    }
+    manifest = tmp_path / "rule.yaml"
+    manifest.write_text(yaml.safe_dump(rule))
+    cluster.kubectl("apply", "--filename", str(manifest))
+    try:
+        time.sleep(2)  # the scheduler follows within moments
+        pod = scene.pod(limits={GPU: 1})
+        scene.unschedulable(pod)
+        said, _ = explain(scene, pod)
+        assert "the taint maintenance=firmware:NoSchedule of DeviceTaintRule firmware-work" in said
+        found = doctor.report(cluster.env["KUBECONFIG"])["findings"]
+        (warned,) = [one for one in found if one["id"] == "taint-rules"]
+        assert warned["severity"] == "warning"
+    finally:
+        cluster.kubectl("delete", "--filename", str(manifest))
+    scene.running(pod)
 
 
 def test_who_may_not_list_is_told_what_to_grant(scene: Scene, tmp_path: Path) -> None:
