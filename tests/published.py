@@ -1,9 +1,11 @@
 """What drivers publish and claims have, as the API server sends it, for tests of who reads it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import make
+from dra_driver.admin.api.slices import readable_slices
+from dra_driver.admin.explain.pools import Pool, Pools
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.slices.pool import build_slices
 
@@ -79,3 +81,8 @@ def slices(
         }
         for index in range(len(pool.contents))
     ]
+
+
+def read_pools(things: Iterable[Object]) -> list[tuple[str, Pool]]:
+    """The pools of these slices, each with its node."""
+    return Pools(readable_slices(things)).by_node()

@@ -12,9 +12,9 @@ import make
 import packing
 from consuming import Scheduler
 from dra_driver.admin.api.allocations import allocations_in
-from dra_driver.admin.cluster.pools import Pool, read_pools
 from dra_driver.admin.cluster.usage import ResourceUsage, usage_of
 from dra_driver.admin.cluster.view import report, table
+from dra_driver.admin.explain.pools import Pool
 from dra_driver.devices.model import MigMode
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import objects
@@ -22,7 +22,7 @@ from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
-from published import Object, counter_set, device, part_of, shares, slices
+from published import Object, counter_set, device, part_of, read_pools, shares, slices
 
 PUBLISHED = projection(make.inventory(*(make.gpu(minor, mig=make.mig()) for minor in range(2))))
 OFFERS = packing.offers(PUBLISHED)
@@ -69,7 +69,7 @@ amounts = st.fixed_dictionaries({}, optional={name: st.integers(1, 3) for name i
 made_up = st.lists(st.tuples(amounts, st.sampled_from(NAMES), st.booleans()), max_size=7)
 
 
-def resources(pools: list[Pool], taken: list[str]) -> dict[str | None, ResourceUsage]:
+def resources(pools: list[tuple[str, Pool]], taken: list[str]) -> dict[str | None, ResourceUsage]:
     claim = make.claim_object(*taken)
     found = usage_of(pools, allocations_in(claim, DRIVER_NAME))
     return {one.resource: one for pool in found.pools for one in pool.resources}
@@ -242,6 +242,6 @@ def test_whatever_the_api_server_sends_there_is_an_answer(sent: Any) -> None:
     assert table(found, wide=True).endswith("\n")
     assert report(found).endswith("\n")
     seen = sum(len(pool.allocated) + len(pool.not_published) for pool in found.pools)
-    hidden = [pool.pool.name for pool in found.pools if pool.pool.problem is not None]
+    hidden = [pool.pool.name for pool in found.pools if pool.pool.fault]
     unknown = [allocation for allocation in allocations if allocation.pool in hidden]
     assert seen + len(found.stray) >= len(allocations) - len(unknown)

@@ -9,11 +9,11 @@ from testbed.manifests import installed
 
 import make
 from consuming import Scheduler
-from dra_driver.admin.api.slices import read_slice
+from dra_driver.admin.api.slices import Device, read_slice
 from dra_driver.admin.cel.selector import Selector
 from dra_driver.admin.cel.values import EvaluationError
 from dra_driver.admin.classes import manifest
-from dra_driver.admin.cluster.pools import resource_name
+from dra_driver.admin.cluster.usage import resource_of
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import Division, ShareStrategy
@@ -40,11 +40,16 @@ def shipped() -> dict[str, str]:
     return found
 
 
-def selects(expression: str, device: Mapping[str, Any]) -> bool:
-    """Whether an expression holds for a published device."""
+def read(device: Mapping[str, Any]) -> Device:
+    """A published device as commands read it."""
     spec = {"driver": DRIVER_NAME, "pool": {"name": "node-1"}, "devices": [device]}
     (found,) = read_slice({"spec": spec}).devices
-    return Selector.of(expression).selects(found.subject)
+    return found
+
+
+def selects(expression: str, device: Mapping[str, Any]) -> bool:
+    """Whether an expression holds for a published device."""
+    return Selector.of(expression).selects(read(device).subject)
 
 
 CLASSES = shipped()
@@ -85,7 +90,7 @@ def test_a_class_selects_the_devices_that_status_counts_under_its_name(
     (found,) = yaml.safe_load_all(manifest({name: None}))
     (selector,) = found["spec"]["selectors"]
     for one in OFFERS[offer]:
-        serves = resource_name(one["attributes"]) == name
+        serves = resource_of(read(one)) == name
         assert selects(selector["cel"]["expression"], one) == serves, one["name"]
 
 

@@ -15,9 +15,10 @@ from msgspec.structs import replace
 from dra_driver.admin.api.allocations import allocations_in
 from dra_driver.admin.api.reads import Reads, read_all
 from dra_driver.admin.api.refusals import refusals
-from dra_driver.admin.cluster.pools import read_pools
+from dra_driver.admin.api.slices import readable_slices
 from dra_driver.admin.cluster.usage import ClusterUsage, usage_of
 from dra_driver.admin.cluster.view import report, table
+from dra_driver.admin.explain.pools import Pools
 from dra_driver.admin.output import WideOutput, for_programs, is_for_programs
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
@@ -48,10 +49,10 @@ def look(api: Reads, *, node: str) -> ClusterUsage:
     cannot be reached, and ApiError if it refuses, because a permission or the API is missing.
     """
     selector = f"spec.driver={DRIVER_NAME}" + (f",spec.nodeName={node}" if node else "")
-    pools = read_pools(read_all(api, RESOURCE_SLICES, selector))
+    pools = Pools(readable_slices(read_all(api, RESOURCE_SLICES, selector))).by_node()
     if not pools:
         raise SetupError(_nothing_published(node))
-    asked = {pool.name for pool in pools}
+    asked = {pool.name for _, pool in pools}
     allocations = [
         allocation
         for claim in read_all(api, RESOURCE_CLAIMS)

@@ -18,9 +18,13 @@ from msgspec import Struct
 
 from dra_driver.admin.api.allocations import Allocation
 from dra_driver.admin.api.refusals import Refusal
-from dra_driver.admin.api.slices import Amounts, CounterId
-from dra_driver.admin.cluster.consumption import NOTHING_CONSUMED, CapacityUsage, Consumed
-from dra_driver.admin.cluster.pools import Device, Pool
+from dra_driver.admin.api.slices import Amounts, CounterId, Device
+from dra_driver.admin.cluster import consumption
+from dra_driver.admin.cluster.consumption import NOTHING, CapacityUsage
+from dra_driver.admin.explain.allocated import AllocatedState
+from dra_driver.admin.explain.pools import Pool
+from dra_driver.admin.explain.search import counters_left
+from dra_driver.devices.names import DRIVER_NAME
 
 
 class ResourceUsage(Struct, frozen=True, kw_only=True):
@@ -51,9 +55,9 @@ class ResourceUsage(Struct, frozen=True, kw_only=True):
 
 
 class AllocatedDevice(Struct, frozen=True, kw_only=True):
-    """A published device that a claim has."""
+    """A device that a claim has, and the resource name that it serves; None if unknown or none."""
 
-    device: Device
+    resource: str | None
     allocation: Allocation
 
 
@@ -61,12 +65,14 @@ class PoolUsage(Struct, frozen=True, kw_only=True):
     """The usage of a pool.
 
     Attributes:
+        node: the node whose devices these are; empty if it is no single one.
         resources: one entry for each resource name, in order; none if the pool has a problem.
         allocated: the devices that claims have, in the order of the claims.
         not_published: what claims have that the pool does not contain any more. It does not count
             as used, because the scheduler does not count its use of the hardware either.
     """
 
+    node: str
     pool: Pool
     resources: tuple[ResourceUsage, ...]
     allocated: tuple[AllocatedDevice, ...]
@@ -75,7 +81,7 @@ class PoolUsage(Struct, frozen=True, kw_only=True):
     @property
     def tainted(self) -> tuple[Device, ...]:
         """The devices that a taint keeps from new claims."""
-        return tuple(device for device in self.pool.devices if device.taints)
+        return tuple(device for device in self.pool.devices if closing_taints(device))
 
 
 class ClusterUsage(Struct, frozen=True, kw_only=True):
@@ -91,50 +97,66 @@ class ClusterUsage(Struct, frozen=True, kw_only=True):
     refused: tuple[Refusal, ...] = ()
 
 
-def usage_of(pools: Iterable[Pool], allocations: Iterable[Allocation]) -> ClusterUsage:
-    """Return what is offered, used and free of these pools."""
+def closing_taints(device: Device) -> tuple[str, ...]:
+    """Return the taints that keep new claims away, as kubectl writes them."""
+    return tuple(str(taint) for taint in device.taints if taint.blocks)
+
+
+def resource_of(device: Device) -> str | None:
+    """Return the extended resource name that a device serves, by its attributes.
+
+    A share names it. A whole GPU or MIG device that is divided into shares serves none: only a
+    claim for its class gets it.
+    """
+    kind, profile, name, shared_as = (
+        str(device.attribute(f"{DRIVER_NAME}/{name}") or "")
+        for name in ("type", "profile", "resourceName", "sharedAs")
+    )
+    if shared_as or name:
+        return None if shared_as else name
+    names = {"gpu": "nvidia.com/gpu", "mig": f"nvidia.com/mig-{profile.replace('+', '.')}"}
+    return names.get(kind)
+
+
+def usage_of(pools: Iterable[tuple[str, Pool]], allocations: Iterable[Allocation]) -> ClusterUsage:
+    """Return what is offered, used and free of these pools, each with its node."""
     by_pool: dict[str, list[Allocation]] = {}
     for allocation in sorted(allocations, key=lambda each: (each.claim, each.device)):
         by_pool.setdefault(allocation.pool, []).append(allocation)
     pools = list(pools)
     # If two nodes use a pool's name, what is allocated counts for the node of that name.
-    own = {pool.name: pool for pool in sorted(pools, key=lambda pool: pool.node == pool.name)}
+    own = {
+        pool.name: node for node, pool in sorted(pools, key=lambda each: each[0] == each[1].name)
+    }
     used = tuple(
-        _usage_of_pool(pool, by_pool.pop(pool.name, []) if own[pool.name] is pool else [])
-        for pool in pools
+        _usage_of_pool(node, pool, by_pool.pop(pool.name, []) if own[pool.name] == node else [])
+        for node, pool in pools
     )
     return ClusterUsage(pools=used, stray=tuple(each for own in by_pool.values() for each in own))
 
 
-def _usage_of_pool(pool: Pool, allocations: list[Allocation]) -> PoolUsage:
-    known = {device.name: device for device in pool.devices}
-    allocated = [
-        AllocatedDevice(device=known[allocation.device], allocation=allocation)
-        for allocation in allocations
-        if allocation.device in known
-    ]
-    missing = [allocation for allocation in allocations if allocation.device not in known]
+def _usage_of_pool(node: str, pool: Pool, allocations: list[Allocation]) -> PoolUsage:
+    serves = {device.id.device: resource_of(device) for device in pool.devices}
     # Nobody knows what an incomplete pool will hold, and the scheduler counts nothing of it.
-    whole = pool.problem is None
+    known = [each for each in allocations if pool.fault or each.device in serves]
     return PoolUsage(
+        node=node,
         pool=pool,
-        resources=_resources(pool, Consumed.by((got.device, got.allocation) for got in allocated))
-        if whole
-        else (),
-        allocated=tuple(allocated),
-        not_published=tuple(missing) if whole else (),
+        resources=_resources(pool, AllocatedState.by((pool.driver, each) for each in allocations)),
+        allocated=tuple(
+            AllocatedDevice(resource=serves.get(each.device), allocation=each) for each in known
+        ),
+        not_published=tuple(each for each in allocations if each not in known),
     )
 
 
-def _resources(pool: Pool, consumed: Consumed) -> tuple[ResourceUsage, ...]:
+def _resources(pool: Pool, state: AllocatedState) -> tuple[ResourceUsage, ...]:
     by_resource: dict[str | None, list[Device]] = {}
-    left = dict(pool.counters)
     for device in pool.devices:
-        by_resource.setdefault(device.resource, []).append(device)
-        if consumed.is_taken(device):
-            _take(left, device.consumes)
+        by_resource.setdefault(resource_of(device), []).append(device)
+    left = counters_left(pool, state)
     return tuple(
-        _usage_of_resource(resource, devices, pool.counters, left, consumed)
+        _usage_of_resource(resource, devices, pool.counters, left, state)
         for resource, devices in sorted(by_resource.items(), key=lambda entry: entry[0] or "~")
     )
 
@@ -144,28 +166,29 @@ def _usage_of_resource(
     devices: list[Device],
     counters: Amounts,
     left: Amounts,
-    consumed: Consumed,
+    state: AllocatedState,
 ) -> ResourceUsage:
-    offered = _given_out(devices, counters, NOTHING_CONSUMED)
-    free = _given_out((device for device in devices if not device.taints), left, consumed)
-    used, more = sum(map(consumed.used, devices)), _room(free, consumed)
-    most = _room(offered, NOTHING_CONSUMED)
+    offered = _given_out(devices, counters, NOTHING)
+    free = _given_out((each for each in devices if not closing_taints(each)), left, state)
+    used, more = sum(consumption.used(state, device) for device in devices), _room(free, state)
+    most = _room(offered, NOTHING)
     return ResourceUsage(
         resource=resource,
         # First fit may find fewer than there are; there are at least as many as claims have.
         offered=None if most is None else max(most, used + (more or 0)),
         used=used,
         free=more,
-        parts=sum(map(consumed.count, devices)),
-        capacities=consumed.capacities(
-            (device for device in devices if device.allows_multiple),
-            offered={device.name for device in offered},
-            open_to={device.name for device in free},
+        parts=sum(consumption.count(state, device) for device in devices),
+        capacities=consumption.capacities(
+            state,
+            (device for device in devices if device.shared),
+            offered=offered,
+            open_to=free,
         ),
     )
 
 
-def _given_out(devices: Iterable[Device], counters: Amounts, consumed: Consumed) -> list[Device]:
+def _given_out(devices: Iterable[Device], counters: Amounts, state: AllocatedState) -> list[Device]:
     """Return which of these devices can be allocated one after the other, first fit.
 
     If several claims can have a device, and some have it, its counters are taken already.
@@ -173,9 +196,9 @@ def _given_out(devices: Iterable[Device], counters: Amounts, consumed: Consumed)
     left = dict(counters)
     fitting = []
     for device in devices:
-        if consumed.is_closed(device):
+        if consumption.is_closed(state, device):
             continue
-        if not consumed.is_taken(device):
+        if not state.has(device.id):
             if not _fits(device.consumes, left):
                 continue
             _take(left, device.consumes)
@@ -183,9 +206,9 @@ def _given_out(devices: Iterable[Device], counters: Amounts, consumed: Consumed)
     return fitting
 
 
-def _room(devices: Iterable[Device], consumed: Consumed) -> int | None:
+def _room(devices: Iterable[Device], state: AllocatedState) -> int | None:
     """Return how many times these devices can be allocated; None: any number of times."""
-    rooms = [consumed.room(device) for device in devices]
+    rooms = [consumption.room(state, device) for device in devices]
     return None if None in rooms else sum(room for room in rooms if room is not None)
 
 

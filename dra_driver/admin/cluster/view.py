@@ -9,7 +9,13 @@ from types import MappingProxyType
 
 from dra_driver.admin.api.allocations import Allocation
 from dra_driver.admin.cluster.consumption import CapacityUsage
-from dra_driver.admin.cluster.usage import AllocatedDevice, ClusterUsage, PoolUsage, ResourceUsage
+from dra_driver.admin.cluster.usage import (
+    AllocatedDevice,
+    ClusterUsage,
+    PoolUsage,
+    ResourceUsage,
+    closing_taints,
+)
 from dra_driver.admin.table import aligned
 from dra_driver.slices.consumable import CORES, MEMORY, SHARES
 
@@ -69,9 +75,9 @@ def report(usage: ClusterUsage) -> str:
     document = {
         "nodes": [
             {
-                "name": own.pool.node or None,
+                "name": own.node or None,
                 "pool": own.pool.name,
-                "problem": own.pool.problem,
+                "problem": own.pool.problem or None,
                 "resources": [
                     {
                         "name": each.resource,
@@ -87,11 +93,12 @@ def report(usage: ClusterUsage) -> str:
                     for each in own.resources
                 ],
                 "allocated": [
-                    _allocation_json(each.allocation) | {"resource": each.device.resource}
+                    _allocation_json(each.allocation) | {"resource": each.resource}
                     for each in own.allocated
                 ],
                 "tainted": [
-                    {"device": device.name, "taints": device.taints} for device in own.tainted
+                    {"device": device.id.device, "taints": closing_taints(device)}
+                    for device in own.tainted
                 ],
                 "notPublished": [_allocation_json(each) for each in own.not_published],
             }
@@ -106,7 +113,7 @@ def report(usage: ClusterUsage) -> str:
 
 
 def _node(usage: PoolUsage) -> str:
-    return usage.pool.node or _NONE
+    return usage.node or _NONE
 
 
 def _numbers(usage: ResourceUsage) -> Sequence[str]:
@@ -137,8 +144,8 @@ def _allocated_rows(usage: ClusterUsage) -> Iterable[Sequence[str]]:
     for node, each in allocated:
         row = (
             node,
-            each.device.name,
-            each.device.resource or _BY_CLAIM,
+            each.allocation.device,
+            each.resource or _BY_CLAIM,
             each.allocation.claim,
             ", ".join(each.allocation.users) or _NONE,
         )
@@ -167,12 +174,12 @@ def _sections(usage: ClusterUsage) -> dict[str, list[str]]:
         "not counted": [
             f"{_place(pool)}: {pool.pool.problem}" + _still_allocated(pool)
             for pool in usage.pools
-            if pool.pool.problem is not None
+            if pool.pool.fault
         ],
         "tainted, so not free": [
-            f"{_node(pool)} {device.name}: {', '.join(device.taints)}"
+            f"{_node(pool)} {device.id.device}: {', '.join(closing_taints(device))}"
             for pool in usage.pools
-            if pool.pool.problem is None
+            if not pool.pool.fault
             for device in pool.tainted
         ],
         "allocated, but no longer published": [
@@ -180,13 +187,13 @@ def _sections(usage: ClusterUsage) -> dict[str, list[str]]:
         ],
         "have devices and do not start": [f"pod {pod.pod}: {pod.why}" for pod in usage.refused],
         "without devices": [
-            _place(pool) for pool in usage.pools if pool.pool.problem is None and not pool.resources
+            _place(pool) for pool in usage.pools if not pool.pool.fault and not pool.resources
         ],
     }
 
 
 def _place(usage: PoolUsage) -> str:
-    return usage.pool.node or f"pool {usage.pool.name}"
+    return usage.node or f"pool {usage.pool.name}"
 
 
 def _still_allocated(usage: PoolUsage) -> str:

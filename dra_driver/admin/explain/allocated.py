@@ -27,14 +27,22 @@ class AllocatedState(Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, claims: Iterable[Object]) -> "AllocatedState":
         """Return what these claims have."""
+        return cls.by(
+            (driver, allocation)
+            for claim in claims
+            for driver in _drivers(claim)
+            for allocation in allocations_in(claim, driver)
+        )
+
+    @classmethod
+    def by(cls, allocations: Iterable[tuple[str, Allocation]]) -> "AllocatedState":
+        """Return what these allocations of drivers are."""
         whole: dict[DeviceId, tuple[Allocation, ...]] = {}
         parts: dict[DeviceId, tuple[Allocation, ...]] = {}
-        for claim in claims:
-            for driver in _drivers(claim):
-                for allocation in allocations_in(claim, driver):
-                    held = whole if allocation.share_id is None else parts
-                    device = DeviceId(driver, allocation.pool, allocation.device)
-                    held[device] = (*held.get(device, ()), allocation)
+        for driver, allocation in allocations:
+            held = whole if allocation.share_id is None else parts
+            device = DeviceId(driver, allocation.pool, allocation.device)
+            held[device] = (*held.get(device, ()), allocation)
         return cls(whole=whole, parts=parts)
 
     def has(self, device: DeviceId) -> bool:

@@ -63,21 +63,31 @@ class Pools:
 
     def on(self, node: Node) -> list[Pool]:
         """Return the pools with devices for a node."""
+        there = (*self._by_node.get(node.name, ()), *self._anywhere)
+        return sorted(
+            self._newest(slice_ for slice_ in there if slice_.concerns(node)),
+            key=lambda pool: (any(device.binds for device in pool.devices), pool.driver, pool.name),
+        )
+
+    def by_node(self) -> list[tuple[str, Pool]]:
+        """Return the pools of each node, by its name; the name is empty for no single node.
+
+        A node's slices are not another's, whatever pool they claim to belong to.
+        """
+        places = {**self._by_node, "": self._anywhere}
+        found = [(node, pool) for node, there in places.items() for pool in self._newest(there)]
+        return sorted(found, key=lambda each: (each[0], each[1].name))
+
+    def _newest(self, slices: Iterable[Slice]) -> Iterator[Pool]:
         newest: dict[tuple[str, str], list[Slice]] = {}
-        for slice_ in (*self._by_node.get(node.name, ()), *self._anywhere):
-            if not slice_.concerns(node):
-                continue
+        for slice_ in slices:
             key = (slice_.driver, slice_.pool)
             so_far = newest.get(key)
             if so_far is None or slice_.generation > so_far[0].generation:
                 newest[key] = [slice_]
             elif slice_.generation == so_far[0].generation:
                 so_far.append(slice_)
-        pools = [self._pool(key, slices) for key, slices in newest.items()]
-        return sorted(
-            (pool for pool in pools if pool is not None),
-            key=lambda pool: (any(device.binds for device in pool.devices), pool.driver, pool.name),
-        )
+        yield from filter(None, (self._pool(key, those) for key, those in newest.items()))
 
     def _pool(self, key: tuple[str, str], slices: list[Slice]) -> Pool | None:
         """Return a pool; None if its newest generation has nothing for the node."""

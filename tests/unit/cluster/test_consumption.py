@@ -3,27 +3,27 @@
 import make
 from dra_driver.admin.api.allocations import allocations_in
 from dra_driver.admin.cluster.consumption import CapacityUsage
-from dra_driver.admin.cluster.pools import Pool, read_pools
 from dra_driver.admin.cluster.usage import ResourceUsage, usage_of
+from dra_driver.admin.explain.pools import Pool
 from dra_driver.devices.model import Gpu
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
-from published import Object, counter_set, device, part_of, slices
+from published import Object, counter_set, device, part_of, read_pools, slices
 
 MIB = 1024**2
 GPU, SMALL = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 T4S = [make.gpu(number, memory_bytes=15000 * MIB) for number in range(2)]
 
 
-def node(mode: str, *gpus: Gpu) -> list[Pool]:
+def node(mode: str, *gpus: Gpu) -> list[tuple[str, Pool]]:
     share = ShareOffer(consumable=Consumable.of(mode))
     found = projection(make.inventory(*(gpus or T4S)), share=share)
     return read_pools(slices(found.devices, found.counter_sets))
 
 
-def usage(pools: list[Pool], *claims: Object, resource: str = GPU) -> ResourceUsage:
+def usage(pools: list[tuple[str, Pool]], *claims: Object, resource: str = GPU) -> ResourceUsage:
     allocations = [one for claim in claims for one in allocations_in(claim, DRIVER_NAME)]
     (found,) = usage_of(pools, allocations).pools
     return next(one for one in found.resources if one.resource == resource)
@@ -115,7 +115,8 @@ def test_a_part_takes_the_counters_of_the_device_once() -> None:
 
 def test_mig_devices_that_exist_have_parts_beside_those_made_on_demand() -> None:
     pools = node("memory", make.gpu(0, mig=make.mig(make.mig_device())))
-    (existing,) = (one.name for one in pools[0].devices if one.allows_multiple)
+    ((_, pool),) = pools
+    (existing,) = (one.id.device for one in pool.devices if one.shared)
     found = usage(pools, part_of(existing, "a", {"memory": "1Gi"}), resource=SMALL)
 
     assert counts(found) == (7, 1, 6)

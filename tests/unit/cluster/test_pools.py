@@ -1,82 +1,23 @@
-"""What is read of ResourceSlices: the newest whole generation, its order, what devices serve."""
+"""What is read of devices for a cluster's usage: what they serve, and what claims consume."""
 
 import pytest
 
-from dra_driver.admin.cluster.pools import read_pools, resource_name
-from published import SET, counter_set, device, slices
-
-PAIR = [device("gpu-0"), device("gpu-1")]
-PARTS = [device("gpu-0", {"memory": "80Gi"}), device("half", {"memory": "40Gi"}, type="mig")]
+from dra_driver.admin.api.slices import Device
+from dra_driver.admin.cluster.usage import closing_taints, resource_of
+from published import Object, device, read_pools, slices
 
 
-def test_a_pool_has_the_devices_of_its_slices_in_the_order_of_the_slices_names() -> None:
-    many = [device(f"gpu-{number}") for number in range(70)]
-    (pool,) = read_pools(reversed(slices(many)))
-
-    assert (pool.name, pool.node, pool.problem) == ("node-1", "node-1", None)
-    assert [one.name for one in pool.devices] == [one["name"] for one in many]
-
-
-def test_counters_are_read_exactly_whatever_their_unit() -> None:
-    sets = [counter_set(memory="79.5Gi", engines="1500m")]
-    (pool,) = read_pools(slices(PARTS, sets))
-
-    nano = 10**9
-    assert pool.counters == {
-        (SET, "memory"): (80 * 1024**3 - 512 * 1024**2) * nano,
-        (SET, "engines"): 3 * nano // 2,
-    }
-    assert pool.devices[1].consumes == {(SET, "memory"): 40 * 1024**3 * nano}
-
-
-def test_counters_may_stand_in_one_slice_with_the_devices() -> None:
-    (one,) = slices(PAIR)
-    one["spec"] |= {"devices": PARTS, "sharedCounters": [counter_set(memory="80Gi")]}
-    (pool,) = read_pools([one])
-
-    assert pool.problem is None
-    assert len(pool.devices) == 2
-
-
-@pytest.mark.parametrize("newest_first", [True, False])
-def test_of_two_generations_the_newer_one_counts(newest_first: bool) -> None:
-    old, new = slices(PAIR), slices(PAIR[:1], generation=2)
-    old[0]["metadata"]["name"] = "an-old-name"
-    (pool,) = read_pools([*new, *old] if newest_first else [*old, *new])
-
-    assert [one.name for one in pool.devices] == ["gpu-0"]
-    assert pool.problem is None
-
-
-def test_a_generation_of_which_slices_are_missing_is_incomplete() -> None:
-    (pool,) = read_pools(slices(PARTS, [counter_set(memory="80Gi")], generation=7)[1:])
-
-    assert pool.problem is not None
-    assert pool.problem.startswith("1 of 2 ResourceSlices of generation 7 are complete")
-
-
-def test_a_name_that_comes_twice_makes_a_pool_invalid() -> None:
-    (one,) = slices(PAIR)
-    one["spec"]["devices"] = [PAIR[0], PAIR[0]]
-    (pool,) = read_pools([one])
-
-    assert pool.problem == "two devices are named gpu-0"
-
-
-def test_counters_that_are_not_there_make_a_pool_invalid() -> None:
-    (one,) = slices(PAIR)
-    one["spec"]["devices"] = PARTS
-    (pool,) = read_pools([one])
-
-    assert pool.problem == "device gpu-0 consumes counters that are not published"
+def read(entry: Object) -> Device:
+    ((_, pool),) = read_pools(slices([entry]))
+    (found,) = pool.devices
+    return found
 
 
 def test_only_taints_that_keep_claims_away_count() -> None:
     tainted = device("gpu-0", taints=("NoSchedule", "None", "NoExecute", "SomethingNew"))
     tainted["taints"][0]["value"] = "79"
-    (pool,) = read_pools(slices([tainted]))
 
-    assert pool.devices[0].taints == (
+    assert closing_taints(read(tainted)) == (
         "gpu.nvidia.com/xid=79:NoSchedule",
         "gpu.nvidia.com/xid:NoExecute",
     )
@@ -102,7 +43,8 @@ def test_attributes_say_which_resource_name_a_device_serves(
     wire = {key: {"string": value} for key, value in attributes.items()}
     qualified = {f"gpu.nvidia.com/{key}": value for key, value in wire.items()}
 
-    assert resource_name(wire) == resource_name(qualified) == name
+    for written in (wire, qualified):
+        assert resource_of(read({"name": "gpu-0", "attributes": written})) == name
 
 
 @pytest.mark.parametrize(
@@ -124,10 +66,8 @@ def test_what_claims_consume_of_a_capacity_its_policy_says(
     if policy is not None:
         capacity["requestPolicy"] = policy
     shared = device("gpu-0") | {"allowMultipleAllocations": True, "capacity": {"slots": capacity}}
-    (pool,) = read_pools(slices([shared]))
-
-    (one,) = pool.devices
-    assert one.allows_multiple
+    one = read(shared)
+    assert one.shared
     assert {
         name: (each.total, each.default, each.least) for name, each in one.capacities.items()
     } == {"slots": (40 * 10**9, default * 10**9, least * 10**9)}

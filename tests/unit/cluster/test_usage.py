@@ -2,11 +2,11 @@
 
 import make
 from dra_driver.admin.api.allocations import Allocation, allocations_in
-from dra_driver.admin.cluster.pools import Pool, read_pools
 from dra_driver.admin.cluster.usage import PoolUsage, usage_of
+from dra_driver.admin.explain.pools import Pool
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.slices.project import projection
-from published import SHARED, counter_set, device, shares, slices
+from published import SHARED, counter_set, device, read_pools, shares, slices
 
 GPU, SMALL, HALF = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
 
@@ -18,12 +18,12 @@ def has(*devices: str, pool: str = "node-1", name: str = "claim") -> list[Alloca
     return list(allocations_in(claim, DRIVER_NAME))
 
 
-def one_pool(pools: list[Pool], allocations: list[Allocation]) -> PoolUsage:
+def one_pool(pools: list[tuple[str, Pool]], allocations: list[Allocation]) -> PoolUsage:
     (found,) = usage_of(pools, allocations).pools
     return found
 
 
-def numbers(pools: list[Pool], *devices: str) -> Numbers:
+def numbers(pools: list[tuple[str, Pool]], *devices: str) -> Numbers:
     found = one_pool(pools, has(*devices))
     return {
         resource.resource: (resource.offered, resource.used, resource.free)
@@ -31,7 +31,7 @@ def numbers(pools: list[Pool], *devices: str) -> Numbers:
     }
 
 
-def h100s(count: int) -> list[Pool]:
+def h100s(count: int) -> list[tuple[str, Pool]]:
     gpus = (make.gpu(minor, mig=make.mig()) for minor in range(count))
     published = projection(make.inventory(*gpus))
     return read_pools(slices(published.devices, published.counter_sets))
@@ -72,7 +72,7 @@ def test_a_tainted_device_is_offered_but_not_free() -> None:
     pools = read_pools(slices(tainted))
 
     assert numbers(pools) == {GPU: (2, 0, 1)}
-    assert [one.name for one in one_pool(pools, []).tainted] == ["gpu-0"]
+    assert [one.id.device for one in one_pool(pools, []).tainted] == ["gpu-0"]
     assert numbers(pools, "gpu-0") == {GPU: (2, 1, 1)}
 
 
@@ -91,7 +91,7 @@ def test_of_an_incomplete_pool_nothing_is_counted_and_nothing_called_gone() -> N
 
     assert found.resources == ()
     assert found.not_published == ()
-    assert [one.device.name for one in found.allocated] == ["gpu-0-share-0"]
+    assert [one.allocation.device for one in found.allocated] == ["gpu-0-share-0", "gpu-3"]
 
 
 def test_what_is_allocated_of_a_pool_that_another_node_uses_too_is_its_own_nodes() -> None:
@@ -99,7 +99,7 @@ def test_what_is_allocated_of_a_pool_that_another_node_uses_too_is_its_own_nodes
     squatter["spec"]["pool"] |= {"name": "node-1", "generation": 2**62}
     pools = read_pools([squatter, *slices([device("gpu-0"), device("gpu-1")])])
     found = usage_of(pools, has("gpu-0")).pools
-    used = {(one.pool.node, one.pool.name): one.resources[0].used for one in found}
+    used = {(one.node, one.pool.name): one.resources[0].used for one in found}
     assert used == {("evil", "node-1"): 0, ("node-1", "node-1"): 1}
 
 

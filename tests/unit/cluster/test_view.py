@@ -4,14 +4,13 @@ import json
 
 import make
 from dra_driver.admin.api.allocations import allocations_in
-from dra_driver.admin.cluster.pools import read_pools
 from dra_driver.admin.cluster.usage import ClusterUsage, usage_of
 from dra_driver.admin.cluster.view import report, table
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
-from published import Object, counter_set, device, part_of, shares, slices
+from published import Object, counter_set, device, part_of, read_pools, shares, slices
 
 MIB = 1024**2
 PLAIN = slices([device(f"gpu-{number}") for number in range(4)])
@@ -124,12 +123,14 @@ def test_what_is_not_counted_stands_below_with_the_reason() -> None:
         make.claim_object("gpu-0", pool="node-9", name="lost"),
     )
     shown = table(found([*PLAIN, *half, *sick, *slices([], node="node-4")], *claims))
-    incomplete = "1 of 2 ResourceSlices of generation 1 are complete"
+    incomplete = (
+        "1 of 2 ResourceSlices of generation 1 of the pool exist: the driver gpu.nvidia.com"
+    )
 
     assert shown.splitlines()[3:] == [
         "",
         "not counted:",
-        f"  node-2: {incomplete}: its driver is writing them, or cannot (devices in use: 1)",
+        f"  node-2: {incomplete} is writing them, or cannot (devices in use: 1)",
         "",
         "tainted, so not free:",
         "  node-3 gpu-0: gpu.nvidia.com/xid:NoSchedule",

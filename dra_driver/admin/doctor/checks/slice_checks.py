@@ -9,10 +9,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from dra_driver.admin.api.slices import TaintRule
-from dra_driver.admin.cluster.pools import read_pools
+from dra_driver.admin.api.slices import TaintRule, readable_slices
 from dra_driver.admin.doctor.checks.cluster_checks import INSTALL_AGAIN
 from dra_driver.admin.doctor.checks.finding import Seen, error, info, ok, unknown, warning
+from dra_driver.admin.explain.pools import Pools
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import Object, at, objects, text
 from dra_driver.kube.server_version import version_numbers
@@ -32,7 +32,7 @@ _COUNTS_PARTS = (1, 36, 2)
 
 def published(slices: Sequence[Object], node: str) -> Iterator[Seen]:
     """Check whether GPUs are on offer."""
-    pools = read_pools(slices)
+    pools = Pools(readable_slices(slices)).by_node()
     where = f"for node {node}" if node else "in this cluster"
     if not pools:
         yield error(
@@ -41,22 +41,21 @@ def published(slices: Sequence[Object], node: str) -> Iterator[Seen]:
             "their logs",
         )
         return
-    full = [pool for pool in pools if pool.devices and not pool.problem]
-    devices = sum(len(pool.devices) for pool in full)
+    full = [(node or pool.name, len(pool.devices)) for node, pool in pools if pool.devices]
     if full:
         yield ok(
-            f"{count(devices, 'device')} offered by {count(len(full), 'node')}: "
-            f"{named(pool.node or pool.name for pool in full)}"
+            f"{count(sum(number for _, number in full), 'device')} offered by "
+            f"{count(len(full), 'node')}: {named(node for node, _ in full)}"
         )
-    if empty := [pool.node or pool.name for pool in pools if not pool.devices]:
+    if empty := [node or pool.name for node, pool in pools if not (pool.devices or pool.fault)]:
         yield warning(
             f"{named(empty)}: nothing is offered",
             "run `dra-driver doctor` or `dra-driver inspect` on the node, or see its driver's "
             "log. Reasons are a missing GPU driver, GPUs that do not answer, or a device plugin "
             "that gives out the same GPUs",
         )
-    for pool in pools:
-        if pool.problem and pool.devices:
+    for _, pool in pools:
+        if pool.fault:
             yield warning(
                 f"the scheduler uses nothing of pool {pool.name}: {pool.problem}",
                 "if the driver is publishing now, wait a moment; else see its log",
