@@ -73,7 +73,7 @@ def named(holders: Iterable[Allocation]) -> str:
         dict.fromkeys(f"claim {holder.claim} ({users_text(holder.users)})" for holder in holders)
     )
     if len(claims) > _NAMED:
-        claims[_NAMED:] = [f"and {len(claims) - _NAMED} more claims"]
+        claims[_NAMED:] = [f"and {words.count(len(claims) - _NAMED, 'more claim')}"]
     return ", ".join(claims)
 
 

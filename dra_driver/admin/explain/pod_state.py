@@ -71,7 +71,7 @@ def _of_container(pod: Object, status: Object) -> Finding | None:
         return None
     name = text(status, "name")
     details = [text(waiting, "message")]
-    if ended:
+    if ended and text(ended, "message") != details[0]:
         code, how = number(ended, "exitCode"), text(ended, "reason")
         said = f": {message}" if (message := text(ended, "message")) else ""
         details.append(f"it ended last with exit code {code} ({how}){said}")

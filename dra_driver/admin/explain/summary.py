@@ -207,16 +207,22 @@ def _of_alternative(answers: list[RequestAnswer]) -> Finding:
 
 def _subject(those: Sequence[RequestAnswer]) -> str:
     """Return the names of requests of which the same is said."""
-    by_claim: dict[str, list[str]] = {}
+    called = [each.request.called for each in those if each.request.called]
+    claims: dict[str, list[str]] = {}
     for each in those:
-        claim = "" if each.request.called else each.claim
-        by_claim.setdefault(claim, []).append(each.request.label)
-    return ", ".join(
-        f"request{'s' if len(names) > 1 else ''} {names_text(names)} of claim {claim}"
-        if claim
-        else names_text(names)
-        for claim, names in by_claim.items()
-    )
+        if not each.request.called:
+            claims.setdefault(each.claim, []).append(each.request.name)
+    alike: dict[str, list[str]] = {}
+    for claim, names in claims.items():
+        alike.setdefault(f"{_noun('request', names)} {names_text(names)}", []).append(claim)
+    parts = [names_text(called)] if called else []
+    for requests, names in alike.items():
+        parts.append(f"{requests} of {_noun('claim', names)} {names_text(names)}")
+    return ", ".join(parts)
+
+
+def _noun(noun: str, names: Sequence[str]) -> str:
+    return noun if len(names) == 1 else f"{noun}s"
 
 
 def _unselected(

@@ -129,18 +129,16 @@ def test_a_gpu_that_is_used_whole_keeps_its_parts(command: Command) -> None:
 
 def test_equal_requests_are_told_of_once(command: Command) -> None:
     wanted = claim(request("a"), request("b"), request("c"), request("d", count=3))
-    said = command.says(*FULL, wanted, pod("wanted", templates=["one-gpu"]), template())
+    waiting = pod("wanted", templates=["x", "y"], limits={GPU: 1})
+    said = command.says(*FULL, wanted, waiting, template(name="x"), template(name="y"))
     assert (
-        "  * requests a, b, c of claim default/wanted, request gpu of claim one-gpu of template "
-        "one-gpu: asks for 1 device; 4 devices selected, none is available\n"
+        "  * nvidia.com/gpu of container main, requests a, b, c of claim default/wanted, request "
+        "gpu of claims x of template x, y of template y: asks for 1 device; 4 devices selected, "
+        "none is available\n"
     ) in said
     assert said.count("asks for 1 device") == 1
     assert "  * request d of claim default/wanted: asks for 3 devices of one node" in said
-    assert "no    a, b, c, gpu: 0 of 2 selected free (2 taken); d: 0 of 2 selected free" in said
-    by_limits = pod(limits={GPU: 1}, name="limits")
-    by_limits["spec"]["containers"] *= 2
-    said = command.says(by_limits, of="pod limits")
-    assert "* nvidia.com/gpu of container main: asks for 1 device" in said
+    assert "  no    a, b, c, and 2 more: 0 of 2 selected free (2 taken); d: 0 of 2 sel" in said
 
 
 def shared() -> list[Object]:
