@@ -117,6 +117,21 @@ def having(*devices: str, name: str = "theirs", user: str = "train-0", **facts: 
     return made
 
 
+def event(reason: str, note: str, *, of: str = "train", uid: str = "", seen: int = 1) -> Object:
+    """An event of a pod; `seen` is its second."""
+    time = f"2026-11-26T10:00:{seen:02}.000000Z"
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"namespace": "default", "name": f"{of}.{reason.lower()}.{seen}"},
+        "regarding": {"kind": "Pod", "namespace": "default", "name": of, "uid": uid or of},
+        "reason": reason,
+        "note": note,
+        "type": "Warning",
+        "eventTime": time,
+    }
+
+
 class Command:
     """The command, asked of an API server."""
 

@@ -11,7 +11,7 @@ from dra_driver.admin.explain.pod_state import unseen
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
-from explained import Command, Object, claim, gpus, having, node, pod, request, template
+from explained import Command, Object, claim, event, gpus, having, node, pod, request, template
 from published import slices
 
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
@@ -23,21 +23,6 @@ QUOTA = (
     'k8s.io "train-gpu-x" is forbidden: exceeded quota: gpus, requested: gpu.nvidia.com.'
     "deviceclass.resource.k8s.io/devices=2, used: …=0, limited: …=1"
 )
-
-
-def event(reason: str, note: str, *, of: str = "train", uid: str = "", seen: int = 1) -> Object:
-    """An event of a pod."""
-    time = f"2026-11-26T10:00:0{seen}.000000Z"
-    return {
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": {"namespace": "default", "name": f"{of}.{reason.lower()}.{seen}"},
-        "regarding": {"kind": "Pod", "namespace": "default", "name": of, "uid": uid or of},
-        "reason": reason,
-        "note": note,
-        "type": "Warning",
-        "eventTime": time,
-    }
 
 
 def bound(*claims: str, phase: str = "Pending", node: str = "node-1", **facts: Any) -> Object:
@@ -342,27 +327,3 @@ def test_who_asks_for_several_shares_where_a_policy_refuses_them_hears_of_it(
     assert "end one of these pods" not in said
     assert "0 of 10 selected free (10 one share each), 8 needed" in said
     command.says(pod(limits={GPU: 1}, name="one"), of="pod one", status=0)
-
-
-# Refused when it starts
-
-
-def test_a_pod_that_is_refused_for_good_has_an_exit_status_of_its_own(command: Command) -> None:
-    mine = having("gpu-0", user="train", name="wanted")
-    refused = event("FailedPrepareDynamicResources", "asks for 2 of nvidia.com/gpu")
-    said = command.says(*CLUSTER, mine, bound("wanted"), refused, status=3)
-    assert "Has devices and does not start:\n  * pod default/train: asks for 2" in said
-
-
-def test_other_pods_that_do_not_start_are_named_only_if_they_are_in_the_way(
-    command: Command,
-) -> None:
-    theirs = [having("gpu-0", "gpu-1"), having("gpu-0", "gpu-1", name="b", pool="node-2")]
-    other = pod(name="train-0")
-    refused = event("FailedPrepareDynamicResources", "no such thing", of="train-0")
-    cluster = [*CLUSTER, *theirs, other, refused]
-    assert "pod default/train-0: no such thing" in command.says(*cluster, claim(), pod("wanted"))
-    nobody = claim(request(device_class="nobody.example.com"), name="wrong")
-    said = command.says(nobody, pod("wrong", name="second"), of="pod second")
-    assert "the DeviceClass nobody.example.com" in said
-    assert "train-0: no such thing" not in said

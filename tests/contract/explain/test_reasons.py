@@ -5,7 +5,7 @@ import make
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
-from explained import Command, claim, gpus, having, node, pod, request, template
+from explained import Command, claim, gpus, having, node, pod, request
 from published import slices
 
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -48,12 +48,6 @@ def test_a_resource_name_that_no_class_has_names_the_command_that_prints_one(
     assert "(`dra-driver classes nvidia.com/mig-1g.5gb` prints the DeviceClass)" in said
     other = command.says(pod(limits={"example.com/nic": 1}, name="p"), of="pod p")
     assert "dra-driver classes" not in other
-
-
-def test_what_fits_is_said_in_whole_lines(command: Command) -> None:
-    said = command.says(*CLUSTER, template(), pod(templates=["one-gpu"]), status=0)
-    assert "\N{REPLACEMENT CHARACTER}" not in said
-    assert "stays Pending, look at its events" in said
 
 
 def test_gpus_whose_mig_mode_is_off_have_no_mig_devices(command: Command) -> None:
