@@ -1,6 +1,7 @@
 """A cluster as an install leaves it, and what doctor says of one."""
 
 import json
+from collections.abc import Iterable
 from contextlib import suppress
 from copy import deepcopy
 from typing import Any
@@ -11,6 +12,7 @@ from testbed.apiserver.kinds import kind_of
 from testbed.apiserver.server import ApiServer
 from testbed.apiserver.store import Refusal
 
+from dra_driver.admin.doctor.checks.finding import Seen, Severity
 from published import device, slices
 
 Object = dict[str, Any]
@@ -19,6 +21,12 @@ Document = dict[str, Any]
 NODE = "node-1"
 NAMESPACE = "dra-driver"
 LONG_AGO = "2026-01-01T00:00:00Z"
+ERROR, WARNING, UNKNOWN, INFO, OK = Severity
+
+
+def severities(seen: Iterable[Seen]) -> list[Severity]:
+    """How severe what was seen is."""
+    return [one.severity for one in seen]
 
 
 def installed(api: ApiServer, node: str = NODE) -> None:

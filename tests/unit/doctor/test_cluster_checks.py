@@ -1,7 +1,7 @@
 """What facts of a cluster mean: good, bad and unknown ones."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,9 +9,10 @@ import yaml
 from msgspec.structs import replace
 from testbed import manifests
 
+from doctored import ERROR, INFO, OK, UNKNOWN, WARNING, severities
 from dra_driver.admin.admission.policy import policy_yaml
 from dra_driver.admin.doctor.checks import cluster_checks
-from dra_driver.admin.doctor.checks.finding import Seen, Severity
+from dra_driver.admin.doctor.checks.finding import Severity
 from dra_driver.admin.doctor.facts.cluster_facts import (
     Feature,
     FeatureFacts,
@@ -24,18 +25,6 @@ from dra_driver.admin.doctor.facts.shipped import OF_CLAIM_STATUS
 from dra_driver.errors import AccessError
 
 Object = dict[str, Any]
-
-OK, INFO, WARNING, ERROR, UNKNOWN = (
-    Severity.OK,
-    Severity.INFO,
-    Severity.WARNING,
-    Severity.ERROR,
-    Severity.UNKNOWN,
-)
-
-
-def severities(seen: Iterable[Seen]) -> list[Severity]:
-    return [one.severity for one in seen]
 
 
 @pytest.mark.parametrize(

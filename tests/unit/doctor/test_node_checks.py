@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import make
+from doctored import ERROR, INFO, OK, UNKNOWN, WARNING, severities
 from dra_driver.admin.doctor.checks import node_checks
 from dra_driver.admin.doctor.checks.finding import Seen, Severity
 from dra_driver.admin.doctor.facts.node_facts import (
@@ -23,18 +24,7 @@ from dra_driver.devices.exclusion import Exclusion, without_excluded
 from dra_driver.devices.holders import Holder
 from dra_driver.devices.model import MigMode, SickGpu
 
-OK, INFO, WARNING, ERROR, UNKNOWN = (
-    Severity.OK,
-    Severity.INFO,
-    Severity.WARNING,
-    Severity.ERROR,
-    Severity.UNKNOWN,
-)
 FOLDER = Path("/run/folder")
-
-
-def severities(seen: Iterable[Seen]) -> list[Severity]:
-    return [one.severity for one in seen]
 
 
 def told(seen: Iterable[Seen]) -> list[Seen]:

@@ -1,12 +1,12 @@
 """What keeps GPUs from virtual machines, as doctor tells it."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import make
+from doctored import ERROR, INFO, OK, WARNING, severities
 from dra_driver.admin.doctor.checks import passthrough
 from dra_driver.admin.doctor.checks.finding import Seen, Severity
 from dra_driver.admin.doctor.every_check import OF_NODES
@@ -23,7 +23,6 @@ from dra_driver.devices.holders import Holder
 from dra_driver.devices.model import PassthroughGpu
 from worlds.pci import PciTree
 
-OK, INFO, WARNING, ERROR = Severity.OK, Severity.INFO, Severity.WARNING, Severity.ERROR
 NOBODY = HolderFacts(sees_node=True)
 
 
@@ -31,10 +30,6 @@ def seen(
     *cards: PassthroughGpu, holders: HolderFacts = NOBODY, modules: tuple[str, ...] = ()
 ) -> list[Seen]:
     return list(passthrough.judged(PassthroughFacts(cards=cards, missing_modules=modules), holders))
-
-
-def severities(found: Iterable[Seen]) -> list[Severity]:
-    return [one.severity for one in found]
 
 
 def test_gpus_that_can_be_had_are_counted() -> None:

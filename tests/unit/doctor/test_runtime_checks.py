@@ -1,10 +1,9 @@
 """What the container runtime's version and configuration mean."""
 
-from collections.abc import Iterable
-
 import pytest
 
-from dra_driver.admin.doctor.checks.finding import Seen, Severity
+from doctored import severities
+from dra_driver.admin.doctor.checks.finding import Severity
 from dra_driver.admin.doctor.checks.runtime_checks import (
     containerd_version,
     default_runtime,
@@ -14,10 +13,6 @@ from dra_driver.admin.doctor.facts.runtime_config import RuntimeConfig
 
 OK, INFO, UNKNOWN = Severity.OK, Severity.INFO, Severity.UNKNOWN
 WARNING, ERROR = Severity.WARNING, Severity.ERROR
-
-
-def severities(seen: Iterable[Seen]) -> list[Severity]:
-    return [one.severity for one in seen]
 
 
 def config(**facts: object) -> RuntimeConfig:

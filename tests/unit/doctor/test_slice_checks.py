@@ -1,22 +1,17 @@
 """What published slices mean."""
 
-from collections.abc import Iterable
-
 import pytest
 
 import make
+from doctored import severities
 from dra_driver.admin.doctor.checks import slice_checks
-from dra_driver.admin.doctor.checks.finding import Seen, Severity
+from dra_driver.admin.doctor.checks.finding import Severity
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection, with_memory_counters
 from published import Object, device, slices
 
 GPUS = [device("gpu-0"), device("gpu-1")]
-
-
-def severities(seen: Iterable[Seen]) -> list[Severity]:
-    return [one.severity for one in seen]
 
 
 def test_a_cluster_without_slices_is_an_error() -> None:
