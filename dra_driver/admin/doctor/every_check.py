@@ -6,6 +6,7 @@ row for each.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from msgspec import Struct
 
@@ -21,7 +22,6 @@ from dra_driver.kube.resource import (
     RESOURCE_SLICES,
 )
 
-_NODE = frozenset({Place.NODE})
 _CLUSTER = frozenset({Place.CLUSTER})
 
 
@@ -51,133 +51,121 @@ SERVER: Check = Check(
 )
 """Made before all others that need the cluster, which are skipped if it does not answer."""
 
+_of_node = partial(Check, needs=frozenset({Place.NODE}))
+
 OF_NODES: tuple[Check, ...] = (
-    Check(
+    _of_node(
         id="kernel-driver",
         title="GPU driver",
         why="without it there are no device nodes, and NVML finds no GPU",
-        needs=_NODE,
         look=lambda sources: sources.of_driver(
             lambda: node_checks.kernel_driver(node_facts.driver_facts(sources.places))
         ),
     ),
-    Check(
+    _of_node(
         id="driver-library",
         title="GPU driver root",
         why="the driver finds GPUs through libnvidia-ml.so.1 of the running version",
-        needs=_NODE,
         look=lambda sources: sources.of_driver(
             lambda: node_checks.library(node_facts.library(sources.places))
         ),
         silence=Severity.ERROR,
     ),
-    Check(
+    _of_node(
         id="gpus",
         title="GPUs",
         why="GPUs that do not answer NVML are not offered to pods",
-        needs=_NODE,
         look=lambda sources: sources.of_driver(sources.nvml),
         silence=Severity.ERROR,
     ),
-    Check(
+    _of_node(
         id="excluded-gpus",
         title="GPUs that are left out",
         why="a GPU that --exclude-gpus or the Node's label names is never offered, and an entry "
         "that matches none has no effect",
-        needs=_NODE,
         look=lambda sources: sources.of_gpus(node_checks.excluded),
     ),
-    Check(
+    _of_node(
         id="persistence-mode",
         title="persistence mode",
         why="a GPU without it is initialised each time a first program opens it, which takes "
         "seconds, and forgets time-slices, compute modes and memory limits in between",
-        needs=_NODE,
         look=lambda sources: sources.of_gpus(node_checks.persistence),
     ),
-    Check(
+    _of_node(
         id="mig-mode",
         title="MIG mode",
         why="a GPU in MIG mode is offered in MIG devices only, and before Kubernetes 1.37 only in "
         "those that exist",
-        needs=_NODE,
         look=lambda sources: sources.of_gpus(sources.mig_modes),
     ),
-    Check(
+    _of_node(
         id="gpu-holders",
         title="processes that have GPUs open",
         why="while a process has a GPU open, it cannot be reset or given to a virtual machine, nor "
         "its MIG mode changed",
-        needs=_NODE,
         look=lambda sources: sources.of_gpus(sources.holders),
     ),
-    Check(
+    _of_node(
         id="passthrough",
         title="GPUs for virtual machines",
         why="a virtual machine gets all of an IOMMU group, by a VFIO driver, and only while no "
         "process has the GPU open",
-        needs=_NODE,
         look=Sources.passthrough,
     ),
-    Check(
+    _of_node(
         id="device-nodes",
         title="device nodes",
         why="no CUDA program runs without nvidiactl and nvidia-uvm",
-        needs=_NODE,
         look=lambda sources: sources.of_driver(
             lambda: node_checks.device_nodes(node_facts.node_files(sources.places))
         ),
     ),
-    Check(
+    _of_node(
         id="cgroup",
         title="control groups",
         why="only control groups of version 2 can limit the memory of shares, and kubelets from "
         "1.35 on do not start without them by default",
-        needs=_NODE,
         look=lambda sources: node_checks.control_groups(node_facts.group_facts(sources.places)),
     ),
-    Check(
+    _of_node(
         id="cdi-folder",
         title="CDI specs",
         why="the container runtime finds a claim's devices in the folder to which the driver "
         "writes, and drops a device that two files name",
-        needs=_NODE,
         look=lambda sources: node_checks.specs(node_facts.spec_facts(sources.places)),
     ),
     Check(
         id="runtime-cdi",
         title="CDI in the container runtime",
         why="a container gets its devices by CDI, and none if CDI is off",
-        needs=_NODE | _CLUSTER,
+        needs=frozenset(Place),
         look=Sources.runtime_cdi,
     ),
-    Check(
+    _of_node(
         id="default-runtime",
         title="default container runtime",
         why="NVIDIA's runtime gives GPUs to any image whose environment asks for them, without "
         "claims",
-        needs=_NODE,
         look=Sources.default_runtime,
     ),
-    Check(
+    _of_node(
         id="registration",
         title="registration with the kubelet",
         why="the kubelet calls the driver that listens in its plugins_registry",
-        needs=_NODE,
         look=lambda sources: node_checks.sockets(node_facts.socket_facts(sources.places)),
     ),
-    Check(
+    _of_node(
         id="others-on-node",
         title="other software that gives out GPUs",
         why="a GPU that both offer can be given out twice",
-        needs=_NODE,
         look=lambda sources: node_checks.others(node_facts.other_facts(sources.places)),
     ),
     Check(
         id="share-config",
         title="share configs",
         why="a config that cannot be used has no effect on its nodes",
-        needs=_NODE | _CLUSTER,
+        needs=frozenset(Place),
         look=Sources.share_config,
     ),
 )
