@@ -156,25 +156,30 @@ def answer_on(
     except NotUnderstoodError as error:
         unknown = f"a selector has {error}, which is not understood here"
         return replace(answer, unknown=unknown, requests=tuple(_request_answers(scene, claims)))
-    if picked is not None and not (cluster.one_share and _has_several_shares(picked)):
+    if picked is not None and not (cluster.one_share and _has_several_shares(claims, picked)):
         return replace(answer, picks=tuple(picked))
     requests = tuple(_request_answers(scene, claims))
     together = _together(scene, claims, requests) if _each_suffices(claims, requests) else None
     return replace(answer, requests=requests, together=together)
 
 
-def _has_several_shares(picked: Sequence[Pick]) -> bool:
+def _has_several_shares(claims: Sequence[Claim], picked: Sequence[Pick]) -> bool:
+    several = {
+        (claim.name, one.name)
+        for claim in claims
+        for one in claim.alternatives
+        if one.takes_several
+    }
     shares = Counter((pick.claim, pick.request) for pick in picked if pick.device.is_share)
-    return any(number > 1 for number in shares.values())
+    return any(shares[request] > 1 for request in several)
 
 
 def _request_answers(scene: Scene, claims: Sequence[Claim]) -> Iterator[RequestAnswer]:
     for claim in claims:
-        for entry in claim.requests:
-            for request in entry.alternatives:
-                yield RequestAnswer(
-                    claim=claim.name, request=request, devices=tuple(_devices(scene, request))
-                )
+        for request in claim.alternatives:
+            yield RequestAnswer(
+                claim=claim.name, request=request, devices=tuple(_devices(scene, request))
+            )
 
 
 def _devices(scene: Scene, request: DeviceRequest) -> Iterator[DeviceAnswer]:

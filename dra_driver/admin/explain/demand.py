@@ -98,13 +98,8 @@ class Demand(Struct, frozen=True, kw_only=True):
     @property
     def asks_for_several(self) -> bool:
         """Whether a request of it is for several devices."""
-        requests = (*self.claims, *self.claims_on(Node(name="")))
-        return any(
-            one.count > 1
-            for claim in requests
-            for request in claim.requests
-            for one in request.alternatives
-        )
+        claims = self.claims_on(Node(name=""))
+        return any(one.takes_several for claim in claims for one in claim.alternatives)
 
     @property
     def lacks_claims(self) -> bool:

@@ -85,14 +85,14 @@ def _of_container(pod: Object, status: Object) -> Finding | None:
 
 def _advice(pod: Object, container: str, reason: str, said: str) -> Iterator[str]:
     node = text(pod, "spec", "nodeName")
-    if "CDI device" in said:
-        yield f"the container runtime lacks the claim's devices: run `dra-driver doctor` on {node}"
-    elif file := missing_file(said):
+    if file := missing_file(said):
         yield (
             f"{node} lacks {file}, which the container should get: run `dra-driver doctor` there; "
             "after an update of the GPU driver, restart this driver's pod there, which writes the "
             "CDI specs of claims again"
         )
+    elif "CDI device" in said:
+        yield f"the container runtime lacks the claim's devices: run `dra-driver doctor` on {node}"
     elif "Image" in reason:
         yield "correct the image's name, or the pull secret"
     elif reason == "CrashLoopBackOff":

@@ -82,7 +82,7 @@ def _reasons(scene: Scene, pool: Pool, request: DeviceRequest, device: Device) -
         yield from _of_selector(scene, text, device, Kind.SELECTOR, "the request's selector")
     if device.place is not None and not device.place.includes(scene.node):
         yield Reason(kind=Kind.NODE, text="is for other nodes")
-    if scene.one_share and request.count > 1 and device.id.is_share:
+    if scene.one_share and request.takes_several and device.id.is_share:
         text = f"is a share, and {scene.one_share} lets a request have only one"
         yield Reason(kind=Kind.ONE_SHARE, text=text)
     holders = scene.allocated.whole.get(device.id, ())
@@ -162,8 +162,9 @@ def _of_counters(scene: Scene, pool: Pool, device: Device) -> Iterator[Reason]:
                 f"needs {amount(needed)} of counter {counter.counter} in {counter.counter_set}, "
                 f"and {amount(max(0, amount_left))} is left"
             )
-        elif len(used) == 1 and device.id.device.startswith(f"{(whole := next(iter(used)))}-"):
-            text = f"is part of {whole}, which {named(holders)} has as a whole"
+        elif len(used) == 1 and device.id.device.startswith(f"{(gpu := next(iter(used)))}-"):
+            how = "in parts" if holders[0].share_id else "as a whole"
+            text = f"is part of {gpu}, which is used {how} by {named(holders)}"
         yield Reason(kind=Kind.COUNTERS, text=text, holders=holders)
 
 

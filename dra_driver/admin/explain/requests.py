@@ -49,6 +49,11 @@ class DeviceRequest(Struct, frozen=True, kw_only=True):
         """Return it in people's words."""
         return self.called or self.name
 
+    @property
+    def takes_several(self) -> bool:
+        """Whether it may take several devices for itself."""
+        return (self.count > 1 or self.mode == ALL) and not self.admin
+
 
 class Request(Struct, frozen=True, kw_only=True):
     """A request of a claim: for exactly one thing, or alternatives in their order."""
@@ -82,6 +87,11 @@ class Claim(Struct, frozen=True, kw_only=True):
     requests: tuple[Request, ...]
     constraints: tuple[Constraint, ...] = ()
     why: str = ""
+
+    @property
+    def alternatives(self) -> tuple[DeviceRequest, ...]:
+        """Its requests with all their alternatives."""
+        return tuple(one for request in self.requests for one in request.alternatives)
 
 
 def read_claim(thing: Object) -> Claim:

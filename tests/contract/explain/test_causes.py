@@ -327,3 +327,10 @@ def test_who_asks_for_several_shares_where_a_policy_refuses_them_hears_of_it(
     assert "end one of these pods" not in said
     assert "0 of 10 selected free (10 one share each), 8 needed" in said
     command.says(pod(limits={GPU: 1}, name="one"), of="pod one", status=0)
+    every = {"device_class": "gpu.resource.nvidia.com", "allocationMode": "All"}
+    sees = claim(request("all", **every, adminAccess=True), request("two", count=2), name="sees")
+    said = command.says(sees, of="claim sees")
+    assert "* request two of claim default/sees: " in said
+    assert "request all" not in said
+    takes = claim(request(**every), name="takes")
+    assert "lets a request have only one" in command.says(takes, of="claim takes")

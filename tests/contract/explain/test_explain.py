@@ -123,7 +123,7 @@ def test_a_gpu_that_is_used_whole_keeps_its_parts(command: Command) -> None:
     wanted = claim(request(device_class="mig.nvidia.com"))
     big = having("gpu-0", name="big", user="large")
     said = command.says(*ALONE, *gpus(mig=True, count=1), big, wanted, pod("wanted"))
-    assert ": is part of gpu-0, which claim default/big (pod large) has as a whole\n" in said
+    assert ": is part of gpu-0, which is used as a whole by claim default/big (pod large)\n" in said
     assert "-> end one of these pods or wait for it" in said
 
 
