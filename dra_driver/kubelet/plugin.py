@@ -31,11 +31,10 @@ from dra_driver.kubelet.service import ClaimCalls, DraPlugin
 from dra_driver.kubelet.sockets import SocketPaths, SocketServer, is_live, remove_dead_sockets
 
 PLUGIN_TYPE = "DRAPlugin"
-SUPPORTED_VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", *HEALTH_SERVICES)
-"""The newest first, because the kubelet takes the first DRAPlugin that it knows.
+SUPPORTED_VERSIONS = ("v1.DRAPlugin", *HEALTH_SERVICES)
+"""What every supported kubelet knows; it ignores what it does not know.
 
-It finds the health services by itself, and ignores what it does not know. These are not names of
-gRPC services.
+These are not names of gRPC services.
 """
 
 CLAIM_WORKERS = 64
@@ -65,9 +64,9 @@ class RegistrationService(rpc.RegistrationServicer):
     """Tells the kubelet's plugin watcher which driver this is and where it serves.
 
     Answers come from memory, because the kubelet waits only one second for GetInfo, and neither
-    GPUs nor the API server may delay it. The kubelet picks the first of `supported_versions` that
-    it knows. After a failure it tries again from the start, with a back-off of up to two minutes.
-    (k8s.io/kubernetes pkg/kubelet/pluginmanager/operationexecutor, pkg/kubelet/cm/dra/plugin.)
+    GPUs nor the API server may delay it. After a failure it tries again from the start, with a
+    back-off of up to two minutes. (k8s.io/kubernetes pkg/kubelet/pluginmanager/operationexecutor,
+    pkg/kubelet/cm/dra/plugin.)
     """
 
     def __init__(self, service_socket: Path, on_status: Callable[[bool], None]) -> None:

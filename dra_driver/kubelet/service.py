@@ -1,12 +1,12 @@
 """The DRA service: the kubelet's two calls, answered claim by claim.
 
-In: NodePrepareResources and NodeUnprepareResources in versions v1 and v1beta1. Out: exactly one
-answer for each claim UID of the call, because otherwise the kubelet fails the whole call. A claim's
-failure, even by a bug, is only that claim's text and never a gRPC error. Claims of one call are
-handled in parallel, so that one that waits does not use up the time of the others. The kubelet
-waits 45 s and comes back only 60 to 90 s after a failure, so the work gets nearly all of that time.
-Each of the two calls has its own threads: prepares that wait for a GPU must not block the unprepare
-that frees it. (k8s.io/kubernetes pkg/kubelet/cm/dra/manager.go.)
+In: NodePrepareResources and NodeUnprepareResources. Out: exactly one answer for each claim UID of
+the call, because otherwise the kubelet fails the whole call. A claim's failure, even by a bug, is
+only that claim's text and never a gRPC error. Claims of one call are handled in parallel, so that
+one that waits does not use up the time of the others. The kubelet waits 45 s and comes back only 60
+to 90 s after a failure, so the work gets nearly all of that time. Each of the two calls has its own
+threads: prepares that wait for a GPU must not block the unprepare that frees it.
+(k8s.io/kubernetes pkg/kubelet/cm/dra/manager.go.)
 """
 
 import threading
@@ -28,8 +28,6 @@ from dra_driver.host.listeners import Listeners
 from dra_driver.host.turns import turn
 from dra_driver.kubelet.protos import dra_v1_pb2 as v1
 from dra_driver.kubelet.protos import dra_v1_pb2_grpc as v1_rpc
-from dra_driver.kubelet.protos import dra_v1beta1_pb2 as v1beta1
-from dra_driver.kubelet.protos import dra_v1beta1_pb2_grpc as v1beta1_rpc
 from dra_driver.ops.metrics import Metrics, Operation
 from resource_nvidia_com.printable import printable
 
@@ -66,7 +64,7 @@ Work = Callable[[ClaimRef, float], tuple[DeviceRecord, ...]]
 
 
 class ClaimCalls:
-    """Both calls, in any version. Deadlines are values of `clock`.
+    """Both calls. Deadlines are values of `clock`.
 
     Listeners, told about a claim before the kubelet has its answer:
         prepared: it is prepared, for the first time or again.
@@ -208,24 +206,22 @@ class ClaimCalls:
         return round(self._clock() - start, 4)
 
 
-PrepareRequest = v1.NodePrepareResourcesRequest | v1beta1.NodePrepareResourcesRequest
-PrepareResponse = v1.NodePrepareResourcesResponse | v1beta1.NodePrepareResourcesResponse
-UnprepareRequest = v1.NodeUnprepareResourcesRequest | v1beta1.NodeUnprepareResourcesRequest
-UnprepareResponse = v1.NodeUnprepareResourcesResponse | v1beta1.NodeUnprepareResourcesResponse
-
-
 class _Methods(Struct, frozen=True):
     """The service in the form that generated code needs."""
 
-    NodePrepareResources: Callable[[PrepareRequest, grpc.ServicerContext], PrepareResponse]
-    NodeUnprepareResources: Callable[[UnprepareRequest, grpc.ServicerContext], UnprepareResponse]
+    NodePrepareResources: Callable[
+        [v1.NodePrepareResourcesRequest, grpc.ServicerContext], v1.NodePrepareResourcesResponse
+    ]
+    NodeUnprepareResources: Callable[
+        [v1.NodeUnprepareResourcesRequest, grpc.ServicerContext], v1.NodeUnprepareResourcesResponse
+    ]
 
 
 class DraPlugin:
-    """The service in both versions, and the threads of each of its two calls.
+    """The service, and the threads of each of its two calls.
 
-    Kubelets since 1.34 speak k8s.io.kubelet.pkg.apis.dra.v1; v1beta1 is the same without share ids.
-    A call for which no thread is free waits.
+    Kubelets since 1.34 speak k8s.io.kubelet.pkg.apis.dra.v1. A call for which no thread is free
+    waits.
     """
 
     def __init__(self, calls: ClaimCalls, workers: int) -> None:
@@ -234,22 +230,12 @@ class DraPlugin:
         self._unpreparing = futures.ThreadPoolExecutor(workers, thread_name_prefix="unprepare-call")
 
     def attach(self, server: grpc.Server) -> None:
-        """Add both versions of the service to a server that has not started."""
-        for version, add in (
-            (v1, v1_rpc.add_DRAPluginServicer_to_server),
-            (v1beta1, v1beta1_rpc.add_DRAPluginServicer_to_server),
-        ):
-            response: Any = version  # the modules have no type in common
-            methods = _Methods(
-                on_threads(
-                    self._preparing, partial(self._prepare, response.NodePrepareResourcesResponse)
-                ),
-                on_threads(
-                    self._unpreparing,
-                    partial(self._unprepare, response.NodeUnprepareResourcesResponse),
-                ),
-            )
-            add(methods, server)  # type: ignore[no-untyped-call]
+        """Add the service to a server that has not started."""
+        methods: Any = _Methods(
+            on_threads(self._preparing, self._prepare),
+            on_threads(self._unpreparing, self._unprepare),
+        )
+        v1_rpc.add_DRAPluginServicer_to_server(methods, server)  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
         """Let the threads end when they have nothing more to do."""
@@ -257,35 +243,28 @@ class DraPlugin:
         self._unpreparing.shutdown(wait=False)
 
     def _prepare(
-        self,
-        answer: Callable[[], PrepareResponse],
-        request: PrepareRequest,
-        context: grpc.ServicerContext,
-    ) -> PrepareResponse:
+        self, request: v1.NodePrepareResourcesRequest, context: grpc.ServicerContext
+    ) -> v1.NodePrepareResourcesResponse:
         answers = self._calls.prepare(_refs(request.claims), _seconds(context))
-        response = answer()
+        response = v1.NodePrepareResourcesResponse()
         for uid, outcome in answers.items():
             entry = response.claims[uid]
             entry.error = outcome.error
             for device in outcome.devices:
-                added = entry.devices.add(
+                entry.devices.add(
                     request_names=device.request_names,
                     pool_name=device.pool,
                     device_name=device.name,
                     cdi_device_ids=device.cdi_device_ids,
+                    share_id=device.share_id,
                 )
-                if isinstance(added, v1.Device) and device.share_id is not None:
-                    added.share_id = device.share_id
         return response
 
     def _unprepare(
-        self,
-        answer: Callable[[], UnprepareResponse],
-        request: UnprepareRequest,
-        context: grpc.ServicerContext,
-    ) -> UnprepareResponse:
+        self, request: v1.NodeUnprepareResourcesRequest, context: grpc.ServicerContext
+    ) -> v1.NodeUnprepareResourcesResponse:
         answers = self._calls.unprepare(_refs(request.claims), _seconds(context))
-        response = answer()
+        response = v1.NodeUnprepareResourcesResponse()
         for uid, outcome in answers.items():
             response.claims[uid].error = outcome.error
         return response
@@ -298,9 +277,7 @@ def on_threads(threads: futures.ThreadPoolExecutor, method: Callable[_P, _R]) ->
     return call
 
 
-def _refs(
-    claims: Iterable[v1.Claim] | Iterable[v1beta1.Claim],
-) -> tuple[ClaimRef, ...]:
+def _refs(claims: Iterable[v1.Claim]) -> tuple[ClaimRef, ...]:
     return tuple(
         ClaimRef(uid=ClaimUid(claim.uid), namespace=claim.namespace, name=claim.name)
         for claim in claims

@@ -21,9 +21,7 @@ from dra_driver.kubelet.protos import (
     dra_health_v1alpha1_pb2_grpc,
     dra_v1_pb2,
     dra_v1_pb2_grpc,
-    dra_v1beta1_pb2,
 )
-from dra_driver.kubelet.protos import dra_v1beta1_pb2_grpc as dra_v1beta1_rpc
 from dra_driver.kubelet.protos import pluginregistration_v1_pb2 as registration
 from dra_driver.kubelet.protos import pluginregistration_v1_pb2_grpc as registration_rpc
 from testbed.commands import TestbedError, wait_until
@@ -31,8 +29,6 @@ from testbed.driver import DriverProcess
 
 CALL_SECONDS = 45.0
 """The kubelet's own limit for a call (pkg/kubelet/cm/dra/plugin)."""
-MESSAGES: Mapping[str, Any] = {"v1": dra_v1_pb2, "v1beta1": dra_v1beta1_pb2}
-STUBS: Mapping[str, Any] = {"v1": dra_v1_pb2_grpc, "v1beta1": dra_v1beta1_rpc}
 HEALTH: Mapping[str, tuple[Any, Any]] = {
     "v1": (dra_health_v1_pb2, dra_health_v1_pb2_grpc),
     "v1alpha1": (dra_health_v1alpha1_pb2, dra_health_v1alpha1_pb2_grpc),
@@ -56,7 +52,7 @@ class KubeletClient:
         self._pattern = pattern
         self.info: Any = None
         self._channels: list[grpc.Channel] = []
-        self._plugins: dict[str, Any] = {}
+        self._stub: Any = None
         self._dialling = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -95,20 +91,20 @@ class KubeletClient:
         self.info = stub.GetInfo(
             registration.InfoRequest(), timeout=CALL_SECONDS, wait_for_ready=True
         )
-        self._plugins = {}
+        self._stub = None
         stub.NotifyRegistrationStatus(
             registration.RegistrationStatus(plugin_registered=accept, error=reason),
             timeout=CALL_SECONDS,
         )
         return self.info
 
-    def prepare(self, *claims: ClaimName, version: str = "v1", **call: Any) -> Any:
+    def prepare(self, *claims: ClaimName, **call: Any) -> Any:
         """Ask for claims to be prepared; returns the answers by UID, errors among them."""
-        return self._ask("NodePrepareResources", claims, version, call)
+        return self._ask("NodePrepareResources", claims, call)
 
-    def unprepare(self, *claims: ClaimName, version: str = "v1", **call: Any) -> Any:
+    def unprepare(self, *claims: ClaimName, **call: Any) -> Any:
         """Ask for claims to be unprepared; returns the answers by UID, errors among them."""
-        return self._ask("NodeUnprepareResources", claims, version, call)
+        return self._ask("NodeUnprepareResources", claims, call)
 
     def watch_health(self, version: str = "v1") -> Any:
         """Let the driver report the health of claims' devices; return its messages."""
@@ -132,21 +128,18 @@ class KubeletClient:
         """
         _check(claims, self.unprepare(*claims))
 
-    def _ask(
-        self, method: str, claims: Sequence[ClaimName], version: str, call: dict[str, Any]
-    ) -> Any:
-        messages = MESSAGES[version]
-        named = [messages.Claim(**asdict(claim)) for claim in claims]
-        request = getattr(messages, f"{method}Request")(claims=named)
-        ask = getattr(self._plugin(version), method)
+    def _ask(self, method: str, claims: Sequence[ClaimName], call: dict[str, Any]) -> Any:
+        named = [dra_v1_pb2.Claim(**asdict(claim)) for claim in claims]
+        request = getattr(dra_v1_pb2, f"{method}Request")(claims=named)
+        ask = getattr(self._plugin(), method)
         return ask(request, **{"timeout": CALL_SECONDS, **call}).claims
 
-    def _plugin(self, version: str) -> Any:
+    def _plugin(self) -> Any:
         with self._dialling:
-            if version not in self._plugins:
-                channel = self._dial(Path(self.info.endpoint), "localhost")
-                self._plugins[version] = STUBS[version].DRAPluginStub(channel)
-            return self._plugins[version]
+            if self._stub is None:
+                rpc: Any = dra_v1_pb2_grpc  # it has no types
+                self._stub = rpc.DRAPluginStub(self._dial(Path(self.info.endpoint), "localhost"))
+            return self._stub
 
     def _dial(self, path: Path, authority: str) -> grpc.Channel:
         channel = grpc.insecure_channel(

@@ -17,14 +17,12 @@ from dra_driver.errors import ConfigError
 from dra_driver.kubelet.health_stream import HealthStream
 from dra_driver.kubelet.plugin import KubeletPlugin
 from dra_driver.kubelet.protos import dra_v1_pb2 as v1
-from dra_driver.kubelet.protos import dra_v1beta1_pb2 as v1beta1
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.kubelet.sockets import socket_paths
 from dra_driver.ops.metrics import Metrics
 
 pytestmark = pytest.mark.leaves("the module's server starts threads as they are needed")
 
-SERVICES = {"v1": v1, "v1beta1": v1beta1}
 METHODS = ("NodePrepareResources", "NodeUnprepareResources")
 sendable = fuzz.texts.filter(lambda text: text.isprintable() or text.isascii()).map(
     lambda text: text.encode(errors="replace").decode()
@@ -56,15 +54,14 @@ class Claims:
 
 
 class Kubelet:
-    """Calls a plugin's service with any bytes, in either version."""
+    """Calls a plugin's service with any bytes."""
 
     def __init__(self, claims: Claims, channel: grpc.Channel) -> None:
         self.claims = claims
         self._channel = channel
 
-    def call(self, version: str, method: str, request: bytes) -> bytes:
-        package = f"k8s.io.kubelet.pkg.apis.dra.{version}"
-        call = self._channel.unary_unary(f"/{package}.DRAPlugin/{method}")
+    def call(self, method: str, request: bytes) -> bytes:
+        call = self._channel.unary_unary(f"/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/{method}")
         answer: bytes = call(request, timeout=20)
         return answer
 
@@ -87,23 +84,21 @@ def kubelet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubelet]:
 
 
 @given(
-    version=st.sampled_from(sorted(SERVICES)),
     method=st.sampled_from(METHODS),
     claims=st.lists(st.tuples(sendable, sendable, sendable), max_size=4),
 )
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@example("v1", METHODS[0], [("", "", "")])
-@example("v1beta1", METHODS[1], [("../../etc/passwd", "\0", "%s{}")])
+@example(METHODS[0], [("", "", "")])
+@example(METHODS[1], [("../../etc/passwd", "\0", "%s{}")])
 def test_every_claim_of_any_name_has_an_answer(
-    kubelet: Kubelet, version: str, method: str, claims: list[tuple[str, str, str]]
+    kubelet: Kubelet, method: str, claims: list[tuple[str, str, str]]
 ) -> None:
     kubelet.claims.outcome = "gpu-0"
-    messages = SERVICES[version]
-    request = getattr(messages, f"{method}Request")()
+    request = getattr(v1, f"{method}Request")()
     for uid, namespace, name in claims:
         request.claims.add(uid=uid, namespace=namespace, name=name)
-    answer = getattr(messages, f"{method}Response")()
-    answer.ParseFromString(kubelet.call(version, method, request.SerializeToString()))
+    answer = getattr(v1, f"{method}Response")()
+    answer.ParseFromString(kubelet.call(method, request.SerializeToString()))
     assert set(answer.claims) == {uid for uid, _, _ in claims}
     for uid, entry in answer.claims.items():
         found = fuzz.ours(lambda uid=uid: check_uid(uid))  # type: ignore[misc]
@@ -122,7 +117,7 @@ def test_an_error_of_any_text_is_that_claims_answer(
     request = v1.NodePrepareResourcesRequest()
     request.claims.add(uid="one", namespace="ns", name="claim")
     answer = v1.NodePrepareResourcesResponse()
-    answer.ParseFromString(kubelet.call("v1", "NodePrepareResources", request.SerializeToString()))
+    answer.ParseFromString(kubelet.call("NodePrepareResources", request.SerializeToString()))
     assert answer.claims["one"].error
 
 
@@ -133,9 +128,9 @@ def test_bytes_that_are_no_request_are_refused_and_the_next_call_is_answered(
 ) -> None:
     kubelet.claims.outcome = "gpu-0"
     with contextlib.suppress(grpc.RpcError):
-        kubelet.call("v1", "NodePrepareResources", request)
+        kubelet.call("NodePrepareResources", request)
     good = v1.NodePrepareResourcesRequest()
     good.claims.add(uid="one", namespace="ns", name="claim")
     answer = v1.NodePrepareResourcesResponse()
-    answer.ParseFromString(kubelet.call("v1", "NodePrepareResources", good.SerializeToString()))
+    answer.ParseFromString(kubelet.call("NodePrepareResources", good.SerializeToString()))
     assert len(answer.claims["one"].devices) == 1

@@ -135,7 +135,6 @@ def test_a_kubelet_learns_name_endpoint_and_versions(
     assert info.endpoint == str(running.paths.service)
     assert list(info.supported_versions) == [
         "v1.DRAPlugin",
-        "v1beta1.DRAPlugin",
         "v1.DRAResourceHealth",
         "v1alpha1.DRAResourceHealth",
     ]
@@ -152,7 +151,7 @@ def test_a_refused_registration_is_answered_with_an_error_and_can_be_tried_again
     assert running.statuses == [False, True]
 
 
-def test_prepare_answers_devices_in_v1(kubelet: KubeletClient) -> None:
+def test_prepare_answers_devices(kubelet: KubeletClient) -> None:
     kubelet.register()
     (device,) = kubelet.prepare(CLAIM)["uid-1"].devices
     assert list(device.request_names) == ["gpu"]
@@ -160,22 +159,14 @@ def test_prepare_answers_devices_in_v1(kubelet: KubeletClient) -> None:
     assert list(device.cdi_device_ids) == ["k8s.gpu.nvidia.com/claim=uid-1-gpu-0"]
 
 
-def test_prepare_answers_devices_in_v1beta1(kubelet: KubeletClient) -> None:
+def test_unprepare_answers_an_entry_for_each_claim(kubelet: KubeletClient) -> None:
     kubelet.register()
-    (device,) = kubelet.prepare(CLAIM, version="v1beta1")["uid-1"].devices
-    assert (device.pool_name, device.device_name) == ("node-1", "gpu-0")
-
-
-@pytest.mark.parametrize("version", ["v1", "v1beta1"])
-def test_unprepare_answers_an_entry_for_each_claim(kubelet: KubeletClient, version: str) -> None:
-    kubelet.register()
-    answers = kubelet.unprepare(CLAIM, OTHER, CLAIM, version=version)
+    answers = kubelet.unprepare(CLAIM, OTHER, CLAIM)
     assert {uid: entry.error for uid, entry in answers.items()} == {"uid-1": "", "uid-2": ""}
 
 
-@pytest.mark.parametrize("version", ["v1", "v1beta1"])
 def test_a_failed_claim_and_a_prepared_one_share_an_answer(
-    running: Running, kubelet: KubeletClient, version: str
+    running: Running, kubelet: KubeletClient
 ) -> None:
     def fail_first(ref: ClaimRef) -> None:
         if ref.uid == "uid-1":
@@ -183,7 +174,7 @@ def test_a_failed_claim_and_a_prepared_one_share_an_answer(
 
     running.claims.before = fail_first
     kubelet.register()
-    answers = kubelet.prepare(CLAIM, OTHER, version=version)
+    answers = kubelet.prepare(CLAIM, OTHER)
     assert answers["uid-1"].error == "the API server does not answer: the kubelet tries again"
     assert not answers["uid-1"].devices
     assert len(answers["uid-2"].devices) == 1

@@ -11,7 +11,6 @@ from dra_driver.kubelet.protos import (
     dra_health_v1_pb2,
     dra_health_v1alpha1_pb2,
     dra_v1_pb2,
-    dra_v1beta1_pb2,
     pluginregistration_v1_pb2,
 )
 
@@ -47,13 +46,6 @@ def fields(message: Any) -> dict[str, int]:
                 "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodeUnprepareResources",
             ],
         ),
-        (
-            dra_v1beta1_pb2,
-            [
-                "/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodePrepareResources",
-                "/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodeUnprepareResources",
-            ],
-        ),
         (dra_health_v1_pb2, ["/v1.DRAResourceHealth/NodeWatchResources"]),
         (dra_health_v1alpha1_pb2, ["/v1alpha1.DRAResourceHealth/NodeWatchResources"]),
     ],
@@ -63,13 +55,16 @@ def test_methods_have_the_kubelets_names(file: Any, expected: list[str]) -> None
 
 
 def test_fields_have_the_kubelets_numbers() -> None:
-    device = {"request_names": 1, "pool_name": 2, "device_name": 3, "cdi_device_ids": 4}
-    assert fields(dra_v1beta1_pb2.Device) == device
-    assert fields(dra_v1_pb2.Device) == device | {"share_id": 5}
-    for version in (dra_v1_pb2, dra_v1beta1_pb2):
-        assert fields(version.Claim) == {"namespace": 1, "uid": 2, "name": 3}
-        assert fields(version.NodePrepareResourceResponse) == {"devices": 1, "error": 2}
-        assert fields(version.NodeUnprepareResourceResponse) == {"error": 1}
+    assert fields(dra_v1_pb2.Device) == {
+        "request_names": 1,
+        "pool_name": 2,
+        "device_name": 3,
+        "cdi_device_ids": 4,
+        "share_id": 5,
+    }
+    assert fields(dra_v1_pb2.Claim) == {"namespace": 1, "uid": 2, "name": 3}
+    assert fields(dra_v1_pb2.NodePrepareResourceResponse) == {"devices": 1, "error": 2}
+    assert fields(dra_v1_pb2.NodeUnprepareResourceResponse) == {"error": 1}
     assert fields(pluginregistration_v1_pb2.PluginInfo) == {
         "type": 1,
         "name": 2,
