@@ -51,3 +51,20 @@ def driver_root(root: Path, version: str = "550.54.15") -> Path:
     (root / "proc").mkdir()
     (root / "proc/devices").write_text("Character devices:\n195 nvidia\n510 nvidia-uvm\n226 drm\n")
     return root
+
+
+def upgrade(root: Path, old: str, new: str, stems: str = "") -> None:
+    """Replace a driver's files below a folder by those of another version, or some by their stem.
+
+    What the kernel says follows with the last of them, as after a reload of its modules.
+    """
+    for path in sorted(root.rglob(f"{stems}*{old}*"), reverse=True):
+        path.rename(path.with_name(path.name.replace(old, new)))
+    for path in filter(Path.is_symlink, root.rglob("*")):
+        target = str(path.readlink())
+        if old in target and path.with_name(target.replace(old, new)).exists():
+            path.unlink()
+            path.symlink_to(target.replace(old, new))
+    if not stems:
+        kernel = next(root.rglob("proc/driver/nvidia/version"))
+        kernel.write_text(kernel.read_text().replace(old, new))

@@ -127,6 +127,18 @@ class EditsCache:
                     self._kept = self._find()
             return self._kept.edits
 
+    def look_at_files(self) -> NodeEdits:
+        """Return the current edits, found again if any file in them is missing, watched or not.
+
+        Raises DeviceError as `look` does.
+        """
+        edits = self.look()
+        if not missing_files(edits.common, edits.roots):
+            return edits
+        with self._lock:
+            self._kept = None
+        return self.look()
+
     def _is_over(self, kept: _Kept) -> bool:
         return (
             self._clock() >= kept.until
@@ -157,6 +169,13 @@ class EditsCache:
             signature=before + _signature(watched),
             until=self._clock() + _MOST_SECONDS,
         )
+
+
+def missing_files(edits: Edits, roots: Roots) -> list[str]:
+    """Return the files in edits that are not there, of those below the driver root."""
+    paths = (*(mount.host_path for mount in edits.mounts), *(hook.path for hook in edits.hooks))
+    seen = {path: roots.driver_file_seen(path) for path in paths}
+    return [path for path, there in seen.items() if there and not os.path.lexists(there)]
 
 
 def _signature(paths: tuple[str, ...]) -> _Signature:

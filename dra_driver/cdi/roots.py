@@ -66,6 +66,12 @@ class Roots(Struct, frozen=True, kw_only=True):
         """Return the host path of a file that is at `path` inside the driver root."""
         return f"{self.driver_on_host.rstrip('/')}/{path.lstrip('/')}"
 
+    def driver_file_seen(self, host_path: str) -> str | None:
+        """Return where this process sees a file of the driver root; None if it is not one."""
+        root = self.driver_on_host.rstrip("/")
+        is_inside = host_path.startswith(f"{root}/")
+        return f"{self.driver}{host_path.removeprefix(root)}" if is_inside else None
+
     def node_on_host(self, name: str) -> str:
         """Return the host path of the device node `name`, such as `dri/card1`."""
         return f"{self.dev_on_host.rstrip('/')}/{name}"

@@ -58,7 +58,7 @@ class SpecStore:
         The file is not synced: after a power cut its containers are gone, and the kubelet prepares
         the claim again. Raises StateError if the spec breaks a rule of CDI or cannot be written.
         """
-        path = self._path(uid)
+        path = self.path(uid)
         content = self._serialise(spec)
         try:
             stored = _read(path)
@@ -66,7 +66,7 @@ class SpecStore:
                 self._replace(path, content)
             elif stat.S_IMODE(stored[1].st_mode) != _FILE_MODE:
                 os.chmod(path, _FILE_MODE)
-            delete(self._path(uid, _PEER_SUFFIX))
+            delete(self.path(uid, _PEER_SUFFIX))
         except OSError as error:
             raise StateError(
                 f"CDI spec {path} cannot be written: {error.strerror};"
@@ -75,24 +75,24 @@ class SpecStore:
 
     def exists(self, uid: str) -> bool:
         """Tell whether the claim has a spec file of this driver or of NVIDIA's DRA driver."""
-        return any(os.path.isfile(self._path(uid, suffix)) for suffix in (_SUFFIX, _PEER_SUFFIX))
+        return any(os.path.isfile(self.path(uid, suffix)) for suffix in (_SUFFIX, _PEER_SUFFIX))
 
     def look(self, uid: str) -> Look | None:
         """Return what tells whether a claim's spec file has changed; None if a peer has one."""
-        peers = look_of(self._path(uid, _PEER_SUFFIX))
-        return look_of(self._path(uid)) if peers is None else None
+        peers = look_of(self.path(uid, _PEER_SUFFIX))
+        return look_of(self.path(uid)) if peers is None else None
 
     def is_peers(self, uid: str) -> bool:
         """Tell whether the claim's only spec file is one of NVIDIA's DRA driver."""
-        is_theirs = os.path.isfile(self._path(uid, _PEER_SUFFIX))
-        return is_theirs and not os.path.isfile(self._path(uid))
+        is_theirs = os.path.isfile(self.path(uid, _PEER_SUFFIX))
+        return is_theirs and not os.path.isfile(self.path(uid))
 
     def delete(self, uid: str) -> None:
         """Delete the spec file of a claim, if there is one. Raises StateError if that fails."""
-        path = self._path(uid)
+        path = self.path(uid)
         try:
             delete(path)
-            delete(self._path(uid, _PEER_SUFFIX))
+            delete(self.path(uid, _PEER_SUFFIX))
         except OSError as error:
             raise StateError(f"CDI spec {path} cannot be deleted: {error.strerror}") from error
 
@@ -135,7 +135,8 @@ class SpecStore:
                 "folder, and that this process may list it (--cdi-root)"
             ) from error
 
-    def _path(self, uid: str, suffix: str = _SUFFIX) -> str:
+    def path(self, uid: str, suffix: str = _SUFFIX) -> str:
+        """Return the path of a claim's spec file. Raises StateError for an impossible UID."""
         if not _UID.fullmatch(uid):
             raise StateError(f"claim UID {uid!r} cannot be part of a file name")
         return f"{self._root}/{_PREFIX}{uid}{suffix}"

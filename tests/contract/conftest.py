@@ -71,7 +71,7 @@ def make_node(tmp_path: Path) -> Iterator[MakeNode]:
     """Makes nodes from what Node.create takes."""
     made: list[Node] = []
 
-    def make(profile: str = "h100x8", **options: str) -> Node:
+    def make(profile: str = "h100x8", **options: str | bool) -> Node:
         made.append(Node.create(tmp_path / f"node{len(made)}", profile, **options))  # type: ignore[arg-type]
         return made[-1]
 

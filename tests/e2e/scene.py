@@ -119,6 +119,18 @@ class Scene:
         """End a pod's container; a moment later, as the end takes this very command with it."""
         self.run_in(pod, "bash", "-c", "(sleep 0.5; kill 1) >/dev/null 2>&1 &")
 
+    def restart_containers(self, *pods: str) -> None:
+        """End each pod's only container for the first time, and wait until it runs again."""
+        for pod in pods:
+            self.end_container(pod)
+
+        def restarted() -> bool:
+            found = [self.api.get("Pod", pod, NAMESPACE)["status"] for pod in pods]
+            containers = [one for status in found for one in status["containerStatuses"]]
+            return all(one["restartCount"] == 1 and one["ready"] for one in containers)
+
+        wait_until(restarted, "the containers to be restarted", timeout=90)
+
     def container_ids(self, *pods: str) -> dict[str, str]:
         """The ids of the pods' containers; a container that was restarted has another."""
         ids = {}

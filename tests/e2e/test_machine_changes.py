@@ -1,11 +1,16 @@
-"""GPUs come and go while the driver runs: the other GPUs and their pods are not touched."""
+"""GPUs come and go, and the GPU driver is replaced, while the driver and pods with GPUs run."""
 
 from collections.abc import Iterator
 
 import pytest
+from testbed.claims import mig_profile
 from testbed.commands import wait_until
 
+import driver_tree
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
+from e2e.kubernetes import needs
 from e2e.scene import Scene, cel
+from e2e.sharing import Shared, time_slicing
 
 pytestmark = [pytest.mark.e2e, pytest.mark.stream("own")]
 
@@ -47,3 +52,37 @@ def not_the_device(scene: Scene) -> list[dict[str, object]]:
         if device["name"] == DEVICE
     )
     return cel(f'device.attributes["gpu.nvidia.com"].uuid != "{uuid}"')
+
+
+@pytest.mark.driver(MIG="on-demand")
+@needs(Feature.COUNTERS)
+def test_containers_restart_after_the_gpu_driver_was_upgraded_under_their_claims(
+    scene: Scene,
+) -> None:
+    profile = mig_profile("1g.10gb")
+    pods = [
+        scene.pod("whole", templates=[scene.template("whole")]),
+        Shared.make(scene, gpu=time_slicing("Long")).pod("sliced"),
+        scene.pod(
+            "mig",
+            templates=[scene.template("mig", deviceClassName="mig.nvidia.com", selectors=profile)],
+        ),
+    ]
+    scene.running(*pods)
+    gpus = {pod: scene.gpus(pod) for pod in pods}
+    root = scene.node.machine.root
+    (library,) = root.rglob("libcuda.so.*.*")
+    old, new = library.name.removeprefix("libcuda.so."), "999.1.2"
+    try:
+        driver_tree.upgrade(root, old, new)
+        wait_until(lambda: not told(scene, library.name), "specs without old files", timeout=60)
+        scene.restart_containers(*pods)
+        assert {pod: scene.gpus(pod) for pod in pods} == gpus
+    finally:
+        driver_tree.upgrade(root, new, old)
+        wait_until(lambda: not told(scene, new), "specs with the old files again", timeout=60)
+
+
+def told(scene: Scene, word: str) -> bool:
+    """Whether any claim's CDI spec has a word."""
+    return any(word in path.read_text() for path in scene.node.place.cdi_root.glob("*.json"))

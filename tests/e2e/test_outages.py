@@ -86,14 +86,7 @@ def test_a_container_restarts_after_the_cdi_folder_was_emptied(scene: Scene) -> 
         path.unlink()
     scene.node.driver.start()
     wait_until(lambda: place.left_over() == prepared, "the CDI spec to be back", timeout=120)
-    # A moment later, so that the command is not ended along with the container.
-    scene.end_container(pod)
-
-    def restarted() -> bool:
-        (status,) = scene.api.get("Pod", pod, NAMESPACE)["status"]["containerStatuses"]
-        return bool(status["restartCount"] == 1 and status["ready"])
-
-    wait_until(restarted, "the container to be restarted", timeout=60)
+    scene.restart_containers(pod)
     assert scene.gpus(pod) == gpus
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import make
+from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import DeviceRecord
@@ -79,6 +80,7 @@ class Driver:
         shares_wanted: WantedDivisions | None = None,
         holdings: Holdings | None = None,
         device_metadata: bool = True,
+        edits: EditsCache | None = None,
         switches_modes: bool = True,
     ) -> None:
         ends.OPEN.add(self)
@@ -96,7 +98,7 @@ class Driver:
         self.claims = NodeClaims(
             holdings,
             inventory=self.gpus,
-            edits=self.gpus,
+            edits=edits or self.gpus,
             specs=self.specs,
             sharing=sharing or self.sharing.alone(),
             mig=mig or MigInstances(no_mig),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import make
+from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.cdi.spec import claim_device_name
 from dra_driver.claims.model.claim import ClaimRef
@@ -55,19 +56,35 @@ def no_step(name: str) -> None:
 class Node:
     """GPUs are told by minor number. Two nodes on one directory are two driver processes."""
 
-    def __init__(self, root: Path, *, played: bool = True, step: Step = no_step) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        played: bool = True,
+        finds_files: bool = False,
+        step: Step = no_step,
+    ) -> None:
         self.root = root
         self.played = played
+        self.finds_files = finds_files
         self.machine = Machine(root / "driver")
         self._start(ClaimApi(), step=step)
 
     @classmethod
     def create(
-        cls, root: Path, profile: str = "h100x8", userspace: UserspaceChoice = "stand-in"
+        cls,
+        root: Path,
+        profile: str = "h100x8",
+        userspace: UserspaceChoice = "stand-in",
+        *,
+        finds_files: bool = False,
     ) -> "Node":
-        """Make one. With NVIDIA's own user-space files sharing is real; SetupError without."""
+        """Make one. With NVIDIA's own user-space files sharing is real; SetupError without.
+
+        With `finds_files`, claims get the files in the machine's driver root; else one node each.
+        """
         Machine.create(root / "driver", profile, Options(userspace=userspace))
-        return cls(root, played=userspace != "real")
+        return cls(root, played=userspace != "real", finds_files=finds_files)
 
     def _start(
         self,
@@ -106,10 +123,14 @@ class Node:
             survives_reboot=survives_reboot,
             mig=MigInstances(self.session.mig, self.holders.of),
             tidy=self.mps.shared.tidy,
+            edits=self._edits(roots) if self.finds_files else None,
         )
         self.driver.divisions |= divisions or {}
         if self.pci.has_iommu():
             self.look()
+
+    def _edits(self, roots: Roots) -> EditsCache:
+        return EditsCache(roots, hook_path=None, kernel_release="6.8.0", clock=time.monotonic)
 
     def memory(self) -> NodeMemory:
         """What keeps shares to their memory on this node, which has no control groups."""

@@ -36,6 +36,8 @@ class PlayedGpus:
     def look(self) -> "PlayedGpus":
         return self
 
+    look_at_files = look
+
     common = Edits(env=("NVIDIA_VISIBLE_DEVICES=void",))
 
     def device(self, one: NodeDevice) -> Edits:

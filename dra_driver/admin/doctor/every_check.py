@@ -136,6 +136,14 @@ OF_NODES: tuple[Check, ...] = (
         look=lambda sources: node_checks.specs(node_facts.spec_facts(sources.places)),
     ),
     Check(
+        id="mounted-files",
+        title="files that claims mount",
+        why="no container starts if a file that its CDI spec names is gone, such as a library of "
+        "a GPU driver that was upgraded",
+        needs=_NODE,
+        look=lambda sources: node_checks.missing(node_facts.missing_of_claims(sources.places)),
+    ),
+    Check(
         id="runtime-cdi",
         title="CDI in the container runtime",
         why="a container gets its devices by CDI, and none if CDI is off",

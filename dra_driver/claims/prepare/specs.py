@@ -3,6 +3,10 @@
 In: a record. Out: a spec with one CDI device for each device of the claim (cdi/spec.py), kept as a
 file (cdi/store.py), and the files with device metadata that it mounts
 (claims/prepare/device_metadata.py). These are written before the spec and deleted after it.
+
+Files of the GPU driver may be replaced under prepared claims. Then their specs are written again,
+so that a container that restarts still starts. While a package manager works, some files are
+missing for a moment: a spec with more files stays until nothing has changed for a minute.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +15,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dra_driver.cdi.edits_cache import EditsCache
+from dra_driver.cdi.edits_cache import EditsCache, missing_files
 from dra_driver.cdi.model import Edits, Mount, Spec
 from dra_driver.cdi.spec import KIND, claim_device_name
 from dra_driver.cdi.store import SpecStore
@@ -25,10 +29,13 @@ from dra_driver.devices.model import GpuUuid, Inventory, InventorySource
 from dra_driver.devices.nvlink import Joined, joined
 from dra_driver.errors import DriverError
 from dra_driver.host.files import Look
+from dra_driver.host.worker import LogOnce
 
 log = structlog.get_logger()
 
 _MOUNT_OPTIONS = ("ro", "nosuid", "nodev", "noexec", "bind")
+SETTLED_LOOKS = 6
+"""After so many looks that found the same files, these are all that there are."""
 
 
 class _Known(Struct, frozen=True, kw_only=True):
@@ -66,6 +73,9 @@ class ClaimSpecs:
         self._step = step
         self._written: dict[ClaimUid, _Written] = {}
         self._known: _Known | None = None
+        self._found: Edits | None = None
+        self._found_again = 0
+        self._once = LogOnce()
 
     def of(self, record: ClaimRecord) -> Spec:
         """Return the spec of a claim, all of whose devices exist.
@@ -74,9 +84,7 @@ class ClaimSpecs:
         """
         gpus = recorded_gpus(record.devices, self._inventory.current())
         added = self._steps.edits(record.steps)
-        # A virtual machine gets none of the GPU driver's files, which may not even exist.
-        is_for_machine = all(isinstance(entry.device.base, Vfio) for entry in record.devices)
-        node = None if is_for_machine else self._edits.look()
+        node = None if _is_for_machine(record) else self._edits.look()
 
         def edits(entry: DeviceRecord) -> Edits:
             gpu = gpus[entry.device.gpu]
@@ -146,12 +154,54 @@ class ClaimSpecs:
         if record.taken_over and self.files.is_peers(uid):
             return
         spec, looks = self.of(record), self._looks(uid)
+        former = self._written.get(uid)
+        if (
+            former is not None
+            and None not in looks
+            and not self._replaces(spec.edits, former[1].edits)
+        ):
+            return
         written = (record, spec, self._look().inventory, looks)
         # The kubelet asks often, so for files that are as they were left here a look is enough.
-        if None in looks or self._written.get(uid) != written:
+        if None in looks or former != written:
             self.write(record, spec)
+            if former is not None and former[1].edits != spec.edits:
+                log.info("cdi spec follows the gpu driver's files", claim=str(record.ref))
         else:
             self._written[uid] = written  # so that no former inventory is kept
+
+    def outdated(self) -> set[ClaimUid]:
+        """Return the claims whose specs name other files of the GPU driver than there are now.
+
+        To be asked repeatedly. It costs a look at each file, whatever the number of claims.
+        """
+        written = list(self._written.items())
+        specs = {uid: spec for uid, (record, spec, *_) in written if not _is_for_machine(record)}
+        if not specs:
+            return set()
+        try:
+            now = self._edits.look_at_files()
+        except DriverError as error:
+            self._found = None
+            if self._once.is_new(str(error)):
+                log.warning("cdi specs not compared with the gpu driver", reason=str(error))
+            return set()
+        self._found_again = self._found_again + 1 if now.common == self._found else 0
+        self._found = now.common
+        others = {uid: spec.edits for uid, spec in specs.items() if spec.edits != now.common}
+        kept = {uid for uid, former in others.items() if not self._replaces(now.common, former)}
+        missing = missing_files(others[min(kept)], now.roots) if kept else []
+        if not missing:
+            self._once.forget()
+        elif self._once.is_new(missing[0]):
+            advice = "complete the driver's upgrade; the specs follow within a minute"
+            log.warning("files of the gpu driver are missing", missing=missing[:3], advice=advice)
+        return others.keys() - kept
+
+    def _replaces(self, edits: Edits, former: Edits) -> bool:
+        """Tell whether the files in edits, found at the last look, are all that are to come."""
+        is_settled = edits == self._found and self._found_again >= SETTLED_LOOKS
+        return is_settled or len(edits.mounts) >= len(former.mounts)
 
     def complete(self) -> set[ClaimUid]:
         """Return the claims for which all files exist that containers need."""
@@ -170,6 +220,11 @@ class ClaimSpecs:
             self._metadata.delete(uid)
         except DriverError as error:
             log.warning("spec not deleted", claim_uid=uid, reason=str(error))
+
+
+def _is_for_machine(record: ClaimRecord) -> bool:
+    """Tell whether a virtual machine has all devices: it gets no files of the GPU driver."""
+    return all(isinstance(entry.device.base, Vfio) for entry in record.devices)
 
 
 def _device_name(uid: ClaimUid, entry: DeviceRecord) -> str:

@@ -80,14 +80,16 @@ class Reconciler(Worker):
         return left
 
     def mend_unfinished(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
-        """Mend claims with a record and no CDI spec, and MIG modes; return the claims left.
+        """Mend claims with a record and no fitting CDI spec, and MIG modes; return the claims left.
 
         Either something could not be undone for them, or somebody emptied the CDI or metadata
-        folder. The kubelet does not notice that, and the runtime refuses their containers.
+        folder, or replaced the GPU driver's files. The kubelet does not notice that, and the
+        runtime refuses their containers.
         """
         self._tidy_modes()
         specs = self._claims.specs
-        unfinished = self._claims.records.uids() - specs.complete()
+        uids = self._claims.records.uids()
+        unfinished = (uids - specs.complete()) | (uids & specs.outdated())
         unfinished = {uid for uid in unfinished if not specs.files.is_peers(uid)}
         return self.mend(unfinished if only is None else unfinished.intersection(only))
 

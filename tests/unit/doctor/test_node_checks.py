@@ -134,6 +134,14 @@ def test_specs_that_stand_in_the_way_are_named(facts: SpecFacts, expected: list[
     assert all(name in seen[0].text for name in (*facts.of_others, *facts.unreadable))
 
 
+def test_claims_whose_files_are_gone_are_named() -> None:
+    (one,) = node_checks.missing({"/lib/a.so": ["ns/a"]})
+    assert one.text.startswith("claim ns/a is told to mount /lib/a.so, which is not there")
+    (two,) = told(node_checks.missing({"/lib/a.so": ["ns/a", "ns/b"]}))
+    assert two.text.startswith("claims ns/a, ns/b are told to mount /lib/a.so")
+    assert severities([one, two, *node_checks.missing({})]) == [ERROR, ERROR, OK]
+
+
 @pytest.mark.parametrize(
     ("live", "dead", "expected"),
     [

@@ -10,13 +10,18 @@ import make
 from dra_driver.admin.doctor.facts.node_facts import (
     driver_facts,
     holder_facts,
+    missing_of_claims,
     node_files,
     other_facts,
     socket_facts,
     spec_facts,
 )
 from dra_driver.admin.doctor.facts.places import Places, host_root, read_text
+from dra_driver.cdi.model import Edits, Hook, Mount, Spec
 from dra_driver.cdi.roots import Roots
+from dra_driver.cdi.store import SpecStore
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.state.holdings import open_holdings
 from worlds.nvidia_files import Left
 
 KIND = "k8s.gpu.nvidia.com/claim"
@@ -91,6 +96,35 @@ def test_specs_are_told_apart_by_kind_and_name(places: Places) -> None:
     assert facts.of_claims == 1
     assert facts.of_others == ("theirs.yaml",)
     assert [one.partition(":")[0] for one in facts.unreadable] == ["pipe.json", "torn.json"]
+
+
+def ref(uid: str) -> ClaimRef:
+    return ClaimRef(uid=ClaimUid(uid), namespace="default", name=uid)
+
+
+def test_claims_whose_files_are_gone_are_named_with_the_first_file(places: Places) -> None:
+    holdings = open_holdings(places.plugins / "gpu.nvidia.com", boot_id="b", version="1")
+    for uid, mounts, hooks in (
+        ("a", ("/lib/here.so", "/lib/gone.so", "/lib/other.so"), ()),
+        ("b", ("/lib/here.so",), ("/usr/bin/gone-hook",)),
+        ("c", ("/lib/here.so",), ()),
+        ("d", (), ()),
+    ):
+        holdings.records.write(make.record(ref=ref(uid)), durable=False)
+        edits = Edits(
+            env=("A=b",),
+            mounts=tuple(Mount(host_path=path, container_path=path) for path in mounts),
+            hooks=tuple(Hook(hook_name="createContainer", path=path) for path in hooks),
+        )
+        SpecStore(places.cdi_root).write(uid, Spec(devices={uid: edits}))
+    (places.cdi_root / "k8s.gpu.nvidia.com-claim_d.json").write_text("{")
+    library = places.roots.driver / "lib/here.so"
+    library.parent.mkdir()
+    library.touch()
+    assert missing_of_claims(places) == {
+        "/lib/gone.so": ["default/a"],
+        "/usr/bin/gone-hook": ["default/b"],
+    }
 
 
 def test_sockets_with_a_listener_are_told_from_dead_ones(places: Places) -> None:

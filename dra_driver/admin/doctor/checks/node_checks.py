@@ -1,6 +1,6 @@
 """What the node's facts mean for pods with GPUs. Pure: facts in, findings out."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dra_driver.admin.doctor.checks.finding import Seen, error, info, ok, unknown, warning
@@ -201,6 +201,21 @@ def specs(facts: SpecFacts) -> Iterator[Seen]:
         )
     if not (facts.of_others or facts.unreadable):
         yield ok(f"{facts.folder} has {count(facts.of_claims, 'spec')} of prepared claims")
+
+
+def missing(claims: Mapping[str, Sequence[str]]) -> Iterator[Seen]:
+    """Check whether the files are there that containers of prepared claims mount."""
+    for path, told in claims.items():
+        are_told = f"claim {told[0]} is" if len(told) == 1 else f"claims {named(told)} are"
+        yield error(
+            f"{are_told} told to mount {path}, which is not there: containers that start or "
+            "restart fail",
+            "complete the GPU driver's upgrade, or reboot the node after it; the running driver "
+            "mends the specs within two minutes once the files are whole, and its log says "
+            "what it waits for",
+        )
+    if not claims:
+        yield ok("all files are there that containers of prepared claims mount")
 
 
 def sockets(facts: SocketFacts) -> Iterator[Seen]:

@@ -11,12 +11,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct, field
 
 from dra_driver.admin.doctor.facts.places import Places, names_in, read_text
 from dra_driver.admin.doctor.facts.runtime_config import RuntimeConfig, read_runtime_configs
+from dra_driver.cdi.edits_cache import missing_files
+from dra_driver.cdi.model import Edits
 from dra_driver.cdi.nodes import CONTROL_NODES, REQUIRED, known_numbers
 from dra_driver.cdi.spec import KIND
+from dra_driver.cdi.store import SpecStore
+from dra_driver.claims.state.records import stored_records
 from dra_driver.claims.takeover import peer_claims
 from dra_driver.claims.takeover.peer_claims import PeerClaims
 from dra_driver.devices.control_groups import MOUNTINFO, find_hierarchy, kernel_counts_gpus
@@ -232,6 +237,34 @@ def spec_facts(places: Places) -> SpecFacts:
         of_others=tuple(others),
         unreadable=tuple(unreadable),
     )
+
+
+class _SpecDevice(Struct, frozen=True, rename="camel"):
+    container_edits: Edits
+
+
+class _SpecFile(Struct, frozen=True, rename="camel"):
+    """The parts of a CDI spec that name files."""
+
+    devices: tuple[_SpecDevice, ...]
+    container_edits: Edits = field(default_factory=Edits)
+
+
+def missing_of_claims(places: Places) -> Mapping[str, list[str]]:
+    """Return the claims whose CDI specs name files that are not there, by the first such file.
+
+    Raises DriverError if the claims' records or the folder of specs cannot be read.
+    """
+    claims: dict[str, list[str]] = {}
+    store = SpecStore(places.cdi_root)
+    for record in stored_records(places.plugins / DRIVER_NAME).records:
+        with suppress(OSError, ValueError, msgspec.MsgspecError):  # `spec_facts` has those
+            text = read_text(Path(store.path(record.ref.uid)))
+            spec = msgspec.json.decode(text, type=_SpecFile)
+            edits = (spec.container_edits, *(device.container_edits for device in spec.devices))
+            for path in [path for each in edits for path in missing_files(each, places.roots)][:1]:
+                claims.setdefault(path, []).append(str(record.ref))
+    return claims
 
 
 def socket_facts(places: Places) -> SocketFacts:
