@@ -121,6 +121,10 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             target="dra_driver.admin.status.usage_command:ShowUsage",
             summary="show who uses this node's GPUs, and how much of them",
         ),
+        "health": Command(
+            target="dra_driver.admin.health:Health",
+            summary="reset a sick GPU while the driver runs",
+        ),
         "explain": Command(
             target="dra_driver.admin.explain.command:Explain",
             summary="say why a pod or claim does not fit, and what to change",

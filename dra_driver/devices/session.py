@@ -162,7 +162,7 @@ class DriverSession:
         inventory = self._leave_out(inventory)
         self._looks_while_sick = self._looks_while_sick + 1 if inventory.sick else 0
         if any(self._lets_go(gpu) for gpu in inventory.gpus):
-            self._rest()
+            self.rest()
         return inventory
 
     def _seen_by_nvml(self) -> Inventory:
@@ -277,7 +277,7 @@ class DriverSession:
                 raise
         raise TransientError("the GPU driver is being reopened; this is retried")
 
-    def _rest(self) -> None:
+    def rest(self) -> None:
         """Close NVML until somebody needs it, unless it is lent or hangs."""
         with self._lent:
             if self._library is None or self._borrowers:

@@ -27,6 +27,7 @@ from dra_driver.devices.health.findings import Cause, Severity
 from dra_driver.devices.health.listener import Listener
 from dra_driver.devices.health.presence import Presence
 from dra_driver.devices.health.record import GpuHealth, HealthFile
+from dra_driver.devices.health.requests import RELEASE, RELEASE_SECONDS, HealthRequests
 from dra_driver.devices.health.tracker import HealthTracker
 from dra_driver.devices.model import GpuEvent, GpuUuid, Inventory
 from dra_driver.devices.session import DriverSession
@@ -86,11 +87,14 @@ class NodeHealth:
             on_change=on_change,
             on_begin=self._begun,
         )
+        self._requests = HealthRequests(directory)
+        self._released_until = 0.0
         self._presence = Presence(holders.still_holds)
         self._listener = Listener(
             session.next_event,
             self._hear,
             look=lambda: self.watcher.look_soon(),  # noqa: PLW0108 (whichever watcher it is then)
+            asked=self._requests.pending,
             clock=time.monotonic,
         )
         self._holders = holders
@@ -99,12 +103,27 @@ class NodeHealth:
         metrics.watch_conditions(tuple(Cause), tuple(Severity), self._count)
 
     def look(self) -> Inventory:
-        """Look at all GPUs, for the watcher. Raises DeviceError."""
+        """Look at all GPUs, for the watcher, and do what admins ask. Raises DeviceError."""
+        asked = self._requests.pending()
+        for request in asked:
+            self._do(request)
         number = self._presence.begin()
         inventory = self._session.look()
         self._presence.end(number, inventory)
         self._tracker.look(inventory)
+        if time.monotonic() < self._released_until:
+            self._session.rest()
+        for request in asked:
+            self._requests.end(request)
         return inventory
+
+    def _do(self, request: str) -> None:
+        if request == RELEASE:
+            log.warning("gpus released for a reset", seconds=RELEASE_SECONDS)
+            self._released_until = time.monotonic() + RELEASE_SECONDS
+        else:
+            self._released_until = 0.0
+            self._tracker.clear(request)
 
     def start(self) -> None:
         """Begin to listen and to report. It is started once."""

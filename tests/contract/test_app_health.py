@@ -2,15 +2,19 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from testbed.apiserver.rules import without_device_fields
 from testbed.apiserver.server import ApiServer
 from testbed.commands import wait_until
 from testbed.kubelet import KubeletClient
 
+from dra_driver.cli import main
 from dra_driver.devices.health.record import FILE
+from dra_driver.errors import SetupError
 from dra_driver.simulator.health_cli import Health, raise_xid_on_device, report
 from worlds.process import SLICES, ProcessNode, eventually, process_node
 from worlds.sick import KNOWS_NO_RECOVERY, looked, machine_of, uuid_of, wait_until_heard
@@ -108,6 +112,40 @@ def test_a_killed_driver_forgets_nothing_and_its_successor_lifts(node: ProcessNo
     untainted(node)
     assert contents(node) == before
     assert len(node.driver.events("gpu healed")) == 2
+
+
+def test_after_a_reset_an_admin_clears_one_gpu_of_an_old_driver_while_it_runs(
+    node: ProcessNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = machine_of(node, "t4x4", KNOWS_NO_RECOVERY)
+    start(node, 4)
+    gpu = uuid_of(machine, 2)
+    machine.emit_xid(gpu, 62)
+    machine.emit_xid(uuid_of(machine, 1), 62)
+    tainted(node, {"gpu-1": XID, "gpu-2": XID})
+    with pytest.raises(SetupError, match="has NVML open"):
+        machine.reset_gpu(gpu)
+    ask = ["--kubelet-plugins-directory-path", str(node.place.plugins)]
+    assert main(["health", "release", *ask]) == 0
+
+    def is_reset() -> bool:
+        with suppress(SetupError):  # the driver looks at that moment
+            machine.reset_gpu(gpu)
+            return True
+        return False
+
+    eventually(is_reset, "the reset")
+    report(machine, gpu, Health(gpu="2", uncorrected=1))
+    looked(machine, 6)
+    assert node.taints()["gpu-2"] == XID
+    capsys.readouterr()
+    assert main(["health", "clear", "gpu-2", *ask]) == 0
+    cleared, still = capsys.readouterr().out.splitlines()
+    assert cleared == "gpu-2: cleared: XID 62: its power management unit halted"
+    assert still.startswith("gpu-2: still warning: errors of its memory")
+    tainted(node, {"gpu-1": XID})
+    assert main(["health", "clear", "2", *ask]) == 1
+    assert "no XID is recorded for '2', only for gpu-1;" in capsys.readouterr().err
 
 
 def test_what_a_mig_device_has_taints_it_alone_until_it_is_gone(node: ProcessNode) -> None:

@@ -43,7 +43,7 @@ def test_each_gpu_that_is_not_well_has_a_line_that_says_why_and_what_to_do(tmp_p
         "Sick GPUs:",
         (
             "  gpu-0, GPU instance 5  fault    since 2026-02-02 02:40:00 UTC  XID 62: its power "
-            "management unit halted; remedy: a reset of the GPU"
+            "management unit halted; remedy: a reset of the GPU, as `dra-driver health` explains"
         ),
         (
             "  gpu-3                  loss     since 2026-02-02 02:41:00 UTC  XID 79: the GPU has "
@@ -52,7 +52,7 @@ def test_each_gpu_that_is_not_well_has_a_line_that_says_why_and_what_to_do(tmp_p
         (
             "  gpu-3                  warning  since 2026-02-02 02:40:00 UTC  bad memory of the "
             "GPU is put out of use, and is replaced at its next reset; remedy: a reset "
-            "of the GPU"
+            "of the GPU, as `dra-driver health` explains"
         ),
     ]
 

@@ -45,7 +45,7 @@ class Remedy(StrEnum):
 
     NONE = "none, it passes by itself"
     DRAIN = "drain the GPU's peer-to-peer work: end the pods that use it"
-    RESET = "a reset of the GPU"
+    RESET = "a reset of the GPU, as `dra-driver health` explains"
     REBOOT = "a reboot of the node"
     REPLACE = "a new card"
 

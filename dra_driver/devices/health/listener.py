@@ -37,17 +37,20 @@ class Listener(Worker):
         hear: Callable[[GpuEvent], bool],
         *,
         look: Callable[[], None],
+        asked: Callable[[], object] = lambda: False,
         clock: Callable[[], float],
     ) -> None:
         """Take the functions by which events come and go.
 
         `wait` returns the next event, or None if there is none within the given seconds. `hear`
-        takes it and says whether it is time to look. The clock is monotonic, in seconds.
+        takes it and says whether it is time to look. `asked` says whether somebody asks for a look.
+        The clock is monotonic, in seconds.
         """
         super().__init__("gpu-events")
         self._next_event = wait
         self._hear = hear
         self._look = look
+        self._asked = asked
         self._clock = clock
         self._looked_at = float("-inf")
         self._owes_look = False
@@ -56,6 +59,7 @@ class Listener(Worker):
     def _run(self) -> None:
         while not self._stop.is_set():
             pause = self._listen()
+            self._owes_look |= bool(self._asked())
             self._look_if_due()
             if pause:
                 self._stop.wait(pause)

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from dra_driver.devices.health import debounce
 from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
 from dra_driver.devices.health.findings import (
+    Cause,
     Severity,
     asks_for_look,
     examined,
@@ -103,6 +104,18 @@ class HealthTracker:
             told = self._take({**before, event.gpu: replace(gpu, conditions=conditions)})
         self._tell(*told)
         return look
+
+    def clear(self, uuid: str) -> None:
+        """Forget the XIDs of a GPU that was reset, as an admin says; what it reports stays."""
+        with self._lock:
+            before = self._known()
+            gpu = before.get(uuid)
+            if gpu is None:
+                return
+            kept = tuple(one for one in gpu.conditions if one.finding.cause is not Cause.XID)
+            told = self._take({**before, uuid: replace(gpu, conditions=kept)})
+        log.warning("xids cleared by hand", gpu=uuid, device=gpu.name)
+        self._tell(*told)
 
     def look(self, inventory: Inventory) -> None:
         """Take what a look has found; if it has found no GPU driver, it says nothing about GPUs."""

@@ -45,7 +45,7 @@ _ADVICE = MappingProxyType(
         ),
         pynvml.NVML_ERROR_RESET_REQUIRED: (
             "the GPU needs a reset",
-            "drain the node and reset the GPU (nvidia-smi --gpu-reset), or reboot",
+            "reset the GPU, as `dra-driver health` explains, or drain the node and reboot it",
         ),
         pynvml.NVML_ERROR_INSUFFICIENT_POWER: (
             "the GPU's external power is not connected",

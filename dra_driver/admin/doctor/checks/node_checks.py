@@ -66,7 +66,8 @@ def gpus(inventory: Inventory) -> Iterator[Seen]:
     for sick in inventory.sick:
         yield error(
             f"GPU {sick.index} is not offered: {sick.reason}",
-            "see dmesg for NVRM and Xid lines; drain the node and reset the GPU, or reboot",
+            "see dmesg for NVRM and Xid lines; reset the GPU, as `dra-driver health` explains, or "
+            "drain the node and reboot it",
         )
 
 

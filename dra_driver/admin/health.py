@@ -1,0 +1,125 @@
+"""`dra-driver health`: has the running driver let go of the GPUs for a reset, and forget XIDs.
+
+In: the driver's directory on the node. Out: a request there (devices/health/requests.py), and on
+stdout what the driver has done about it. No GPU is asked or reset here.
+"""
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import ClassVar
+
+from dra_driver.admin.status.usage_command import PLUGINS
+from dra_driver.command_line import CommandGroup, CommandSettings, argument
+from dra_driver.devices.health.debounce import GpuCondition, in_force
+from dra_driver.devices.health.findings import Cause
+from dra_driver.devices.health.record import GpuHealth, read_health
+from dra_driver.devices.health.requests import RELEASE, RELEASE_SECONDS, HealthRequests
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.errors import SetupError
+from dra_driver.words import named
+
+_WAIT_SECONDS = 60.0
+_LOOK_SECONDS = 0.1
+
+
+class Release(CommandSettings):
+    """Have the driver close all GPUs for ten minutes, so that one can be reset.
+
+    It still opens them for a moment at each look, and hears no XIDs meanwhile. Pods continue.
+    `clear` ends the ten minutes.
+    """
+
+    kubelet_plugins_directory_path: Path = PLUGINS
+
+    def cli_cmd(self) -> None:
+        """Ask, and wait."""
+        _ask(self.kubelet_plugins_directory_path, RELEASE)
+        sys.stdout.write(
+            f"the driver closes the GPUs for {RELEASE_SECONDS / 60:.0f} minutes, except for a "
+            "moment at each look\n"
+            "next, on the node: nvidia-smi --gpu-reset -i INDEX; repeat it while dra-driver has the "
+            "GPU open\n"
+            "after that: dra-driver health clear GPU\n"
+        )
+
+
+class Clear(CommandSettings):
+    """Have the driver forget the XIDs of one GPU, after its reset.
+
+    What the GPU itself still reports stays. GPU drivers from R565 on report that a GPU is well
+    again, so that XIDs pass without this command.
+    """
+
+    example = "dra-driver health clear gpu-3"
+
+    gpu: str = argument(metavar="GPU", help="Its device name, UUID or index in nvidia-smi.")
+    kubelet_plugins_directory_path: Path = PLUGINS
+
+    def cli_cmd(self) -> None:
+        """Ask, wait, and say what is left."""
+        directory = self.kubelet_plugins_directory_path / DRIVER_NAME
+        uuid, before = _found(_recorded(directory), self.gpu)
+        _ask(self.kubelet_plugins_directory_path, uuid)
+        left = _recorded(directory).get(uuid)
+        still = in_force(left.conditions) if left else ()
+        lines = [f"cleared: {condition.finding.reason}" for condition in _xids(before)]
+        lines += [f"still {one.finding.severity}: {one.finding.text}" for one in still]
+        sys.stdout.writelines(f"{before.name}: {line}\n" for line in lines)
+
+
+class Health(CommandGroup):
+    """Reset a sick GPU while the driver runs, in its pod on the node.
+
+    First end the pods that use the GPU, and what else has it open (`dra-driver doctor -v`). Then
+    run `release`, on the node `nvidia-smi --gpu-reset -i INDEX`, and `clear`. See `dra-driver
+    status` for GPUs that are not well.
+    """
+
+    commands: ClassVar[Mapping[str, type[CommandSettings]]] = MappingProxyType(
+        {"release": Release, "clear": Clear}
+    )
+
+
+def _recorded(directory: Path) -> Mapping[str, GpuHealth]:
+    record = read_health(directory)
+    return record.gpus if record else {}
+
+
+def _xids(gpu: GpuHealth) -> list[GpuCondition]:
+    return [one for one in in_force(gpu.conditions) if one.finding.cause is Cause.XID]
+
+
+def _found(gpus: Mapping[str, GpuHealth], word: str) -> tuple[str, GpuHealth]:
+    """Return the GPU of a name, with its UUID. Raises SetupError if it has no XID to forget."""
+    for uuid, gpu in gpus.items():
+        if word.lower() in {gpu.name, uuid.lower(), str(gpu.index)} and _xids(gpu):
+            return uuid, gpu
+    others = named(gpu.name for gpu in gpus.values() if _xids(gpu))
+    raise SetupError(
+        f"no XID is recorded for {word!r}{others and f', only for {others}'}; what else "
+        "`dra-driver status` shows passes when the GPU no longer reports it"
+    )
+
+
+def _ask(plugins: Path, request: str) -> None:
+    """Ask the driver, and wait until it is done. Raises SetupError if it does not do it."""
+    requests = HealthRequests(plugins / DRIVER_NAME)
+    try:
+        requests.ask(request)
+    except OSError as error:
+        raise SetupError(
+            f"{plugins / DRIVER_NAME} cannot be written to: {error.strerror}; run this in the "
+            "driver's pod, or as root on the node"
+        ) from error
+    end = time.monotonic() + _WAIT_SECONDS
+    while request in requests.pending():
+        if time.monotonic() > end:
+            requests.end(request)
+            raise SetupError(
+                f"the driver has not done it in {_WAIT_SECONDS:.0f} s: start it on this node, or "
+                "see in its log why it cannot look at its GPUs"
+            )
+        time.sleep(_LOOK_SECONDS)
