@@ -40,8 +40,8 @@ class Release(CommandSettings):
         sys.stdout.write(
             f"the driver closes the GPUs for {RELEASE_SECONDS / 60:.0f} minutes, except for a "
             "moment at each look\n"
-            "next, on the node: nvidia-smi --gpu-reset -i INDEX; repeat it while dra-driver has the "
-            "GPU open\n"
+            "next, on the node: nvidia-smi --gpu-reset -i INDEX; repeat it while dra-driver has "
+            "the GPU open\n"
             "after that: dra-driver health clear GPU\n"
         )
 

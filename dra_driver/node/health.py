@@ -8,7 +8,7 @@ status of claims.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -40,8 +40,8 @@ from dra_driver.slices.taints import Effect, tainted
 
 log = structlog.get_logger()
 
-REASON = "GPUNotWell"
-"""Of the Kubernetes Events."""
+REASON, GONE = "GPUNotWell", "DeviceGone"
+"""Of the Kubernetes Events: a device is sick, or exists no more."""
 
 
 class NodeHealth:
@@ -107,10 +107,14 @@ class NodeHealth:
         asked = self._requests.pending()
         for request in asked:
             self._do(request)
-        number = self._presence.begin()
+        number, before = self._presence.begin(), self.watcher.current()
         inventory = self._session.look()
-        self._presence.end(number, inventory)
+        for record, mig in self._presence.end(number, inventory):
+            self._later.do(partial(self._tell_gone, record, mig, inventory))
         self._tracker.look(inventory)
+        # Those that are out of reach are sick.
+        for gpu in before.known().keys() - self._tracker.published(inventory).known().keys():
+            self._later.do(partial(self._tell_removed, gpu, inventory))
         if time.monotonic() < self._released_until:
             self._session.rest()
         for request in asked:
@@ -175,19 +179,33 @@ class NodeHealth:
         self._later.do(partial(self._tell_claims, uuid, gpu, condition))
 
     def _tell_claims(self, uuid: str, gpu: GpuHealth, condition: GpuCondition) -> None:
-        try:
-            records = self._holders.users_of(GpuUuid(uuid))
-        except DriverError as error:
-            log.warning("event not created", regarding=gpu.name, reason=str(error))
-            return
         note = f"{gpu.name}: {condition.finding.text}"
-        for record in records:
+        for record in self._users_of(GpuUuid(uuid)):
             if any(concerns(condition, entry.device) for entry in record.devices):
                 self._later.do(partial(self._tell, record.ref, note))
 
-    def _tell(self, ref: ClaimRef, note: str) -> None:
+    def _tell_removed(self, gpu: GpuUuid, inventory: Inventory) -> None:
+        for record in self._users_of(gpu):
+            self._tell_gone(record, gpu, inventory)
+
+    def _tell_gone(self, record: ClaimRecord, uuid: str, inventory: Inventory) -> None:
+        """Tell a claim that its devices of this UUID, or of this GPU, exist no more."""
+        for entry in record.devices:
+            if uuid in {entry.device.uuid, entry.device.gpu}:
+                gone = health_of(entry.device, inventory, {}, lambda _: True)
+                note = f"{entry.name}: {gone.message}"
+                self._later.do(partial(self._tell, record.ref, note, reason=GONE))
+
+    def _users_of(self, gpu: GpuUuid) -> Sequence[ClaimRecord]:
         try:
-            self._events.tell(ref, reason=REASON, action="TaintingDevice", note=note)
+            return self._holders.users_of(gpu)
+        except DriverError as error:
+            log.warning("event not created", regarding=gpu, reason=str(error))
+            return ()
+
+    def _tell(self, ref: ClaimRef, note: str, *, reason: str = REASON) -> None:
+        try:
+            self._events.tell(ref, reason=reason, action="CheckingDevices", note=note)
         except UnavailableError:
             raise  # it is tried again
         except DriverError as error:

@@ -11,6 +11,7 @@ import grpc
 import pytest
 from testbed.kubelet import ClaimName, KubeletClient
 
+from dra_driver.cli import main
 from dra_driver.simulator.health_cli import Health, report
 from dra_driver.simulator.machine import Machine
 from sampling import EVERYTHING
@@ -98,7 +99,27 @@ def test_a_successor_tells_what_was_wrong_before_it_and_a_restarted_kubelet_hear
         Told(kubelet, "v1alpha1").wait({"gpu-1": HEALTHY, "gpu-2": UNHEALTHY})
 
 
-def test_a_mig_device_that_is_gone_and_a_gpu_that_is(node: ProcessNode) -> None:
+def events(node: ProcessNode, claim: str) -> list[tuple[str, str]]:
+    """The Events on a claim: reasons and notes."""
+    return [
+        (event["reason"], event["note"])
+        for event in node.api.objects("events")
+        if event["regarding"]["name"] == claim
+    ]
+
+
+def states(node: ProcessNode, machine: Machine, capsys: pytest.CaptureFixture[str]) -> set[str]:
+    """The claims of devices that `dra-driver status` calls gone."""
+    plugins = ["--kubelet-plugins-directory-path", str(node.place.plugins)]
+    capsys.readouterr()
+    assert main(["status", *plugins, "--proc-root", str(machine.proc_root)]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    return {row.split()[0] for row in rows if row.endswith("device is gone")}
+
+
+def test_a_mig_device_that_is_gone_and_a_gpu_that_is(
+    node: ProcessNode, capsys: pytest.CaptureFixture[str]
+) -> None:
     machine = machine_of(node, "h100x8", KNOWS_NO_RECOVERY)
     gpu = uuid_of(machine, 0)
     machine.set_mig_mode(gpu, enabled=True)
@@ -110,16 +131,27 @@ def test_a_mig_device_that_is_gone_and_a_gpu_that_is(node: ProcessNode) -> None:
         prepared(node, kubelet, whole="gpu-3", **names)
         well = dict.fromkeys((*names.values(), "gpu-3"), HEALTHY)
         told.wait(well)
+        assert states(node, machine, capsys) == set()
         machine.destroy_mig(mine)
         told.wait(well | {names["mine"]: UNHEALTHY})
         assert told.messages[names["mine"]].startswith(
             f"{mine} (2g.20gb of {gpu}) no longer exists"
         )
+        assert states(node, machine, capsys) == {"default/mine"}
+        eventually(lambda: events(node, "mine"), "an event")
+        looked(machine, 2)
+        ((reason, note),) = events(node, "mine")
+        assert reason == "DeviceGone"
+        assert note.startswith(f"{names['mine']}: {mine} (2g.20gb of {gpu}) no longer exists")
+        assert "delete the pods" in note
         machine.remove_gpu(uuid_of(machine, 3))
         told.wait(well | {names["mine"]: UNHEALTHY, "gpu-3": UNHEALTHY})
         # A look that it went away under has still counted it.
         words = ("no longer found on this node", "out of reach")
         assert any(word in told.messages["gpu-3"] for word in words)
+        assert states(node, machine, capsys) == {"default/mine", "default/whole"}
+        eventually(lambda: events(node, "whole"), "an event")
+        assert events(node, "other") == []
 
 
 def test_shares_of_one_gpu_and_no_other(node: ProcessNode) -> None:

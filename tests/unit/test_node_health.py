@@ -22,10 +22,11 @@ from dra_driver.devices.model import (
     Inventory,
     MigDevice,
     MigMode,
+    SickGpu,
     Vitals,
 )
 from dra_driver.errors import AccessError, DriverError, StateError, UnavailableError
-from dra_driver.node.health import REASON, NodeHealth
+from dra_driver.node.health import GONE, REASON, NodeHealth
 from dra_driver.ops.metrics import Metrics
 from dra_driver.settings import Settings
 
@@ -44,6 +45,8 @@ class World:
         self.told: list[tuple[str, str]] = []
         self.failures: dict[str, DriverError] = {}
         self.records: dict[str, list[ClaimRecord]] = {}
+        self.reason = REASON
+        self.before: Inventory | None = None
         self.looks = 0
         self.unread = 0
         self.health = NodeHealth(
@@ -72,7 +75,7 @@ class World:
         return None
 
     def current(self) -> Inventory:
-        return self.inventory
+        return self.before or self.inventory
 
     def look_soon(self) -> None:
         self.looks += 1
@@ -89,7 +92,7 @@ class World:
     def tell(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
         if ref.name in self.failures:
             raise self.failures[ref.name]
-        assert (reason, action) == (REASON, "TaintingDevice")
+        assert (reason, action) == (self.reason, "CheckingDevices")
         self.told.append((ref.name, note))
 
 
@@ -148,6 +151,30 @@ def test_what_happens_to_a_gpu_that_is_left_out_is_nobodys_matter(world: World) 
     world.events.append(GpuEvent(gpu=DIVIDED.uuid, xid=62))
     eventually(lambda: world.told)
     assert [name for name, _ in world.told] == ["after"]
+
+
+def test_claims_are_told_once_that_their_gpu_was_removed(world: World) -> None:
+    world.records = {GpuUuid(WHOLE.uuid): [record("whole", WHOLE, WHOLE)]}
+    world.reason, world.before = GONE, world.inventory
+    world.inventory = make.inventory(DIVIDED)
+    world.health.look()
+    world.before = None
+    world.health.look()
+    eventually(lambda: world.told)
+    ((name, note),) = world.told
+    assert name == "whole"
+    assert note.startswith(f"gpu-1: {WHOLE.uuid} is no longer found on this node: it was removed")
+
+
+def test_a_gpu_that_is_out_of_reach_was_not_removed(world: World) -> None:
+    world.records = {GpuUuid(WHOLE.uuid): [record("whole", WHOLE, WHOLE)]}
+    world.before = world.inventory
+    lost = SickGpu(index=WHOLE.index, reason="it is lost", is_lost=True)
+    world.inventory = make.inventory(DIVIDED, sick=(lost,))
+    world.health.look()
+    eventually(lambda: world.told)
+    ((_, note),) = world.told
+    assert note.startswith("gpu-1: the GPU is out of reach")
 
 
 def test_a_warning_is_no_event(world: World) -> None:

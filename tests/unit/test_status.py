@@ -7,12 +7,14 @@ from msgspec.structs import replace
 import make
 from dra_driver import cli
 from dra_driver.admin.status.command import NodeStatus, look, report, table
+from dra_driver.admin.status.gone_part import gone
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerGroup, ConsumerPod
 from dra_driver.claims.model.record import ClaimRecord, PendingCleanup, RecordState
 from dra_driver.claims.model.steps import MakeMigDevices
 from dra_driver.claims.state.records import RecordStore, StoredRecords
 from dra_driver.devices.device import Device, DeviceKey, DeviceKind, Vfio, Whole
 from dra_driver.devices.exclusion import ExclusionNote
+from dra_driver.devices.model import MigDevice
 from dra_driver.devices.shares import ConsumedShare, ShareStrategy
 from dra_driver.host.envelope import seal, unseal
 from dra_driver.mps.domain import (
@@ -56,6 +58,11 @@ def record(name: str, *gpus: object, **facts: object) -> ClaimRecord:
     return replace(make.record(*gpus), ref=ref, **facts)  # type: ignore[arg-type]
 
 
+def on_mig(mig: MigDevice) -> ClaimRecord:
+    made = record("mig", make.gpu(0))
+    return replace(made, devices=(replace(made.devices[0], device=make.device(mig)),))
+
+
 ONE = record("one", SLICED, SERVED, PLAIN, steps=(LONG, HALF), pods=(POD,))
 
 
@@ -75,6 +82,34 @@ def node(
         domain_claims=own | (members or {}),
         supervisor_runs=runs,
     )
+
+
+def test_devices_that_exist_no_more_are_told_by_the_gpu_drivers_files(tmp_path: Path) -> None:
+    mig, whole = make.mig_device(0, "2g.20gb", 2), make.gpu(1)
+    records = (on_mig(mig), record("whole", whole))
+    nvidia = tmp_path / "driver/nvidia"
+    for gpu in (make.gpu(0), whole):
+        file = nvidia / f"gpus/{gpu.pci_address}/information"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"Model: \t x\nGPU UUID: \t {gpu.uuid}\nDevice Minor: \t {gpu.minor}\n")
+    capability = nvidia / f"capabilities/gpu0/mig/gi{mig.gpu_instance}"
+    access = capability / f"ci{mig.compute_instance}/access"
+    access.parent.mkdir(parents=True)
+    access.touch()
+    assert gone(records, tmp_path) == {}
+    access.unlink()
+    file.unlink()
+    assert gone(records, tmp_path) == {
+        ("uid-mig", "gpu-0"): f"{mig.uuid} was destroyed by others, or its GPU was reset",
+        ("uid-whole", "gpu-1"): (
+            f"{whole.uuid} was removed from the machine, or from the GPU driver"
+        ),
+    }
+    shown = table(replace(node(*records), gone=gone(records, tmp_path)))
+    assert shown.count("device is gone") == 2
+    assert f"  default/mig: gpu-0: {mig.uuid} was destroyed by others" in shown
+    file.write_text("GPU UUID: GPU-????????-????-????-????-????????????\nDevice Minor: 1\n")
+    assert gone(records, tmp_path) == {}
 
 
 def test_each_device_says_how_it_is_shared() -> None:

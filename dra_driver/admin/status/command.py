@@ -19,9 +19,10 @@ from msgspec import Struct, field
 
 from dra_driver import common_settings
 from dra_driver.admin.output import WIDE_OUTPUT, WideOutput, for_programs, is_for_programs
-from dra_driver.admin.status import health_part, shares_part
+from dra_driver.admin.status import gone_part, health_part, shares_part
 from dra_driver.admin.status.usage_command import PLUGINS
 from dra_driver.admin.table import aligned
+from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.claims.report.descriptions import description_of, strategy_of
 from dra_driver.claims.state.records import StoredRecords, stored_records
@@ -89,7 +90,8 @@ class ShowStatus(CommandSettings):
         sys.stdout.write(self._of_the_cluster() if self.cluster else self._of_this_node())
 
     def _of_this_node(self) -> str:
-        node = look(self.kubelet_plugins_directory_path / DRIVER_NAME, read_boot_id(self.proc_root))
+        directory = self.kubelet_plugins_directory_path / DRIVER_NAME
+        node = look(directory, read_boot_id(self.proc_root), self.proc_root)
         return (
             for_programs(report(node), self.output) if is_for_programs(self.output) else table(node)
         )
@@ -113,6 +115,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     Attributes:
         domains: MPS domains by id; None for one that no supervisor has handled.
         domain_claims: UIDs of a domain's claims, by its id.
+        gone: what has happened to devices that exist no more, by claim's UID and device's name.
     """
 
     boot_id: str
@@ -120,6 +123,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     domains: Mapping[str, Status | None]
     domain_claims: Mapping[str, frozenset[str]]
     supervisor_runs: bool
+    gone: Mapping[tuple[str, str], str] = {}
     shares: ShareNotes = field(default_factory=ShareNotes)
     health: health_part.HealthNotes = field(default_factory=health_part.HealthNotes)
     exclusion: ExclusionNote = field(default_factory=ExclusionNote)
@@ -144,8 +148,11 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
         return sorted(self.domains.keys() - used)
 
 
-def look(directory: Path, boot_id: str) -> NodeStatus:
-    """Read the files below the driver's directory. Raises SetupError without it, or StateError."""
+def look(directory: Path, boot_id: str, proc_root: Path | None = None) -> NodeStatus:
+    """Read the files below the driver's directory. Raises SetupError without it, or StateError.
+
+    Without `proc_root`, the GPU driver's own files are not looked at.
+    """
     if not is_folder(directory):
         raise SetupError(
             f"{directory} is not there: the driver has not run on this node, or uses another "
@@ -154,9 +161,16 @@ def look(directory: Path, boot_id: str) -> NodeStatus:
         )
     requests = DomainRequests(directory / "mps", lambda: 0.0)
     domains = requests.list()
+    stored = stored_records(directory)
+    prepared = [
+        record
+        for record in stored.records
+        if record.boot_id == boot_id and record.state is RecordState.PREPARED
+    ]
     return NodeStatus(
         boot_id=boot_id,
-        stored=stored_records(directory),
+        stored=stored,
+        gone=gone_part.gone(prepared, proc_root) if proc_root else {},
         domains={str(domain): _read(partial(requests.status, domain)) for domain in domains},
         domain_claims={
             str(domain): _read(partial(requests.claims_of, domain)) or frozenset()
@@ -186,7 +200,11 @@ def table(node: NodeStatus) -> str:
     lines = aligned([_COLUMNS, *rows]) if rows else ["no claim is prepared on this node"]
     lines += health_part.lines(node.health)
     lines += shares_part.lines(node.shares, node.claims)
+    names = {record.ref.uid: record.ref for record in node.claims}
     sections = {
+        "devices that are gone (delete their pods; the claims are then unprepared)": [
+            f"{names[ClaimUid(uid)]}: {name}: {why}" for (uid, name), why in node.gone.items()
+        ],
         "GPUs that are left out": list(node.exclusion.excluded),
         "exclusions without effect": list(node.exclusion.unmatched),
         "claims taken over, known only by UID": _nameless(node),
@@ -278,6 +296,7 @@ def _claim_json(node: NodeStatus, record: ClaimRecord) -> dict[str, object]:
                 "requests": device.request_names,
                 "strategy": strategy_of(record, device),
                 "settings": description_of(record, device).settings,
+                "gone": node.gone.get((record.ref.uid, device.name)),
             }
             for device in record.devices
         ],
@@ -303,6 +322,8 @@ def _state(node: NodeStatus, record: ClaimRecord, device: DeviceRecord) -> str:
         return "prepared before the last reboot"
     if record.state is RecordState.PREPARING:
         return "being prepared"
+    if (record.ref.uid, device.name) in node.gone:
+        return "device is gone"
     domain = description_of(record, device).domain
     return "prepared" if domain is None else _health(node, domain)
 

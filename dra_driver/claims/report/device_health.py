@@ -170,7 +170,10 @@ def _missing(device: Device, inventory: Inventory) -> DeviceHealth:
     return DeviceHealth(
         wellness=Wellness.SICK,
         reason="GpuMissing",
-        message=_fitting(f"{device.gpu} is no longer found on this node: {others}"),
+        message=_fitting(
+            f"{device.gpu} is no longer found on this node: {others}; delete the pods that have "
+            "it, and a claim that they did not get from a template"
+        ),
     )
 
 

@@ -54,8 +54,8 @@ class Presence:
             self._begun += 1
             return self._begun
 
-    def end(self, number: int, inventory: Inventory) -> None:
-        """Take what the look with this number found."""
+    def end(self, number: int, inventory: Inventory) -> list[tuple[Any, MigUuid]]:
+        """Take what the look with this number found; return which records' devices are gone now."""
         listed, present = set(), set()
         for gpu in inventory.gpus:
             if gpu.mig is None or gpu.mig.problem is None:
@@ -69,16 +69,17 @@ class Presence:
             held = {key: ask for key, ask in self._asked.items() if self._still_holds(ask.record)}
             self._asked = held
             changed = {}
-            for (_, uuid), asked in held.items():
+            for (claim, uuid), asked in held.items():
                 is_gone = uuid not in present
                 if asked.gpu in listed and asked.after < number and is_gone != asked.is_gone:
                     asked.is_gone = is_gone
-                    changed[uuid] = asked
-        for uuid, asked in changed.items():
+                    changed[claim, uuid] = asked
+        for (_, uuid), asked in changed.items():
             if asked.is_gone:
                 log.warning("mig device of a claim is gone", mig_device=uuid, gpu=asked.gpu)
             else:
                 log.info("mig device of a claim is back", mig_device=uuid, gpu=asked.gpu)
+        return [(asked.record, uuid) for (_, uuid), asked in changed.items() if asked.is_gone]
 
     def is_gone(self, device: MigUuid, gpu: GpuUuid, *, claim: str, record: object) -> bool:
         """Tell whether a prepared claim's MIG device is gone.

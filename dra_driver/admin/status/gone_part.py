@@ -1,0 +1,56 @@
+"""The part of `dra-driver status` on devices that claims have and that exist no more.
+
+In: the GPU driver's files below /proc, which have each GPU that it has and, for each MIG device,
+a capability. Out: what to say of a device, or nothing where the files do not tell.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.devices.device import Device, Mig, Vfio
+
+_FIELD = re.compile(r"^(GPU UUID|Device Minor):\s*(\S+)\s*$", re.MULTILINE)
+_HIDDEN = "?"
+"""In the UUID of a GPU that nobody has opened yet."""
+
+
+def gone(records: Iterable[ClaimRecord], proc_root: Path) -> dict[tuple[str, str], str]:
+    """Return what has happened to devices of claims, by the claim's UID and the device's name."""
+    nvidia = proc_root / "driver/nvidia"
+    gpus = [dict(_FIELD.findall(_text(path))) for path in nvidia.glob("gpus/*/information")]
+    minors = {gpu.get("GPU UUID", _HIDDEN): gpu.get("Device Minor", "") for gpu in gpus}
+    if not minors or any(_HIDDEN in uuid for uuid in minors):
+        return {}
+    return {
+        (record.ref.uid, entry.name): why
+        for record in records
+        for entry in record.devices
+        if (why := _why_gone(entry.device, minors, nvidia / "capabilities"))
+    }
+
+
+def _why_gone(device: Device, minors: Mapping[str, str], capabilities: Path) -> str | None:
+    base = device.base
+    if isinstance(base, Vfio):
+        return None
+    if base.gpu not in minors:
+        return f"{base.gpu} was removed from the machine, or from the GPU driver"
+    if not isinstance(base, Mig) or base.instance is None:
+        return None
+    migs = capabilities / f"gpu{minors[base.gpu]}/mig"
+    ids = base.instance
+    if (
+        not capabilities.is_dir()
+        or (migs / f"gi{ids.gpu_instance}/ci{ids.compute_instance}/access").exists()
+    ):
+        return None
+    return f"{ids.uuid} was destroyed by others, or its GPU was reset"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
