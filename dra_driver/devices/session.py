@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from dra_driver.devices.driver_root.modprobe import how_to_load
 from dra_driver.devices.load import GpuLoad
 from dra_driver.devices.mig.partitions import awaits_reset
 from dra_driver.devices.model import Gpu, GpuEvent, GpuUuid, Inventory, MigMode, MigSlot, SickGpu
@@ -318,9 +319,13 @@ class DriverSession:
             library.open()
         except SilenceError:
             raise  # it may still open, and no other can be opened until then
-        except DeviceError:
+        except DeviceError as error:
             self._opening = self._resting = None
-            raise
+            if running_driver(self._proc_root) is None or (self._dev / "nvidiactl").exists():
+                raise
+            raise DeviceError(
+                f"{self._dev} has no device nodes of the GPU driver: {how_to_load(self._proc_root)}"
+            ) from error
         with self._lent:
             self._opening = self._resting = None
             self._library = library

@@ -17,6 +17,7 @@ from types import MappingProxyType
 import structlog
 from msgspec import Struct
 
+from dra_driver.devices.driver_root.modprobe import how_to_load
 from dra_driver.devices.driver_root.programs import NVIDIA_SMI, SEARCHED, find_program
 from dra_driver.devices.nvml.library import find_library
 from dra_driver.devices.versions import running_driver
@@ -37,12 +38,11 @@ _SLICES = ("default", "short", "medium", "long")
 
 _ROW = re.compile(r"\|\s*\d+\s+Timeslice\s+(\w+)", re.IGNORECASE)
 
-_NOT_AVAILABLE = 3
+_NOT_AVAILABLE, _NOT_LOADED = 3, 9
 _ADVICE = MappingProxyType(
     {
         4: "run the driver's container privileged",
         8: "check the power cables of the GPU",
-        9: "load the GPU driver (modprobe nvidia); if that fails, see dmesg",
         10: "see dmesg; the firmware settings of the server may have to change",
         12: "install the part of the GPU driver that holds libnvidia-ml.so.1",
         13: "nvidia-smi and libnvidia-ml.so.1 are of different versions: complete the driver's "
@@ -93,10 +93,10 @@ class NvidiaSmi:
             return True
         if done.is_not_supported:
             return False
-        raise DeviceError(
-            f"{NVIDIA_SMI} cannot set the time-slice of {uuid} ({done}); "
-            f"{_ADVICE.get(done.status, _OTHER_ADVICE)}"
-        )
+        advice = _ADVICE.get(done.status, _OTHER_ADVICE)
+        if done.status == _NOT_LOADED:
+            advice = how_to_load(self._proc)
+        raise DeviceError(f"{NVIDIA_SMI} cannot set the time-slice of {uuid} ({done}); {advice}")
 
     def time_slice(self, uuid: str, deadline: float) -> int | None:
         """Return a GPU's time-slice by the same numbers; None if it has none or does not report it.

@@ -14,10 +14,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dra_driver.devices.driver_root.programs import SEARCHED, find_program
+from dra_driver.devices.versions import running_driver
 
 NVIDIA_MODPROBE = "nvidia-modprobe"
 BY_HAND = f"{NVIDIA_MODPROBE} -c 0 -u"
 """The command that does the same on the node."""
+
+
+def how_to_load(proc: Path) -> str:
+    """Return what to do about missing device nodes: whether the driver is loaded makes it."""
+    if running_driver(proc) is None:
+        return "load the GPU driver (modprobe nvidia); if that fails, see dmesg"
+    return (
+        f"the kernel module is loaded, so make its device nodes (`{BY_HAND}` on the node), or "
+        "mount the node's /dev"
+    )
+
 
 LONGEST_SECONDS = 10.0
 PAUSE_SECONDS = 30.0

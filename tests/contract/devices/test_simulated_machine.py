@@ -202,6 +202,18 @@ def test_a_driver_that_is_not_loaded_is_said_so_and_found_once_it_is(
     assert len(session.look().gpus) == len(machine.gpus)
 
 
+def test_for_a_loaded_driver_without_device_nodes_the_advice_is_to_make_these(
+    machine: Machine, session: DriverSession
+) -> None:
+    nodes = machine.dev_root / "dev"
+    nodes.rename(nodes.with_name("away"))
+    with pytest.raises(DeviceError, match=r"kernel module is loaded, .*nvidia-modprobe -c 0 -u"):
+        session.look()
+    nodes.with_name("away").rename(nodes)
+
+    assert len(session.look().gpus) == len(machine.gpus)
+
+
 def test_a_driver_installed_later_is_found(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
