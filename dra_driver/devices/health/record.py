@@ -11,15 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
+from dra_driver.devices.health.debounce import GpuConditions
 from dra_driver.devices.health.findings import Cause, Severity, finding_of
-from dra_driver.devices.model import InstanceId
 from dra_driver.errors import StateError, VersionError
-from dra_driver.host.envelope import MALFORMED, seal, unseal
+from dra_driver.host.envelope import MALFORMED, seal, unseal, value_of
 from dra_driver.host.files import read_whole, write_whole
 from dra_driver.host.worker import LogOnce
 
@@ -113,7 +113,9 @@ class HealthFile:
 
     def write(self, gpus: Mapping[str, GpuHealth]) -> bool:
         """Write what is wrong if it has changed since the last write; return False on failure."""
-        sick = {uuid: lasting(gpu) for uuid, gpu in gpus.items() if lasting(gpu).conditions}
+        sick = {
+            uuid: kept for uuid, gpu in sorted(gpus.items()) if (kept := lasting(gpu)).conditions
+        }
         data = seal(_json(HealthRecord(boot_id=self._boot_id, gpus=sick)))
         path = self._directory / FILE
         if data == self._written or (not sick and not path.exists()):
@@ -133,71 +135,21 @@ class HealthFile:
         return True
 
 
-def _json(record: HealthRecord) -> dict[str, object]:
-    return {
-        "bootID": record.boot_id,
-        "gpus": {
-            uuid: {
-                "name": gpu.name,
-                "index": gpu.index,
-                "pciAddress": gpu.pci_address,
-                "ailments": [_condition_json(condition) for condition in gpu.conditions],
-            }
-            for uuid, gpu in sorted(record.gpus.items())
-        },
-    }
-
-
-def _condition_json(condition: GpuCondition) -> dict[str, object]:
-    instance = condition.instance
-    return {
-        "cause": str(condition.finding.cause),
-        "value": condition.finding.value,
-        "reason": condition.finding.reason,
-        "gpuInstance": None if instance is None else instance.gpu_instance,
-        "computeInstance": None if instance is None else instance.compute_instance,
-        "since": condition.since,
-        "counts": condition.counts,
-        "absentSince": condition.absent_since,
-        "passedAt": condition.passed_at,
-        "relapses": condition.relapses,
-        "wasAway": condition.was_away,
-    }
+def _json(record: HealthRecord) -> dict[str, Any]:
+    """Return a record for the file: of a finding only what is not in the tables of findings.py."""
+    document: dict[str, Any] = msgspec.to_builtins(record)
+    for ill in _conditions(document):
+        ill["finding"] = {key: ill["finding"][key] for key in ("cause", "value", "reason")}
+    return document
 
 
 def _record(payload: Mapping[str, Any]) -> HealthRecord:
-    return HealthRecord(
-        boot_id=str(payload["bootID"]),
-        gpus={
-            str(uuid): GpuHealth(
-                name=str(gpu["name"]),
-                index=int(gpu["index"]),
-                pci_address=str(gpu["pciAddress"]),
-                conditions=tuple(map(_condition, gpu["ailments"])),
-            )
-            for uuid, gpu in payload["gpus"].items()
-        },
-    )
+    for ill in _conditions(payload):
+        stored = ill["finding"]
+        known = finding_of(Cause(stored["cause"]), stored["value"])
+        ill["finding"] = msgspec.to_builtins(replace(known, reason=stored["reason"]))
+    return value_of(payload, HealthRecord, "what is wrong with GPUs")
 
 
-def _condition(stored: Mapping[str, Any]) -> GpuCondition:
-    finding = finding_of(Cause(stored["cause"]), str(stored["value"]))
-    instance = stored["gpuInstance"]
-    return GpuCondition(
-        finding=replace(finding, reason=str(stored["reason"])),
-        instance=None
-        if instance is None
-        else InstanceId(
-            gpu_instance=int(instance), compute_instance=_number(stored["computeInstance"])
-        ),
-        since=int(stored["since"]),
-        counts=bool(stored["counts"]),
-        absent_since=_number(stored["absentSince"]),
-        passed_at=_number(stored["passedAt"]),
-        relapses=int(stored["relapses"]),
-        was_away=bool(stored["wasAway"]),
-    )
-
-
-def _number(value: object) -> int | None:
-    return None if value is None else int(str(value))
+def _conditions(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [ill for gpu in document["gpus"].values() for ill in gpu["conditions"]]
