@@ -155,12 +155,8 @@ class ClaimSpecs:
             return
         spec, looks = self.of(record), self._looks(uid)
         former = self._written.get(uid)
-        if (
-            former is not None
-            and None not in looks
-            and not self._replaces(spec.edits, former[1].edits)
-        ):
-            return
+        if former is not None and not self._replaces(spec.edits, former[1].edits):
+            spec = replace(spec, edits=former[1].edits)
         written = (record, spec, self._look().inventory, looks)
         # The kubelet asks often, so for files that are as they were left here a look is enough.
         if None in looks or former != written:

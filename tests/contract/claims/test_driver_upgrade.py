@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 import driver_tree
@@ -107,8 +108,16 @@ def test_a_spec_stays_while_a_file_is_away_for_a_moment(node: Node) -> None:
     assert not node.driver.reconciler(ReconcileTiming()).mend()
     node.driver.prepare(ref)  # the kubelet asks again
     assert node.driver.spec(ref) == before
+    gpu, *others = node.inventory.gpus
+    found = replace(node.inventory, gpus=(replace(gpu, minor=6), *others))
+    node.driver.gpus.inventory, as_before = found, node.inventory
+    node.driver.prepare(ref)
+    assert "/dev/nvidia6" in node.driver.nodes(ref)
+    assert node.driver.spec(ref)["containerEdits"] == before["containerEdits"]
+    node.driver.gpus.inventory = as_before
     lib.with_name("away").rename(lib)
     look(node, times=SETTLED_LOOKS + 2)
+    node.driver.prepare(ref)
     assert node.driver.spec(ref) == before
 
 
