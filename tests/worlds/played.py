@@ -10,6 +10,7 @@ from typing import Any
 
 import make
 from dra_driver.cdi.model import DeviceNode, Edits
+from dra_driver.cdi.roots import find_roots
 from dra_driver.claims.prepare.steps import Sharing
 from dra_driver.devices.device import DeviceKey, Mig, NodeDevice
 from dra_driver.devices.model import Gpu, Inventory
@@ -39,6 +40,7 @@ class PlayedGpus:
     look_at_files = look
 
     common = Edits(env=("NVIDIA_VISIBLE_DEVICES=void",))
+    roots = find_roots(driver_root=Path("/nowhere"))
 
     def device(self, one: NodeDevice) -> Edits:
         node = f"/dev/nvidia{one.gpu.minor}"

@@ -149,9 +149,9 @@ class ClaimSpecs:
         return known
 
     def restore(self, record: ClaimRecord) -> None:
-        """Restore a claim's spec and files; one by NVIDIA's driver stays until its claim ends."""
+        """Restore a claim's spec and files; one by NVIDIA's driver stays while its files do."""
         uid = record.ref.uid
-        if record.taken_over and self.files.is_peers(uid):
+        if record.taken_over and self.files.is_peers(uid) and not self._missing(uid):
             return
         spec, looks = self.of(record), self._looks(uid)
         former = self._written.get(uid)
@@ -173,7 +173,8 @@ class ClaimSpecs:
         """
         written = list(self._written.items())
         specs = {uid: spec for uid, (record, spec, *_) in written if not _is_for_machine(record)}
-        if not specs:
+        peers = self.files.peers()
+        if not (specs or peers):
             return set()
         try:
             now = self._edits.look_at_files()
@@ -192,7 +193,11 @@ class ClaimSpecs:
         elif self._once.is_new(missing[0]):
             advice = "complete the driver's upgrade; the specs follow within a minute"
             log.warning("files of the gpu driver are missing", missing=missing[:3], advice=advice)
-        return others.keys() - kept
+        return others.keys() - kept | {ClaimUid(uid) for uid in peers if self._missing(uid)}
+
+    def _missing(self, uid: str) -> list[str]:
+        """Return what is missing of the files in a claim's spec by NVIDIA's DRA driver."""
+        return missing_files(self.files.peer_edits(uid), self._edits.look().roots)
 
     def _replaces(self, edits: Edits, former: Edits) -> bool:
         """Tell whether the files in edits, found at the last look, are all that are to come."""

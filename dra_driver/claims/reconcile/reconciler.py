@@ -89,8 +89,8 @@ class Reconciler(Worker):
         self._tidy_modes()
         specs = self._claims.specs
         uids = self._claims.records.uids()
-        unfinished = (uids - specs.complete()) | (uids & specs.outdated())
-        unfinished = {uid for uid in unfinished if not specs.files.is_peers(uid)}
+        unfinished = {uid for uid in uids - specs.complete() if not specs.files.is_peers(uid)}
+        unfinished |= uids & specs.outdated()
         return self.mend(unfinished if only is None else unfinished.intersection(only))
 
     def compare(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:

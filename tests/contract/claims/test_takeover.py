@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
+import driver_tree
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.claims.takeover import peer_claims
 from dra_driver.errors import AccessError, UnavailableError
@@ -82,6 +83,26 @@ def test_with_an_emptied_cdi_folder_the_spec_is_ours_under_the_same_ids(node: No
     (answer,) = node.driver.prepare(ref)
     (device,) = node.driver.spec(ref)["devices"]
     assert answer.cdi_device_ids == (f"k8s.gpu.nvidia.com/claim={device['name']}",)
+
+
+def test_a_spec_whose_files_an_upgrade_replaced_becomes_ours(make_node: MakeNode) -> None:
+    node = make_node(finds_files=True)
+    theirs = NvidiaDriver(node)
+    ref = node.claim("gpu-0")
+    theirs.prepare(ref)
+    library = next(node.machine.driver_root.rglob("libcuda.so.*.*"))
+    spec = theirs.spec(ref)
+    mount = f"  mounts:\n  - containerPath: /l\n    hostPath: {library}\n    options: [ro]\n"
+    spec.write_text(f"{spec.read_text()}containerEdits:\n{mount}")
+    taken_over(node)
+    reconciler = node.driver.reconciler(ReconcileTiming())
+    assert reconciler.mend_unfinished() == set()
+    assert list(theirs.cdi.iterdir()) == [spec]
+    driver_tree.upgrade(node.root / "driver", node.inventory.driver_version or "", "999.1.2")
+    assert reconciler.mend_unfinished() == set()
+    assert not spec.exists()
+    mounts = node.driver.spec(ref)["containerEdits"]["mounts"]
+    assert all(Path(mount["hostPath"]).exists() for mount in mounts)
 
 
 @VERSIONS

@@ -211,9 +211,8 @@ def missing(claims: Mapping[str, Sequence[str]]) -> Iterator[Seen]:
         yield error(
             f"{are_told} told to mount {path}, which is not there: containers that start or "
             "restart fail",
-            "complete the GPU driver's upgrade, or reboot the node after it; the running driver "
-            "mends the specs within two minutes once the files are whole, and its log says "
-            "what it waits for",
+            "complete the GPU driver's upgrade, or reboot the node: then the driver writes the "
+            "specs again within two minutes, and until then its log says what it waits for",
         )
     if not claims:
         yield ok("all files are there that containers of prepared claims mount")
