@@ -5,7 +5,6 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import kubernetes_schema
 import pytest
 import yaml
 from testbed.api import Api, ApiStatusError, Object
@@ -75,20 +74,6 @@ def test_the_api_server_takes_what_convert_prints(node: GpuNode, team: Api, vers
     words = ("create", "--dry-run=server", "--validate=strict", "--namespace", "team", "-f", "-")
     printed = node.cluster.kubectl(*words, stdin=text)
     assert printed.count("created (server dry run)") >= len(items) > 0
-
-
-def test_the_schemas_are_those_of_the_newest_api_server(node: GpuNode) -> None:
-    api = node.cluster.api
-    documents = [json.loads(api.request("GET", path)) for path in kubernetes_schema.DOCUMENTS]
-    version = json.loads(api.request("GET", "/version"))["gitVersion"].removeprefix("v")
-    stored = kubernetes_schema.FILE.read_text(encoding="utf-8")
-    known = json.loads(stored)["kubernetes"]
-    if _numbers(version) >= _numbers(known):
-        assert kubernetes_schema.text(version, kubernetes_schema.pruned(documents)) == stored
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
 
 
 def warnings(

@@ -8,7 +8,7 @@ object: field: why: what to do`. It needs no node, no GPU and no cluster.
 import sys
 
 from dra_driver.admin.convert.manifests import convert
-from dra_driver.admin.validate.command import as_text, read_all
+from dra_driver.admin.validate.command import as_text, passed_over, read_all
 from dra_driver.command_line import FILE, CommandSettings, argument
 from dra_driver.printing import unescaped
 
@@ -37,6 +37,7 @@ class Convert(CommandSettings):
         out = sys.stdout if sys.stdout.isatty() else unescaped(sys.stdout)
         out.write(converted.text)
         lost = as_text(converted.reports)
-        sys.stderr.write(lost)
+        others = passed_over(converted.reports)
+        sys.stderr.write(f"{lost}{others}{chr(10) * bool(others)}")
         if lost or unreadable:
             raise SystemExit(1 if lost else 2)

@@ -16,7 +16,14 @@ from dra_driver.admin.convert.outcome import SPECS, VERSION, Object, Outcome, lo
 from dra_driver.admin.convert.parameters import GROUPS
 from dra_driver.admin.output import yaml_text
 from dra_driver.admin.validate.findings import FileReport, Finding, check_manifest
-from dra_driver.admin.validate.objects import doubled
+from dra_driver.admin.validate.objects import (
+    NO_KIND,
+    doubled,
+    is_list,
+    is_looked_at,
+    name_of_kind,
+    objects_of,
+)
 from dra_driver.fields import text
 from dra_driver.manifest import BrokenManifestError, Document, read_documents
 from resource_nvidia_com.printable import plain
@@ -56,6 +63,7 @@ def convert(files: Mapping[str, str]) -> Converted:
     """Convert the documents of some files, which may refer to each other."""
     documents: dict[str, list[Document]] = {}
     findings: dict[str, list[Finding]] = {name: [] for name in files}
+    others: dict[str, list[str]] = {name: [] for name in files}
     for name, content in files.items():
         try:
             documents[name] = list(read_documents(content))
@@ -66,11 +74,11 @@ def convert(files: Mapping[str, str]) -> Converted:
     printed: list[str] = []
     for name, of_file in documents.items():
         for document in of_file:
-            printed += run.printed(document, findings[name])
+            printed += run.printed(document, findings[name], others[name])
     reports = {}
     for name, lost in findings.items():
         lost.sort(key=lambda finding: (finding.line, finding.column))
-        reports[name] = FileReport(configs=0, objects=0, findings=tuple(lost))
+        reports[name] = FileReport(others=tuple(others[name]), findings=tuple(lost))
     return Converted(text="---\n".join(printed), reports=reports)
 
 
@@ -78,7 +86,7 @@ class _Run:
     """Converts documents one by one, knowing all of them."""
 
     def __init__(self, documents: list[Document]) -> None:
-        values = [value for document in documents for _, value in _objects(document.value)]
+        values = [value for document in documents for _, value in objects_of(document.value)]
         self._known = classic.known(values)
         self._templates = pods.Templates(
             taken={
@@ -88,11 +96,11 @@ class _Run:
             }
         )
 
-    def printed(self, document: Document, findings: list[Finding]) -> list[str]:
-        """Return the texts that replace a document; add what is lost to `findings`."""
+    def printed(self, document: Document, findings: list[Finding], others: list[str]) -> list[str]:
+        """Return the texts that replace a document; add what is lost, and kinds not looked at."""
         objects: list[Object] = []
         is_changed = False
-        for where, value in _objects(document.value):
+        for where, value in objects_of(document.value):
             outcome = self._outcome(value)
             objects += outcome.objects
             findings += (
@@ -100,17 +108,21 @@ class _Run:
                 for problem in outcome.losses
             )
             is_kept = outcome.objects == (value,)
+            if is_kept and not outcome.losses and not is_looked_at(value):
+                others.append(name_of_kind(value))
             is_changed |= not is_kept
             if not (is_kept and outcome.losses):
                 findings += _refused(document, value, where, outcome.objects)
         if not is_changed:
             return [document.text.removesuffix("\n") + "\n"]
-        if _is_list(document.value) and objects:
+        if is_list(document.value) and objects:
             return [_written({"apiVersion": "v1", "kind": "List", "items": objects})]
         return [_written(each) for each in objects]
 
     def _outcome(self, value: Object) -> Outcome:
         version = str(value.get("apiVersion"))
+        if not value.get("kind"):
+            return Outcome(objects=(value,), losses=(NO_KIND,))
         if classic.is_parameters(value):
             return classic.parameters(value, self._known)
         if version.partition("/")[0] in _FIRST_DRIVER:
@@ -138,29 +150,6 @@ def _nowhere(value: Object) -> Outcome:
     return Outcome(objects=() if kind in LEFT_OUT else (value,), losses=(why,))
 
 
-def _objects(value: object) -> Iterator[tuple[Path, Object]]:
-    """Yield (path, object) of a document, or of the objects of a list."""
-    if not isinstance(value, Mapping):
-        return
-    if not _is_list(value):
-        yield (), value
-        return
-    kind = str(value["kind"]).removesuffix("List")
-    # The items of a typed list may leave out what the list says.
-    known = {"apiVersion": value.get("apiVersion"), "kind": kind} if kind else {}
-    for index, item in enumerate(value["items"]):
-        if isinstance(item, Mapping):
-            yield ("items", index), item if "kind" in item else {**known, **item}
-
-
-def _is_list(value: object) -> bool:
-    return (
-        isinstance(value, Mapping)
-        and str(value.get("kind")).endswith("List")
-        and isinstance(value.get("items"), list)
-    )
-
-
 def _refused(
     document: Document, value: Object, where: Path, written: tuple[Object, ...]
 ) -> Iterator[Finding]:
@@ -180,8 +169,8 @@ def _below(where: Path, said: str) -> str:
 
 def _finding(document: Document, value: Object, path: Path, said: str) -> Finding:
     place = document.place(path)
-    subject = f"{plain(str(value.get('kind')))} {plain(text(value, 'metadata', 'name'))}".rstrip()
-    return Finding(line=place.line, column=place.column, subject=subject, text=said)
+    subject = f"{plain(str(value.get('kind') or ''))} {plain(text(value, 'metadata', 'name'))}"
+    return Finding(line=place.line, column=place.column, subject=subject.strip(), text=said)
 
 
 def _written(value: Object) -> str:

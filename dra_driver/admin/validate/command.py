@@ -1,11 +1,13 @@
 """`dra-driver validate FILE…`: are these manifests right?
 
 In: files, folders, or `-` for stdin. Out: a line per error or warning, `FILE:LINE:COLUMN: object:
-what is wrong`, so that editors and CI find the place. It needs no node, no GPU and no cluster.
+what is wrong`, so that editors and CI find the place. It needs no node, no GPU and no cluster, and
+leaves to the API server what that says as well.
 """
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -16,11 +18,14 @@ from dra_driver.admin.validate.findings import FileReport, check_manifest
 from dra_driver.command_line import FILE, CommandSettings, argument
 from dra_driver.words import count
 
+REST = "`kubectl apply --dry-run=server -f FILE` checks the other fields of these objects"
+"""What is left to the API server."""
+
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
 class Validate(CommandSettings):
-    """Check claims, pods and configs in manifests, as a cluster and the driver would."""
+    """Check configs, and what concerns GPUs in claims, pods and classes, without a cluster."""
 
     example = "dra-driver validate manifests/ pod.yaml"
     statuses = ("no errors", "errors", "a file cannot be read")
@@ -41,7 +46,9 @@ class Validate(CommandSettings):
         else:
             sys.stdout.write(as_text(reports))
             if reports or not unreadable:
-                sys.stderr.write(summary(reports) + "\n")
+                looked_at = any(report.objects for report in reports.values())
+                lines = (passed_over(reports), REST if looked_at else "", summary(reports))
+                sys.stderr.write("".join(f"{line}\n" for line in lines if line))
         if errors or unreadable:
             raise SystemExit(1 if errors else 2)
 
@@ -87,6 +94,15 @@ def summary(reports: dict[str, FileReport]) -> str:
     return f"{counted} in {count(len(reports), 'file')}: {told}{more}"
 
 
+def passed_over(reports: Mapping[str, FileReport]) -> str:
+    """Return one line that names the kinds of the objects that were not looked at."""
+    kinds = Counter(kind for report in reports.values() for kind in report.others)
+    if not kinds:
+        return ""
+    named = ", ".join(f"{kind} ({n})" if n > 1 else kind for kind, n in sorted(kinds.items()))
+    return f"{count(kinds.total(), 'object')} not looked at: {named}"
+
+
 def as_text(reports: Mapping[str, FileReport]) -> str:
     """Return a line for each finding, with its place."""
     return "".join(
@@ -106,6 +122,7 @@ def _as_json(reports: dict[str, FileReport]) -> str:
     counts = {
         "configs": sum(report.configs for report in reports.values()),
         "objects": sum(report.objects for report in reports.values()),
+        "others": [kind for report in reports.values() for kind in report.others],
     }
     result = {**counts, "errors": by_severity["error"], "warnings": by_severity["warning"]}
     return json.dumps(result, indent=2, ensure_ascii=False) + "\n"

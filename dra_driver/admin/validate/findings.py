@@ -2,8 +2,8 @@
 
 It checks ResourceClaims, ResourceClaimTemplates, DeviceClasses (resource.k8s.io, any version) and
 pods, the share configs of ConfigMaps, also in lists, and share configs by themselves; of every
-other object only duplicate keys. Objects are checked as by the API server, configs as by Prepare
-and the driver's start.
+other object only duplicate keys. Configs are checked as by Prepare and the driver's start; objects
+as far as they concern this driver, since the API server checks the rest.
 """
 
 import itertools
@@ -18,10 +18,9 @@ from dra_driver.admin.validate import (
     near_misses,
     objects,
     pods,
-    references,
-    schema,
     selectors,
 )
+from dra_driver.admin.validate.claim_fields import CONVERTS
 from dra_driver.admin.validate.meant_for import WrittenConfig, in_vain, overridden
 from dra_driver.admin.validate.node_configs import (
     Wrong,
@@ -55,10 +54,11 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class FileReport(Struct, frozen=True, kw_only=True):
-    """The relevant content of one file: configs, checked objects, what is wrong."""
+    """The content of one file: configs, checked objects, the kinds of others, what is wrong."""
 
-    configs: int
-    objects: int
+    configs: int = 0
+    objects: int = 0
+    others: tuple[str, ...] = ()
     findings: tuple[Finding, ...]
 
     @property
@@ -70,32 +70,42 @@ class FileReport(Struct, frozen=True, kw_only=True):
 def check_manifest(text: str) -> FileReport:
     """Look at all objects and configs in the text of a file."""
     configs = looked_at = 0
+    others: list[str] = []
     findings: list[Finding] = []
     try:
         for document in read_documents(text):
-            for path, value in _objects(document.value, ()):
-                looked_at += objects.is_looked_at(value)
+            for path, value in objects.objects_of(document.value):
                 findings += _of_object(document, value, path)
-            for ours in _by_object(_configs(document.value, ())):
+                own = list(_node_configs(document, value, path))
+                configs += len(own)
+                findings += (_located_finding(*each) for found in own for each in found)
+                is_of_interest = objects.is_looked_at(value)
+                looked_at += is_of_interest
+                if not own and not is_of_interest:
+                    others += filter(None, [objects.name_of_kind(value)])
+                    if not value.get("kind"):
+                        findings.append(
+                            _of_problem(document, value, path, objects.NO_KIND, "warning")
+                        )
+            for ours in _by_object(_configs(document.value)):
                 configs += sum(config.ours for config in ours)
                 for config in ours:
                     findings += (
                         _finding(document, config, problem) for problem in _problems(config)
                     )
                 findings += (_finding(document, *parts) for parts in _in_vain(ours))
-            for subject, wrongs in _node_configs(document):
-                configs += 1
-                findings += (_located_finding(subject, wrong) for wrong in wrongs)
     except BrokenManifestError as error:
         place = error.place
         findings.append(Finding(line=place.line, column=place.column, subject="", text=str(error)))
     findings.sort(key=lambda finding: (finding.line, finding.column))
-    return FileReport(configs=configs, objects=looked_at, findings=tuple(findings))
+    return FileReport(
+        configs=configs, objects=looked_at, others=tuple(others), findings=tuple(findings)
+    )
 
 
 def _of_object(document: Document, value: Mapping[str, object], path: Path) -> Iterator[Finding]:
     """Yield what is wrong with an object, except in the configs for this driver."""
-    own = [config.path for config in _configs(value, ()) if config.ours]
+    own = [config.path for config in _configs(value) if config.ours]
     for problem in objects.problems(value):
         if not any(problem.path[: len(mine) + 1] == (*mine, "parameters") for mine in own):
             yield _of_problem(document, value, path, problem)
@@ -127,15 +137,14 @@ def _warnings(value: Mapping[str, object]) -> Iterator[Problem]:
         yield from near_misses.in_selectors(value)
         yield from selectors.warnings(value)
         yield from capacities.warnings(value)
-        for config in _configs(value, ()):
+        for config in _configs(value):
             if near_misses.is_near_miss(config.driver) and not list(_wrong_driver(config)):
                 yield near_misses.warning(config.driver, (*config.path, "driver"))
-        yield from _overridden([each for each in _configs(value, ()) if each.ours])
+        yield from _overridden([each for each in _configs(value) if each.ours])
         place = DEVICES.get(str(value.get("kind")), ())
         for path, text in card_needs.unasked(at(value, *place)):
             yield Problem(path=(*place, *path), text=f"{dotted((*place, *path))}: {text}")
     elif pod := objects.pod_of(value):
-        yield from references.unused_claims(pod.value, pod.path)
         yield from pods.warnings(pod.value, pod.path)
 
 
@@ -153,9 +162,9 @@ class _Config(Struct, frozen=True, kw_only=True):
         return self.driver == DRIVER_NAME
 
 
-def _configs(value: object, path: Path) -> Iterator[_Config]:
+def _configs(value: object) -> Iterator[_Config]:
     """Yield the opaque configs of an object, or of the objects of a list."""
-    for where, owner in _objects(value, path):
+    for where, owner in objects.objects_of(value):
         kind = str(owner.get("kind"))
         if kind not in DEVICES or not str(owner.get("apiVersion")).startswith("resource.k8s.io/"):
             continue
@@ -199,31 +208,20 @@ def _written(configs: list[_Config]) -> list[WrittenConfig]:
     ]
 
 
-def _node_configs(document: Document) -> Iterator[tuple[str, Iterator[Wrong]]]:
-    """Yield (subject, what is wrong) of each share config."""
-    if is_node_config(document.value):
-        yield "share config", wrong_in_document(document)
+def _node_configs(
+    document: Document, value: Mapping[str, object], path: Path
+) -> Iterator[Iterator[tuple[str, Wrong]]]:
+    """Yield what is wrong, with its subject, with each share config of an object."""
+    if is_node_config(value):
+        yield (("share config", wrong) for wrong in wrong_in_document(document))
         return
-    for where, value in _objects(document.value, ()):
-        subject = _subject(value) if "kind" in value else "share config"
-        for path, text in configs_of(value, where):
-            yield subject, wrong_in_text(document, path, text)
-
-
-def _objects(value: object, path: Path) -> Iterator[tuple[Path, Mapping[str, object]]]:
-    """Yield (path, object) of an object, or of the objects of a list."""
-    if not isinstance(value, Mapping):
-        return
-    items = value.get("items")
-    if str(value.get("kind")).endswith("List") and isinstance(items, list):
-        for index, item in enumerate(items):
-            yield from _objects(item, (*path, "items", index))
-    else:
-        yield path, value
+    subject = _subject(value) if "kind" in value else "share config"
+    for where, text in configs_of(value, path):
+        yield ((subject, wrong) for wrong in wrong_in_text(document, where, text))
 
 
 def _subject(value: Mapping[str, object]) -> str:
-    return f"{value.get('kind')} {at(value, 'metadata', 'name') or ''}".rstrip()
+    return f"{value.get('kind') or ''} {at(value, 'metadata', 'name') or ''}".strip()
 
 
 def _problems(config: _Config) -> Iterator[tuple[Path, str]]:
@@ -235,7 +233,7 @@ def _problems(config: _Config) -> Iterator[tuple[Path, str]]:
         decode(config.parameters)
     except InvalidConfigError as error:
         is_old = at(config.parameters, "apiVersion") == objects.OLD_CONFIGS
-        converts = f"; {schema.CONVERTS}" if is_old else ""
+        converts = f"; {CONVERTS}" if is_old else ""
         for problem in error.problems:
             yield ("parameters", *problem.path), f"{_located(problem)}{converts}"
 

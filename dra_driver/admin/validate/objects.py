@@ -1,8 +1,8 @@
-"""What a cluster refuses in an object: its version, its fields, names that refer to nothing.
+"""What is wrong with an object, as far as it concerns this driver: its version, moved fields, keys.
 
-It checks ResourceClaims, ResourceClaimTemplates, DeviceClasses and pods, by themselves and in
-workloads. For a version that no cluster serves, it names the one to write, and checks the rest as
-that one, so that moved fields are reported, too. What each version of Kubernetes serves:
+It looks at ResourceClaims, ResourceClaimTemplates, DeviceClasses and pods, by themselves and in
+workloads. The API server checks fields and values; here is what it does not say: what to write in
+place of an older version or a misplaced field. What each version of Kubernetes serves:
 k8s.io/api/resource.
 """
 
@@ -10,18 +10,18 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from dra_driver.admin.validate import pods, references, schema, selectors
-from dra_driver.fields import at
-from resource_nvidia_com.printable import plain, shown
-from resource_nvidia_com.problems import DuplicateKeys, Path, Problem, dotted, hint, parts
+from dra_driver.admin.validate import claim_fields, pods, selectors
+from dra_driver.admin.validate.claim_fields import CONVERTS
+from dra_driver.admin.validate.requests import CLAIMS, DEVICES
+from dra_driver.fields import at, entries
+from resource_nvidia_com.printable import plain
+from resource_nvidia_com.problems import DuplicateKeys, Path, Problem, dotted, parts
 
 _GROUP = "resource.k8s.io"
 _VERSION = f"{_GROUP}/v1"
 _OLDEST = "Kubernetes 1.34"
 """The oldest that this driver is for, and the first with resource.k8s.io/v1."""
 
-_DEVICE_KINDS = ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
-_OTHER_KINDS = ("ResourceSlice", "DeviceTaintRule", "ResourcePoolStatusRequest")
 _OFF = f"{_OLDEST} and newer serve it only where an admin has switched it on"
 _GONE = f"{_OLDEST} and newer do not serve it"
 _OUTDATED: Mapping[str, str] = {
@@ -39,6 +39,10 @@ _INSTEAD: Mapping[str, str] = {
     "PodSchedulingContext": "nothing: the scheduler allocates devices by itself",
 }
 """What has replaced the kinds that resource.k8s.io had before v1alpha3."""
+
+NO_KIND = Problem(
+    path=("kind",), text="kind: missing, so this is not looked at, and kubectl does not take it"
+)
 
 OLD_CONFIGS = "gpu.nvidia.com/v1alpha1"
 """The former name of the group of claim configs."""
@@ -62,30 +66,58 @@ class Pod(Struct, frozen=True, kw_only=True):
 
     value: object
     path: Path
-    schema: str
+
+
+def objects_of(value: object, path: Path = ()) -> Iterator[tuple[Path, Mapping[str, object]]]:
+    """Yield (path, object) of a document, or of the objects of a list."""
+    if not is_list(value):
+        yield path, value if isinstance(value, Mapping) else {}
+        return
+    kind = str(at(value, "kind")).removesuffix("List")
+    # The items of a typed list may leave out what the list says.
+    known = {"apiVersion": at(value, "apiVersion"), "kind": kind} if kind else {}
+    for index, item in enumerate(entries(value, "items")):
+        if isinstance(item, Mapping):
+            full = item if "kind" in item else {**known, **item}
+            yield from objects_of(full, (*path, "items", index))
+
+
+def is_list(value: object) -> bool:
+    """Tell whether a document is a list of objects."""
+    return str(at(value, "kind")).endswith("List") and isinstance(at(value, "items"), list)
+
+
+def name_of_kind(value: Mapping[str, object]) -> str:
+    """Return the kind and group of an object, such as Rollout.argoproj.io; empty without a kind."""
+    group, slash, _ = str(value.get("apiVersion") or "").rpartition("/")
+    return (
+        f"{plain(str(kind))}{'.' * bool(slash)}{plain(group)}"
+        if (kind := value.get("kind"))
+        else ""
+    )
 
 
 def problems(value: Mapping[str, object]) -> Iterator[Problem]:
-    """Yield what a cluster refuses in an object, and what kubectl drops."""
+    """Yield what no cluster takes in an object, and what kubectl drops."""
     if {"apiVersion", "kind"} <= value.keys():
         yield from doubled(value)
     version, kind = str(value.get("apiVersion", "")), str(value.get("kind", ""))
     if text := _outdated(version, kind):
         yield Problem(path=(text.partition(":")[0],), text=text)
-    if kind in _DEVICE_KINDS and is_of_devices(value):
-        yield from schema.problems(value, f"resource.v1.{kind}")
-        yield from references.in_claim(value)
+    if kind in DEVICES and is_of_devices(value):
+        if kind in CLAIMS:
+            yield from claim_fields.misplaced(value)
+            yield from claim_fields.resource_names(value)
         yield from selectors.refused(value)
     if pod := pod_of(value):
-        yield from schema.problems(pod.value, pod.schema, pod.path)
-        yield from references.in_pod(pod.value, pod.path)
         yield from pods.refused(pod.value, pod.path)
 
 
 def is_looked_at(value: Mapping[str, object]) -> bool:
     """Tell whether anything but an object's keys is checked."""
     version, kind = str(value.get("apiVersion", "")), str(value.get("kind", ""))
-    return is_of_devices(value) or pod_of(value) is not None or bool(_outdated(version, kind))
+    is_known = kind in DEVICES and is_of_devices(value)
+    return is_known or pod_of(value) is not None or bool(_outdated(version, kind))
 
 
 def is_of_devices(value: Mapping[str, object]) -> bool:
@@ -97,11 +129,11 @@ def pod_of(value: Mapping[str, object]) -> Pod | None:
     """Return the pod of an object, if it has one."""
     version, kind = str(value.get("apiVersion", "")), str(value.get("kind", ""))
     if (version, kind) == ("v1", "Pod"):
-        return Pod(value=value, path=(), schema="core.v1.Pod")
+        return Pod(value=value, path=())
     path = _POD_TEMPLATES.get((version, kind))
     if path is None:
         return None
-    return Pod(value=at(value, *path), path=path, schema="core.v1.PodTemplateSpec")
+    return Pod(value=at(value, *path), path=path)
 
 
 def _outdated(version: str, kind: str) -> str:
@@ -111,33 +143,18 @@ def _outdated(version: str, kind: str) -> str:
             f"apiVersion: {plain(version)} is of NVIDIA's DRA driver before "
             "resource.k8s.io/v1alpha3, and nothing reads it now: ask for devices in a "
             f"ResourceClaimTemplate of {_VERSION}, "
-            f"and say how they are shared in its spec.spec.devices.config; {schema.CONVERTS}"
+            f"and say how they are shared in its spec.spec.devices.config; {CONVERTS}"
         )
     if not version.startswith(f"{_GROUP}/"):
-        return _wrong_group(version, kind)
+        return ""
     single = kind.removesuffix("List")
     if single in _INSTEAD:
         instead = _INSTEAD[single]
-        return (
-            f"kind: {_GROUP} has had no {single} since v1alpha3: write {instead}; {schema.CONVERTS}"
-        )
-    if single in _DEVICE_KINDS and version != _VERSION:
+        return f"kind: {_GROUP} has had no {single} since v1alpha3: write {instead}; {CONVERTS}"
+    if single in DEVICES and version != _VERSION:
         why = _OUTDATED.get(version, "there is no such version")
-        return f"apiVersion: {plain(version)}: {why}: write {_VERSION}; {schema.CONVERTS}"
-    if single not in (*_DEVICE_KINDS, *_OTHER_KINDS):
-        near = hint(kind, _DEVICE_KINDS).strip()
-        return f"kind: {_GROUP} has no {shown(kind)}{f': {near}' if near else ''}"
+        return f"apiVersion: {plain(version)}: {why}: write {_VERSION}; {CONVERTS}"
     return ""
-
-
-def _wrong_group(version: str, kind: str) -> str:
-    """Say so where a kind of resource.k8s.io has another group by mistake, not on purpose."""
-    if kind not in _DEVICE_KINDS:
-        return ""
-    group = version.rpartition("/")[0]
-    if group and not hint(group, (_GROUP,)):
-        return ""
-    return f"apiVersion: a {kind} is of {_VERSION}, not of {shown(version)}"
 
 
 def doubled(value: object) -> Iterator[Problem]:

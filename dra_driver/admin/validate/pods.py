@@ -1,45 +1,48 @@
 """What a pod asks for and does not get, although a cluster accepts it: warnings. Pure.
 
-Names of resources that nothing serves; a node named without the scheduler, so that nobody allocates
-devices (KEP-4381); and resources of the whole pod, which are not devices.
+Names of resources that nothing serves; claims that no container names; a node named without the
+scheduler, so that nobody allocates devices (KEP-4381).
 """
 
 from collections.abc import Iterator
 
+from dra_driver.admin.validate.claim_fields import CONVERTS
 from dra_driver.admin.wrong_names import meant
 from dra_driver.fields import at, entries, mapping
-from resource_nvidia_com.printable import plain
+from resource_nvidia_com.printable import plain, shown
 from resource_nvidia_com.problems import Path, Problem, dotted
+from resource_nvidia_com.quantity import Quantity
 
-_OF_PODS = ("cpu", "memory")
-_HUGE = "hugepages-"
 _NVIDIA = "nvidia.com/"
 _CONTAINERS = ("initContainers", "containers")
+_SOURCE = (
+    "write resourceClaimName or resourceClaimTemplateName beside `name`, which have been there "
+    "since Kubernetes 1.31"
+)
 
 
 def refused(value: object, path: Path) -> Iterator[Problem]:
-    """Yield what the API server refuses in the resources of a pod as a whole (KEP-2837)."""
-    for part in ("requests", "limits"):
-        where = (*path, "spec", "resources", part)
-        for name in mapping(value, "spec", "resources", part):
-            if name not in _OF_PODS and not name.startswith(_HUGE):
-                text = (
-                    f"{dotted(where)}: {plain(name)}: a pod as a whole has only cpu, memory and "
-                    "hugepages: write it under the limits of a container"
-                )
-                yield Problem(path=(*where, name), text=text)
+    """Yield what the API server refuses without a word about what to write instead."""
+    for index, claim in enumerate(entries(value, "spec", "resourceClaims")):
+        if at(claim, "source") is not None:
+            where: Path = (*path, "spec", "resourceClaims", index)
+            text = f'{dotted(where)}: unknown field "source": {_SOURCE}; {CONVERTS}'
+            yield Problem(path=(*where, "source"), text=text)
+    for where, name, amount in _amounts(value, path):
+        if name.startswith(_NVIDIA) and not _is_whole(amount):
+            text = (
+                f"{dotted(where)}: {plain(name)} must be a whole number, not {shown(amount)}: a "
+                "claim asks for a part of a GPU by capacity (docs/shares.md)"
+            )
+            yield Problem(path=(*where, name), text=text)
 
 
 def warnings(value: object, path: Path) -> Iterator[Problem]:
     """Yield what a cluster accepts and does not give."""
-    for part in _CONTAINERS:
-        for index, container in enumerate(entries(value, "spec", part)):
-            for kind in ("limits", "requests"):
-                where = (*path, "spec", part, index, "resources", kind)
-                for name in mapping(container, "resources", kind):
-                    if why := meant(name):
-                        text = f"{dotted(where)}: {plain(name)}: {why}"
-                        yield Problem(path=(*where, name), text=text)
+    for where, name, _ in _amounts(value, path):
+        if why := meant(name):
+            yield Problem(path=(*where, name), text=f"{dotted(where)}: {plain(name)}: {why}")
+    yield from _unused_claims(value, path)
     if _names_node(value) and (asked := _devices(value)):
         where = (*path, "spec", "nodeName")
         text = (
@@ -47,6 +50,40 @@ def warnings(value: object, path: Path) -> Iterator[Problem]:
             "choose the node by a nodeSelector or affinity on kubernetes.io/hostname"
         )
         yield Problem(path=where, text=text)
+
+
+def _amounts(value: object, path: Path) -> Iterator[tuple[Path, str, object]]:
+    """Yield (path of the limits or requests, name, amount) of what containers ask for."""
+    for part in _CONTAINERS:
+        for index, container in enumerate(entries(value, "spec", part)):
+            for kind in ("limits", "requests"):
+                for name, amount in mapping(container, "resources", kind).items():
+                    yield (*path, "spec", part, index, "resources", kind), name, amount
+
+
+def _is_whole(amount: object) -> bool:
+    try:
+        return Quantity.parse(str(amount)).nanos % 10**9 == 0
+    except ValueError:
+        return False
+
+
+def _unused_claims(value: object, path: Path) -> Iterator[Problem]:
+    """Yield claims of a pod that none of its containers names: nobody sees their devices."""
+    named = {
+        at(claim, "name")
+        for part in _CONTAINERS
+        for container in entries(value, "spec", part)
+        for claim in entries(container, "resources", "claims")
+    }
+    for index, claim in enumerate(entries(value, "spec", "resourceClaims")):
+        name, where = at(claim, "name"), (*path, "spec", "resourceClaims", index)
+        if isinstance(name, str) and name not in named:
+            text = (
+                f"{dotted(where)}: no container has {shown(name)} in its resources.claims: its "
+                "devices are allocated, and no container sees them"
+            )
+            yield Problem(path=where, text=text)
 
 
 def _names_node(value: object) -> bool:

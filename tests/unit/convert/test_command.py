@@ -32,7 +32,7 @@ spec:
       driver: gpu.nvidia.com
       parameters: {apiVersion: gpu.nvidia.com/v1alpha1, kind: GpuConfig}
 """
-OTHER = "data:   {a: [1,\n  2]}   # as it is"
+OTHER = "kind: Mine\ndata:   {a: [1,\n  2]}   # as it is"
 
 
 def test_files_refer_to_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,7 +50,10 @@ def test_other_documents_stay_as_they_are(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(f"# first\n---\n{OTHER}\n---\n{OTHER}"))
     assert cli.main(["convert", "-"]) == 0
-    assert capsys.readouterr() == (f"{OTHER}\n---\n{OTHER}\n", "")
+    assert capsys.readouterr() == (
+        f"{OTHER}\n---\n{OTHER}\n",
+        "2 objects not looked at: Mine (2)\n",
+    )
 
 
 def test_a_loss_names_file_and_place_and_is_status_1(

@@ -266,14 +266,6 @@ LOST = (
         text=claim("{}") + "spec: {resourceClassName: gpu.nvidia.com}\n",
         lines=((5, "spec: this key stands twice, and all but the last are dropped"),),
     ),
-    Lost(
-        name="what-no-cluster-took",
-        text=claim("{devices: {requests: [{name: a, deviceClassNam: b}]}}", "v1beta1"),
-        lines=(
-            (1, 'as it is printed: spec.devices.requests[0]: unknown field "deviceClassNam": '),
-            (1, 'as it is printed: spec.devices.requests[0].exactly: missing field "deviceClassNa'),
-        ),
-    ),
 )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver import cli
+from dra_driver.admin.validate.command import REST
 
 GOOD = """\
 apiVersion: resource.k8s.io/v1
@@ -33,7 +34,7 @@ def test_right_manifests_are_status_0(folder: Path, capsys: pytest.CaptureFixtur
     assert cli.main(["validate", str(folder / "good.yaml")]) == 0
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err == "1 object and 1 config in 1 file: no errors\n"
+    assert printed.err == f"{REST}\n1 object and 1 config in 1 file: no errors\n"
 
 
 def test_a_wrong_config_is_a_line_with_its_place_and_status_1(
@@ -46,7 +47,7 @@ def test_a_wrong_config_is_a_line_with_its_place_and_status_1(
         'spec.devices.config[0].opaque.parameters: unknown field "shraing": '
         'did you mean "sharing"? allowed fields: apiVersion, kind, sharing\n'
     )
-    assert printed.err == "2 objects and 2 configs in 2 files: 1 error\n"
+    assert printed.err == f"{REST}\n2 objects and 2 configs in 2 files: 1 error\n"
 
 
 def test_a_folder_without_manifests_is_not_passed_over_in_silence(
@@ -54,6 +55,31 @@ def test_a_folder_without_manifests_is_not_passed_over_in_silence(
 ) -> None:
     assert cli.main(["validate", str(tmp_path)]) == 0
     assert capsys.readouterr().err == "0 objects and 0 configs in 0 files: no errors\n"
+
+
+def test_objects_that_are_not_looked_at_are_named_by_kind_and_one_without_a_kind_by_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: m}\n"
+    service = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n"
+    wrong = "apiVersion: resources.k8s.io/v1\nkind: ResourceClaim\n"
+    texts = (machine, service, "spec: {}\n", service, wrong, "just a text\n")
+    file = tmp_path / "a.yaml"
+    file.write_text("---\n".join(texts))
+    told = (
+        "4 objects not looked at: ResourceClaim.resources.k8s.io, Service (2), "
+        "VirtualMachine.kubevirt.io\n"
+    )
+    no_kind = "kind: missing, so this is not looked at, and kubectl does not take it\n"
+    assert cli.main(["validate", str(file)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"{file}:9:1: warning: {no_kind}{file}:18:1: warning: {no_kind}"
+    first = "0 objects and 0 configs in 1 file: no errors, 2 warnings\n"
+    assert printed.err == told + first
+    assert cli.main(["convert", str(file)]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.count("kind: Service") == 2
+    assert printed.err == f"{file}:9:1: {no_kind}{file}:18:1: {no_kind}{told}"
 
 
 def test_stdin_is_a_dash(
@@ -88,7 +114,7 @@ def test_a_warning_is_marked_and_leaves_status_0(
         f"{tmp_path}/a.yaml:8:9: warning: ResourceClaim good: spec.devices.config[0].opaque.driver:"
         ' "gpu.nvidia.org" is not this driver: did you mean "gpu.nvidia.com"?\n'
     )
-    assert printed.err == "1 object and 0 configs in 1 file: no errors, 1 warning\n"
+    assert printed.err == f"{REST}\n1 object and 0 configs in 1 file: no errors, 1 warning\n"
     assert cli.main(["validate", "--output", "json", str(tmp_path)]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["errors"], report["warnings"][0]["line"]) == ([], 8)

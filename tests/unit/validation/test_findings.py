@@ -168,8 +168,6 @@ def test_a_device_class_and_lists_are_looked_into() -> None:
     "text",
     [
         "",
-        "just a text",
-        "[1, 2]",
         "apiVersion: apps/v1\nkind: Deployment\nspec: {config: [{opaque: {driver: x}}]}",
         claim('{"sharings": 1}', driver="net.example.com"),
         claim(

@@ -93,12 +93,6 @@ def test_a_pod_that_names_its_node_gets_no_devices() -> None:
     assert said({**pod({GPU: 1}, nodeName="n1"), "status": {"phase": "Running"}}) == []
 
 
-def test_a_pod_as_a_whole_has_no_gpus() -> None:
-    ((severity, found),) = said(pod({}, resources={"limits": {GPU: 1, "cpu": 2}}))
-    assert severity == "error"
-    assert found.startswith(f"spec.resources.limits: {GPU}: a pod as a whole has only cpu")
-
-
 # Selectors
 
 
@@ -239,12 +233,15 @@ def test_a_share_config_of_one_line_in_a_config_map_is_found() -> None:
 
 def test_fields_that_have_lost_their_indent_are_told_below_what_to_indent_them() -> None:
     opaque = {"driver": "gpu.nvidia.com", "parameters": None, "sharing": {}}
-    pasted = claim({"opaque": opaque})
+    where = "spec.devices.config[0].opaque"
+    assert (
+        "error",
+        f'{where}: unknown field "sharing": it belongs in {where}.parameters',
+    ) in said(claim({"opaque": opaque}))
     resources = [{"name": GPU, "replicas": 4}]
     share = {"version": "v1", "sharing": {"mps": None, "resources": resources}}
-    for one, above in ((pasted, "parameters"), (share, "mps")):
-        wanted = f'; if it belongs to "{above}", which is empty, indent it further'
-        assert [text.endswith(wanted) for _, text in said(one) if "unknown field" in text] == [True]
+    wanted = '; if it belongs to "mps", which is empty, indent it further'
+    assert [text.endswith(wanted) for _, text in said(share) if "unknown field" in text] == [True]
 
 
 def test_a_way_of_sharing_that_is_null_is_left_out_where_there_is_another() -> None:
