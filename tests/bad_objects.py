@@ -31,7 +31,6 @@ def _pod(spec: str) -> str:
 
 
 REQUEST = "    requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]\n"
-CLAIMS = "  resourceClaims: [{name: gpu, resourceClaimTemplateName: t}]\n"
 
 BAD_OBJECTS = (
     BadObject(
@@ -59,7 +58,7 @@ BAD_OBJECTS = (
             "apiVersion: resource.k8s.io/v1alpha2\nkind: ResourceClass\nmetadata: {name: c}\n"
             "driverName: gpu.resource.nvidia.com\n"
         ),
-        errors=((2, "kind: resource.k8s.io has had no ResourceClass since v1alpha3: write a "),),
+        errors=((2, "kind: resource.k8s.io has had no ResourceClass since v1alpha3, but De"),),
     ),
     BadObject(
         name="claim-of-v1beta1",
@@ -87,19 +86,19 @@ BAD_OBJECTS = (
         errors=(
             (
                 9,
-                'spec.devices.requests[0]: unknown field "constraints": it belongs in spec.devices',
+                'spec.devices.requests[0]: unknown field "constraints": it belongs under `devices',
             ),
         ),
     ),
     BadObject(
         name="claim-of-a-template-without-its-own-spec",
         text=_claim(REQUEST).replace("Claim\n", "ClaimTemplate\n"),
-        errors=((5, 'spec: unknown field "devices": it belongs in spec.spec'),),
+        errors=((5, 'spec: unknown field "devices": it belongs under spec.spec'),),
     ),
     BadObject(
         name="requests-that-lost-their-indentation",
         text=_claim(REQUEST.removeprefix("  ")),
-        errors=((6, 'spec: unknown field "requests": it belongs in spec.devices'),),
+        errors=((6, 'spec: unknown field "requests": it belongs under `devices`'),),
     ),
     BadObject(
         name="resource-name-as-class",

@@ -58,8 +58,7 @@ def profile_of(instance_type: str) -> Profile:
                 raise ConfigError(
                     f"{family.cloud}'s {instance_type} has {count} {family.gpu}, a card that this "
                     f"version does not know: known are {known}; describe it in a profile of your "
-                    "own "
-                    "(--profile FILE)"
+                    "own (--profile FILE)"
                 )
             return _machine(instance_type, family.card, count)
     raise ConfigError(_unknown(instance_type))

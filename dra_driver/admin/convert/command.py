@@ -2,7 +2,8 @@
 
 In: files, folders, or `-` for stdin; give together what refers to each other. Out: YAML for kubectl
 on stdout, and on stderr a line for each thing that it does not carry over, `FILE:LINE:COLUMN:
-object: field: why: what to do`. It needs no node, no GPU and no cluster.
+object: field: why: what to do`, and one that names the kinds of objects that it did not look at. It
+needs no node, no GPU and no cluster.
 """
 
 import sys
@@ -12,14 +13,20 @@ from dra_driver.admin.validate.command import as_text, passed_over, read_all
 from dra_driver.command_line import FILE, CommandSettings, argument
 from dra_driver.printing import unescaped
 
+_PARTS = (
+    "note: the output has claims for parts of GPUs: run the driver with --consumable-shares (chart "
+    "value consumableShares), or each gets a whole GPU; quotas on requests.nvidia.com/gpu do not "
+    "count them (docs/works-with.md#resourcequota)"
+)
+
 
 class Convert(CommandSettings):
     """Convert claims, classes, parameters and pods of older APIs for this driver."""
 
     example = "dra-driver convert old.yaml >new.yaml"
     statuses = (
-        "everything is carried over, and `validate` finds no errors in the output",
-        "something is not carried over, or has errors",
+        "all that it looks at is carried over, and `validate` finds no errors in the output",
+        "something is not carried over, with a line for each thing, or has errors",
         "a file cannot be read",
     )
 
@@ -37,7 +44,7 @@ class Convert(CommandSettings):
         out = sys.stdout if sys.stdout.isatty() else unescaped(sys.stdout)
         out.write(converted.text)
         lost = as_text(converted.reports)
-        others = passed_over(converted.reports)
-        sys.stderr.write(f"{lost}{others}{chr(10) * bool(others)}")
+        lines = (passed_over(converted.reports), _PARTS if converted.has_parts else "")
+        sys.stderr.write(lost + "".join(f"{line}\n" for line in lines if line))
         if lost or unreadable:
             raise SystemExit(1 if lost else 2)

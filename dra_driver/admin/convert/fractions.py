@@ -1,36 +1,33 @@
-"""Parts of GPUs by the resource names of HAMi, Volcano and vgpu-manager. Pure.
+"""Parts of GPUs by the names of HAMi, Volcano, vgpu-manager and KAI-Scheduler. Pure.
 
-They ask for a number of GPUs, and an amount of memory and a percentage of the SMs of each. Here a
-claim asks for such a part by consumable capacity, and MPS limits it.
+They ask for a number of GPUs, and an amount of memory and a percentage of the SMs of each, as
+numbers without units. Here a claim asks for such a part by consumable capacity, and MPS limits it.
 """
 
+import re
 from collections.abc import Mapping
+from typing import Any
 
 from msgspec import Struct
 
-from dra_driver.admin.convert.outcome import Object
+from dra_driver.admin.convert.outcome import Object, loss
+from dra_driver.admin.of_others import (
+    FAMILIES,
+    KAI_CONTAINER,
+    KAI_DEVICES,
+    KAI_MEMORY,
+    NO_COUNTERPART,
+)
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.fields import at, entries, text
+from resource_nvidia_com.printable import shown
+from resource_nvidia_com.problems import Path, Problem
 from resource_nvidia_com.quantity import Quantity
-from resource_nvidia_com.resource_names import GPU
+from resource_nvidia_com.resource_names import GPU, PREFIX
 from resource_nvidia_com.v1beta1.names import API_VERSION
 
-_FAMILIES = (
-    (GPU, "nvidia.com/gpumem", "nvidia.com/gpucores"),  # HAMi
-    ("nvidia.com/vgpu-number", "nvidia.com/vgpu-memory", "nvidia.com/vgpu-cores"),  # vgpu-manager
-    ("volcano.sh/vgpu-number", "volcano.sh/vgpu-memory", "volcano.sh/vgpu-cores"),
-)
-"""GPUs; MiB and percent of each."""
-
 _WHOLE_PERCENT = 100
-
-NO_COUNTERPART: Mapping[str, str] = {
-    "nvidia.com/gpumem-percentage": "a claim asks for an amount of memory: write nvidia.com/gpumem "
-    "with the MiB, and convert again",
-    "volcano.sh/vgpu-memory-percentage": "a claim asks for an amount of memory: write "
-    "volcano.sh/vgpu-memory with the MiB, and convert again",
-    "nvidia.com/priority": "tasks of a GPU have no priority here: remove it",
-}
-"""Limits that cannot be converted, and what to do."""
+_PLAIN = re.compile(r"[0-9]+")
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -68,29 +65,61 @@ def config_of(request: str) -> Object:
     return {"requests": [request], "opaque": {"driver": DRIVER_NAME, "parameters": parameters}}
 
 
-def read(limits: Mapping[str, object]) -> Wanted | None:
-    """Return the part of GPUs that limits ask for; None if they ask for none.
+def read(limits: Mapping[str, object], path: Path, losses: list[Problem]) -> Wanted | None:
+    """Return the part of GPUs that the limits at `path` ask for; None if they ask for none.
 
     The amount is 0 for a part that a claim cannot ask for.
     """
     is_percentage = any(name.endswith("-percentage") and name in NO_COUNTERPART for name in limits)
-    for count, memory, cores in _FAMILIES:
+    for count, memory, cores in FAMILIES:
         names = tuple(name for name in (count, memory, cores) if name in limits)
         if not names or (names == (GPU,) and not is_percentage):
             continue
+        wrong = [name for name in names if not _PLAIN.fullmatch(str(limits[name]))]
+        wrong += [count] if limits.get(count) in (0, "0") else []
+        for name in wrong:
+            unit = {memory: "MiB", cores: "percent"}.get(name, "GPUs")
+            why = f"unchanged: write a whole number of {unit}, without a unit, in place of"
+            losses.append(loss((*path, name), f"{why} {shown(limits[name])}, and convert again"))
         # The webhooks of these projects add one GPU if the number is missing.
         amount, mib, percent = (
             whole(limits.get(name, default))
             for name, default in ((count, 1), (memory, 0), (cores, 0))
         )
+        if not wrong and percent > _WHOLE_PERCENT:
+            why = f"converted as {_WHOLE_PERCENT} percent, which is all of a GPU, as HAMi takes it"
+            losses.append(loss((*path, cores), why))
         return Wanted(
             resource=GPU,
-            amount=0 if is_percentage else amount,
+            amount=0 if is_percentage or wrong else amount,
             memory_mib=mib,
             cores=0 if percent >= _WHOLE_PERCENT else percent,
             names=names,
         )
     return None
+
+
+def limits_of_kai(pod: Any) -> None:
+    """Write a part of a GPU that a pod's annotations ask KAI-Scheduler for as limits of HAMi."""
+    annotations: Any = at(pod, "metadata", "annotations")
+    name = text(annotations, KAI_CONTAINER)
+    containers: list[Any] = [
+        container
+        for part in ("containers", "initContainers")
+        for container in entries(pod, "spec", part)
+        if not name or text(container, "name") == name
+    ]
+    memory, devices = (text(annotations, key) for key in (KAI_MEMORY, KAI_DEVICES))
+    if not containers or not _PLAIN.fullmatch(memory) or not _PLAIN.fullmatch(devices or "1"):
+        return
+    resources = containers[0].setdefault("resources", {})
+    limits = resources.setdefault("limits", {}) if isinstance(resources, dict) else None
+    if isinstance(limits, dict) and not any(name.startswith(PREFIX) for name in limits):
+        limits |= {GPU: devices or "1", FAMILIES[0][1]: memory}
+        for key in (KAI_MEMORY, KAI_CONTAINER, KAI_DEVICES):
+            annotations.pop(key, None)
+        if not annotations:
+            del pod["metadata"]["annotations"]
 
 
 def whole(written: object) -> int:

@@ -14,8 +14,15 @@ from msgspec import Struct
 from dra_driver.admin.convert import claims, classic, pods
 from dra_driver.admin.convert.outcome import SPECS, VERSION, Object, Outcome, loss
 from dra_driver.admin.convert.parameters import GROUPS
+from dra_driver.admin.of_others import left
 from dra_driver.admin.output import yaml_text
-from dra_driver.admin.validate.findings import FileReport, Finding, check_manifest
+from dra_driver.admin.validate.findings import (
+    FileReport,
+    Finding,
+    check_manifest,
+    of_problem,
+    subject_of,
+)
 from dra_driver.admin.validate.objects import (
     NO_KIND,
     doubled,
@@ -26,8 +33,7 @@ from dra_driver.admin.validate.objects import (
 )
 from dra_driver.fields import text
 from dra_driver.manifest import BrokenManifestError, Document, read_documents
-from resource_nvidia_com.printable import plain
-from resource_nvidia_com.problems import Path, dotted
+from resource_nvidia_com.problems import Path
 
 _GROUP = "resource.k8s.io/"
 _FIRST_DRIVER = (*GROUPS, "nas.gpu.resource.nvidia.com")
@@ -53,9 +59,10 @@ _WORDS = frozenset({"yes", "no", "on", "off", "true", "false", "null", "y", "n"}
 
 
 class Converted(Struct, frozen=True, kw_only=True):
-    """What is printed, and by file what was lost."""
+    """What is printed, by file what was lost, and whether claims ask for parts by capacity."""
 
     text: str
+    has_parts: bool
     reports: Mapping[str, FileReport]
 
 
@@ -68,8 +75,7 @@ def convert(files: Mapping[str, str]) -> Converted:
         try:
             documents[name] = list(read_documents(content))
         except BrokenManifestError as error:
-            line, column = error.place.line, error.place.column
-            findings[name].append(Finding(line=line, column=column, subject="", text=str(error)))
+            findings[name].append(Finding.at(error.place, str(error)))
     run = _Run([document for own in documents.values() for document in own])
     printed: list[str] = []
     for name, of_file in documents.items():
@@ -79,7 +85,7 @@ def convert(files: Mapping[str, str]) -> Converted:
     for name, lost in findings.items():
         lost.sort(key=lambda finding: (finding.line, finding.column))
         reports[name] = FileReport(others=tuple(others[name]), findings=tuple(lost))
-    return Converted(text="---\n".join(printed), reports=reports)
+    return Converted(text="---\n".join(printed), has_parts=run.templates.has_parts, reports=reports)
 
 
 class _Run:
@@ -88,7 +94,7 @@ class _Run:
     def __init__(self, documents: list[Document]) -> None:
         values = [value for document in documents for _, value in objects_of(document.value)]
         self._known = classic.known(values)
-        self._templates = pods.Templates(
+        self.templates = pods.Templates(
             taken={
                 (text(value, "metadata", "namespace"), text(value, "metadata", "name"))
                 for value in values
@@ -103,10 +109,7 @@ class _Run:
         for where, value in objects_of(document.value):
             outcome = self._outcome(value)
             objects += outcome.objects
-            findings += (
-                _finding(document, value, (*where, *problem.path), _below(where, problem.text))
-                for problem in outcome.losses
-            )
+            findings += (of_problem(document, value, where, loss) for loss in outcome.losses)
             is_kept = outcome.objects == (value,)
             if is_kept and not outcome.losses and not is_looked_at(value):
                 others.append(name_of_kind(value))
@@ -129,7 +132,8 @@ class _Run:
             return _nowhere(value)
         if version.startswith(_GROUP):
             return self._of_devices(value, version)
-        return pods.convert(value, self._templates) or Outcome(objects=(value,))
+        converted = pods.convert(value, self.templates)
+        return converted or Outcome(objects=(value,), losses=tuple(left(value)))
 
     def _of_devices(self, value: Object, version: str) -> Outcome:
         kind = str(value.get("kind"))
@@ -155,22 +159,12 @@ def _refused(
 ) -> Iterator[Finding]:
     """Yield what a cluster refuses of an object's replacement."""
     for problem in doubled(value):
-        yield _finding(document, value, (*where, *problem.path), _below(where, problem.text))
+        yield of_problem(document, value, where, problem)
     for made in written:
         for finding in check_manifest(_written(made)).findings:
             if finding.severity == "error":
-                yield _finding(document, value, where, f"as it is printed: {finding.text}")
-
-
-def _below(where: Path, said: str) -> str:
-    """Return a text that begins with a path, after the place of its object in a list."""
-    return f"{dotted(where)}.{said}" if where else said
-
-
-def _finding(document: Document, value: Object, path: Path, said: str) -> Finding:
-    place = document.place(path)
-    subject = f"{plain(str(value.get('kind') or ''))} {plain(text(value, 'metadata', 'name'))}"
-    return Finding(line=place.line, column=place.column, subject=subject.strip(), text=said)
+                said = f"as it is printed: {finding.text}"
+                yield Finding.at(document.place(where), said, subject_of(value))
 
 
 def _written(value: Object) -> str:

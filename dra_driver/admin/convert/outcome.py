@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from dra_driver.admin.validate.requests import DEVICES
 from resource_nvidia_com.problems import Path, Problem, dotted
 
 Object = Mapping[str, object]
@@ -12,9 +13,7 @@ VERSION = "resource.k8s.io/v1"
 """The version that is written."""
 
 SPECS: Mapping[str, Path] = {
-    "ResourceClaim": ("spec",),
-    "ResourceClaimTemplate": ("spec", "spec"),
-    "DeviceClass": ("spec",),
+    kind: tuple(part for part in path if part != "devices") for kind, path in DEVICES.items()
 }
 """Where objects of each kind name their devices."""
 

@@ -14,9 +14,10 @@ from typing import Any
 from msgspec import Struct
 
 from dra_driver.admin.classes import class_name, mig_profile
-from dra_driver.admin.convert.fractions import NO_COUNTERPART, Wanted, config_of, read, whole
+from dra_driver.admin.convert.fractions import Wanted, config_of, limits_of_kai, read, whole
 from dra_driver.admin.convert.outcome import VERSION, Object, Outcome, loss
 from dra_driver.admin.convert.parameters import mig_devices
+from dra_driver.admin.of_others import HAMI, NO_COUNTERPART, scheduler, unread
 from dra_driver.admin.validate.objects import pod_of
 from dra_driver.admin.wrong_names import meant
 from dra_driver.fields import at, entries, mapping, text
@@ -37,6 +38,7 @@ class Templates(Struct, kw_only=True):
 
     taken: set[tuple[str, str]]
     made: dict[tuple[str, str], str] = {}
+    has_parts: bool = False
 
     def for_(self, namespace: str, wanted: Wanted) -> tuple[str, Object | None]:
         """Return the name of a template, and the template itself the first time."""
@@ -54,6 +56,7 @@ class Templates(Struct, kw_only=True):
         asked = wanted.part or _asked(wanted.resource)
         request = {"name": label, "exactly": {**asked, **count}}
         config = {"config": [config_of(label)]} if wanted.part else {}
+        self.has_parts |= bool(wanted.part)
         return name, {
             "apiVersion": VERSION,
             "kind": "ResourceClaimTemplate",
@@ -64,18 +67,21 @@ class Templates(Struct, kw_only=True):
 
 def convert(value: Object, templates: Templates) -> Outcome | None:
     """Return a pod or workload with the templates that it needs; None if it is none of these."""
-    pod = pod_of(value)
-    if pod is None:
-        return None
     new = copy.deepcopy(dict(value))
-    spec: Any = at(new, *pod.path, "spec")
+    pod, path = pod_of(new) or (None, ())
+    spec: Any = at(pod, "spec")
     if not isinstance(spec, dict):
         return None
     for claim in entries(spec, "resourceClaims"):
         _lift(claim)
-    losses: list[Problem] = []
-    needed = _claimed(spec, (*pod.path, "spec"), losses)
-    losses += _labels(spec, (*pod.path, "spec"))
+    limits_of_kai(pod)
+    where, annotations = (*path, "spec"), (*path, "metadata", "annotations")
+    losses = list(unread(mapping(new, *annotations), annotations))
+    needed = _claimed(spec, where, losses)
+    of_others = losses or any(wanted.part for _, wanted in needed)
+    if of_others or text(spec, "schedulerName") == HAMI:
+        losses += scheduler(spec, where)
+    losses += _labels(spec, where)
     made = []
     for claim_name, wanted in needed:
         name, template = templates.for_(text(value, "metadata", "namespace"), wanted)
@@ -141,7 +147,7 @@ def _plugin_resources(container: Any, path: Path, losses: list[Problem]) -> Iter
     limits = at(container, "resources", "limits")
     if not isinstance(limits, Mapping):
         return
-    part = read(limits)
+    part = read(limits, (*path, "resources", "limits"), losses)
     if part is not None and part.amount:
         yield part
     for resource, written in list(limits.items()):

@@ -1,4 +1,4 @@
-"""What the configs of a claim need of a card, and its requests do not ask for. Pure.
+"""What a claim needs of cards and of the driver's settings, and may not get: warnings. Pure.
 
 The scheduler does not read configs: a claim whose requests name no card gets the least capable one,
 where Prepare may refuse a time-slice or a limit of MPS, every time. Both work on cards of the Volta
@@ -6,11 +6,11 @@ generation and newer (NVIDIA's MPS documentation; some Pascal cards are known to
 time-slices). `cudaComputeCapability` is published for every device, also by NVIDIA's DRA driver.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from dra_driver.admin.validate.requests import alternatives
+from dra_driver.admin.validate.requests import alternatives, requests_of
 from dra_driver.fields import at, entries, text
-from resource_nvidia_com.problems import Path
+from resource_nvidia_com.problems import Path, Problem, dotted
 
 FACTS = ("cudaComputeCapability", "architecture", "productName", "uuid", "pciBusID")
 """Attributes that distinguish cards: a selector that reads one has chosen its cards."""
@@ -20,6 +20,20 @@ SELECTOR = (
 )
 ADVICE = f"select GPUs that can: {SELECTOR}"
 CLASS = "gpu.nvidia.com"
+CLASS_OF_MIG = "mig.nvidia.com"
+
+
+def parts(value: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield requests for a part of a device: without `--consumable-shares` they get all of it."""
+    for path, request in requests_of(value):
+        where = (*path, "capacity", "requests")
+        if at(request, *where[-2:]) and text(request, "deviceClassName") in (CLASS, CLASS_OF_MIG):
+            what = (
+                f"{dotted(where)}: a part of a device is given out only where the driver runs "
+                "with --consumable-shares (chart value consumableShares); elsewhere this gets "
+                "a whole device that has so much"
+            )
+            yield Problem(path=where, text=what)
 
 
 def unasked(devices: object) -> Iterator[tuple[Path, str]]:

@@ -5,45 +5,68 @@ resource.k8s.io has are left to it, as are all values.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from dra_driver.admin.validate.requests import CLAIMS, requests_of
 from dra_driver.fields import at, mapping
 from resource_nvidia_com.printable import plain, shown
-from resource_nvidia_com.problems import Path, Problem, dotted
+from resource_nvidia_com.problems import Path, Problem, dotted, parts
 
 CONVERTS = "`dra-driver convert FILE` converts it"
 """Added for older APIs, after what to write instead."""
 
-_Tree = Mapping[str, Any]
-
-_ASKED: _Tree = {
-    **dict.fromkeys(("deviceClassName", "allocationMode", "count", "adminAccess")),
-    **dict.fromkeys(("capacity", "tolerations", "derivedAttributes")),
-    "selectors": {"cel": {"expression": None}},
+_ASKED = (
+    *("deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "capacity"),
+    *("tolerations", "derivedAttributes"),
+)
+_PLACES: Mapping[str, tuple[str, ...]] = {
+    "spec": ("devices",),
+    "devices": ("requests", "constraints", "config"),
+    "requests": ("name", "exactly", "firstAvailable"),
+    "exactly": _ASKED,
+    "firstAvailable": ("name", *_ASKED),
+    "constraints": ("requests", "matchAttribute", "distinctAttribute"),
+    "config": ("requests", "opaque"),
+    "opaque": ("driver", "parameters"),
+    "selectors": ("cel",),
+    "cel": ("expression",),
 }
-_SPEC: _Tree = {
-    "devices": {
-        "requests": {"name": None, "exactly": _ASKED, "firstAvailable": {"name": None, **_ASKED}},
-        "constraints": dict.fromkeys(("requests", "matchAttribute", "distinctAttribute")),
-        "config": {"requests": None, "opaque": dict.fromkeys(("driver", "parameters"))},
-    }
-}
-"""The fields of a claim's spec; of a list, those of its entries."""
+"""The fields of each part of a claim, or of its entries if it is a list."""
 
+_HOMES = {field: place for place, fields in reversed([*_PLACES.items()]) for field in fields}
+_CLASSIC = ("resourceClassName", "parametersRef", "allocationMode")
 _OF_DEVICES = (
     "a claim has asked for devices since resource.k8s.io/v1alpha3: write `devices: {requests: "
     "[{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}`"
 )
-_CLASSIC = ("resourceClassName", "parametersRef", "allocationMode")
+_EXACTLY = "a request has had its fields under `exactly` since resource.k8s.io/v1beta2: write"
 
 
 def misplaced(value: Mapping[str, object]) -> Iterator[Problem]:
     """Yield the fields of a claim or template that belong elsewhere in it."""
-    below = CLAIMS[str(value["kind"])][:-1]
-    if len(below) > 1 and "devices" in mapping(value, "spec"):
-        yield _problem(("spec",), "devices", f"it belongs in {dotted(below)}")
-    yield from _misplaced(at(value, *below), _SPEC, below, _homes(_SPEC, below))
+    spec = CLAIMS[str(value["kind"])][:-1]
+    if len(spec) > 1 and "devices" in mapping(value, "spec"):
+        yield _problem(("spec",), "devices", f"it belongs under {dotted(spec)}")
+    for path, part in parts(at(value, *spec), spec):
+        place = next(key for key in reversed(path) if isinstance(key, str))
+        if isinstance(part, Mapping) and place in _PLACES and "parameters" not in path:
+            for key in part:
+                if why := _why(place, key):
+                    yield _problem(path, key, why)
+
+
+def _why(place: str, key: str) -> str:
+    if key in _PLACES[place]:
+        return ""
+    if place == "spec" and key in _CLASSIC:
+        return _OF_DEVICES
+    if place == "requests" and key in _ASKED:
+        return f"{_EXACTLY} `exactly: {{{key}: …}}`"
+    home = "parameters" if place == "opaque" else _HOMES.get(key)
+    return f"it belongs under `{home}`" if home else ""
+
+
+def _problem(path: Path, key: str, text: str) -> Problem:
+    return Problem(path=(*path, key), text=f'{dotted(path)}: unknown field "{plain(key)}": {text}')
 
 
 def resource_names(value: Mapping[str, object]) -> Iterator[Problem]:
@@ -56,36 +79,3 @@ def resource_names(value: Mapping[str, object]) -> Iterator[Problem]:
                 "of containers; a class has a name such as gpu.nvidia.com"
             )
             yield Problem(path=where, text=text)
-
-
-def _misplaced(
-    value: object, tree: _Tree | None, path: Path, homes: Mapping[str, str]
-) -> Iterator[Problem]:
-    if isinstance(value, list):
-        for index, entry in enumerate(value):
-            yield from _misplaced(entry, tree, (*path, index), homes)
-    elif isinstance(value, Mapping) and tree:
-        for key, member in value.items():
-            if key in tree:
-                yield from _misplaced(member, tree[key], (*path, key), homes)
-            elif tree is _SPEC and key in _CLASSIC:
-                yield _problem(path, key, _OF_DEVICES)
-            elif key in _ASKED and "exactly" in tree:
-                since = "a request has had its fields under `exactly` since resource.k8s.io/v1beta2"
-                yield _problem(path, key, f"{since}: write `exactly: {{{key}: …}}`")
-            elif "parameters" in tree:
-                yield _problem(path, key, f"it belongs in {dotted((*path, 'parameters'))}")
-            elif key in homes:
-                yield _problem(path, key, f"it belongs in {homes[key]}")
-
-
-def _homes(tree: _Tree | None, path: Path) -> dict[str, str]:
-    """Return where each field of a tree belongs; the outermost place, if it has several."""
-    homes: dict[str, str] = {}
-    for key, inner in (tree or {}).items():
-        homes = {**_homes(inner, (*path, key)), **homes}
-    return {**homes, **{key: dotted(path) for key in tree or () if key != "name"}}
-
-
-def _problem(path: Path, key: str, text: str) -> Problem:
-    return Problem(path=(*path, key), text=f'{dotted(path)}: unknown field "{plain(key)}": {text}')

@@ -8,18 +8,11 @@ as far as they concern this driver, since the API server checks the rest.
 
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Literal, Self
 
 from msgspec import Struct
 
-from dra_driver.admin.validate import (
-    capacities,
-    card_needs,
-    near_misses,
-    objects,
-    pods,
-    selectors,
-)
+from dra_driver.admin.validate import card_needs, near_misses, objects, pods, selectors
 from dra_driver.admin.validate.claim_fields import CONVERTS
 from dra_driver.admin.validate.meant_for import WrittenConfig, in_vain, overridden
 from dra_driver.admin.validate.node_configs import (
@@ -32,10 +25,13 @@ from dra_driver.admin.validate.node_configs import (
 from dra_driver.admin.validate.requests import DEVICES
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import at, entries
-from dra_driver.manifest import BrokenManifestError, Document, read_documents
+from dra_driver.manifest import BrokenManifestError, Document, Place, read_documents
 from resource_nvidia_com.decode import decode
+from resource_nvidia_com.printable import plain
 from resource_nvidia_com.problems import InvalidConfigError, Path, Problem, dotted
 from resource_nvidia_com.v1beta1.names import API_VERSION
+
+Severity = Literal["error", "warning"]
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -50,7 +46,13 @@ class Finding(Struct, frozen=True, kw_only=True):
     column: int
     subject: str
     text: str
-    severity: Literal["error", "warning"] = "error"
+    severity: Severity = "error"
+
+    @classmethod
+    def at(cls, place: Place, text: str, subject: str = "", severity: Severity = "error") -> Self:
+        """Return a finding at a place."""
+        line, column = place.line, place.column
+        return cls(line=line, column=column, subject=subject, text=text, severity=severity)
 
 
 class FileReport(Struct, frozen=True, kw_only=True):
@@ -78,14 +80,18 @@ def check_manifest(text: str) -> FileReport:
                 findings += _of_object(document, value, path)
                 own = list(_node_configs(document, value, path))
                 configs += len(own)
-                findings += (_located_finding(*each) for found in own for each in found)
+                for subject, wrongs in own:
+                    findings += (
+                        Finding.at(wrong.place, wrong.text, subject, wrong.severity)
+                        for wrong in wrongs
+                    )
                 is_of_interest = objects.is_looked_at(value)
                 looked_at += is_of_interest
                 if not own and not is_of_interest:
                     others += filter(None, [objects.name_of_kind(value)])
                     if not value.get("kind"):
                         findings.append(
-                            _of_problem(document, value, path, objects.NO_KIND, "warning")
+                            of_problem(document, value, path, objects.NO_KIND, "warning")
                         )
             for ours in _by_object(_configs(document.value)):
                 configs += sum(config.ours for config in ours)
@@ -95,8 +101,7 @@ def check_manifest(text: str) -> FileReport:
                     )
                 findings += (_finding(document, *parts) for parts in _in_vain(ours))
     except BrokenManifestError as error:
-        place = error.place
-        findings.append(Finding(line=place.line, column=place.column, subject="", text=str(error)))
+        findings.append(Finding.at(error.place, str(error)))
     findings.sort(key=lambda finding: (finding.line, finding.column))
     return FileReport(
         configs=configs, objects=looked_at, others=tuple(others), findings=tuple(findings)
@@ -108,27 +113,22 @@ def _of_object(document: Document, value: Mapping[str, object], path: Path) -> I
     own = [config.path for config in _configs(value) if config.ours]
     for problem in objects.problems(value):
         if not any(problem.path[: len(mine) + 1] == (*mine, "parameters") for mine in own):
-            yield _of_problem(document, value, path, problem)
+            yield of_problem(document, value, path, problem)
     for problem in _warnings(value):
-        yield _of_problem(document, value, path, problem, "warning")
+        yield of_problem(document, value, path, problem, "warning")
 
 
-def _of_problem(
+def of_problem(
     document: Document,
     value: Mapping[str, object],
     path: Path,
     problem: Problem,
-    severity: Literal["error", "warning"] = "error",
+    severity: Severity = "error",
 ) -> Finding:
-    place = document.place((*path, *problem.path))
+    """Return the finding of a problem of the object at a path."""
     begins = f"{dotted(path)}." if path else ""
-    return Finding(
-        line=place.line,
-        column=place.column,
-        subject=_subject(value),
-        text=f"{begins}{problem.text}",
-        severity=severity,
-    )
+    place = document.place((*path, *problem.path))
+    return Finding.at(place, f"{begins}{problem.text}", subject_of(value), severity)
 
 
 def _warnings(value: Mapping[str, object]) -> Iterator[Problem]:
@@ -136,7 +136,7 @@ def _warnings(value: Mapping[str, object]) -> Iterator[Problem]:
     if objects.is_of_devices(value):
         yield from near_misses.in_selectors(value)
         yield from selectors.warnings(value)
-        yield from capacities.warnings(value)
+        yield from card_needs.parts(value)
         for config in _configs(value):
             if near_misses.is_near_miss(config.driver) and not list(_wrong_driver(config)):
                 yield near_misses.warning(config.driver, (*config.path, "driver"))
@@ -145,7 +145,7 @@ def _warnings(value: Mapping[str, object]) -> Iterator[Problem]:
         for path, text in card_needs.unasked(at(value, *place)):
             yield Problem(path=(*place, *path), text=f"{dotted((*place, *path))}: {text}")
     elif pod := objects.pod_of(value):
-        yield from pods.warnings(pod.value, pod.path)
+        yield from pods.warnings(*pod)
 
 
 class _Config(Struct, frozen=True, kw_only=True):
@@ -172,7 +172,7 @@ def _configs(value: object) -> Iterator[_Config]:
             opaque, named = at(entry, "opaque"), at(entry, "requests")
             if isinstance(opaque, Mapping):
                 yield _Config(
-                    subject=_subject(owner),
+                    subject=subject_of(owner),
                     path=(*where, *DEVICES[kind], "config", index, "opaque"),
                     driver=str(opaque.get("driver")),
                     parameters=opaque.get("parameters"),
@@ -210,18 +210,19 @@ def _written(configs: list[_Config]) -> list[WrittenConfig]:
 
 def _node_configs(
     document: Document, value: Mapping[str, object], path: Path
-) -> Iterator[Iterator[tuple[str, Wrong]]]:
-    """Yield what is wrong, with its subject, with each share config of an object."""
+) -> Iterator[tuple[str, Iterator[Wrong]]]:
+    """Yield (subject, what is wrong) of each share config of an object."""
     if is_node_config(value):
-        yield (("share config", wrong) for wrong in wrong_in_document(document))
+        yield "share config", wrong_in_document(document)
         return
-    subject = _subject(value) if "kind" in value else "share config"
     for where, text in configs_of(value, path):
-        yield ((subject, wrong) for wrong in wrong_in_text(document, where, text))
+        yield subject_of(value) or "share config", wrong_in_text(document, where, text)
 
 
-def _subject(value: Mapping[str, object]) -> str:
-    return f"{value.get('kind') or ''} {at(value, 'metadata', 'name') or ''}".strip()
+def subject_of(value: Mapping[str, object]) -> str:
+    """Return the kind and name of an object."""
+    name = plain(str(at(value, "metadata", "name") or ""))
+    return f"{plain(str(value.get('kind') or ''))} {name}".strip()
 
 
 def _problems(config: _Config) -> Iterator[tuple[Path, str]]:
@@ -255,18 +256,4 @@ def _wrong_driver(config: _Config) -> Iterator[tuple[Path, str]]:
 def _finding(document: Document, config: _Config, problem: tuple[Path, str]) -> Finding:
     path, text = problem
     place = document.place((*config.path, *path))
-    where = dotted(config.path)
-    return Finding(
-        line=place.line, column=place.column, subject=config.subject, text=f"{where}.{text}"
-    )
-
-
-def _located_finding(subject: str, wrong: Wrong) -> Finding:
-    place = wrong.place
-    return Finding(
-        line=place.line,
-        column=place.column,
-        subject=subject,
-        text=wrong.text,
-        severity=wrong.severity,
-    )
+    return Finding.at(place, f"{dotted(config.path)}.{text}", config.subject)

@@ -60,13 +60,8 @@ def overridden(requests: object, configs: Sequence[WrittenConfig]) -> Iterator[t
         }
         covered = set(config.requests) or every
         if covered and covered <= later:
-            yield (
-                index,
-                (
-                    f"a later {config.kind} of this claim holds for the same requests, in place of "
-                    "this one: write one of them"
-                ),
-            )
+            why = f"a later {config.kind} of this claim holds for the same requests, in place of"
+            yield index, f"{why} this one: write one of them"
 
 
 def _asks_for(request: object, class_name: str) -> bool:

@@ -8,8 +8,6 @@ k8s.io/api/resource.
 
 from collections.abc import Iterator, Mapping
 
-from msgspec import Struct
-
 from dra_driver.admin.validate import claim_fields, pods, selectors
 from dra_driver.admin.validate.claim_fields import CONVERTS
 from dra_driver.admin.validate.requests import CLAIMS, DEVICES
@@ -24,21 +22,11 @@ _OLDEST = "Kubernetes 1.34"
 
 _OFF = f"{_OLDEST} and newer serve it only where an admin has switched it on"
 _GONE = f"{_OLDEST} and newer do not serve it"
-_OUTDATED: Mapping[str, str] = {
-    f"{_GROUP}/v1beta2": _OFF,
-    f"{_GROUP}/v1beta1": _OFF,
-    f"{_GROUP}/v1alpha3": _GONE,
-    f"{_GROUP}/v1alpha2": _GONE,
-    f"{_GROUP}/v1alpha1": _GONE,
-}
-_INSTEAD: Mapping[str, str] = {
-    "ResourceClass": "a DeviceClass, which selects devices; the driver's install has "
-    "gpu.nvidia.com, mig.nvidia.com and vfio.gpu.nvidia.com",
-    "ResourceClassParameters": "a DeviceClass with `selectors` and `config`",
-    "ResourceClaimParameters": "`devices` in the spec of a ResourceClaim",
-    "PodSchedulingContext": "nothing: the scheduler allocates devices by itself",
-}
-"""What has replaced the kinds that resource.k8s.io had before v1alpha3."""
+_FORMER = (
+    *("ResourceClass", "ResourceClassParameters", "ResourceClaimParameters"),
+    "PodSchedulingContext",
+)
+"""Kinds that resource.k8s.io had before v1alpha3."""
 
 NO_KIND = Problem(
     path=("kind",), text="kind: missing, so this is not looked at, and kubectl does not take it"
@@ -56,16 +44,10 @@ _POD_TEMPLATES: Mapping[tuple[str, str], Path] = {
         + [("batch/v1", "Job"), ("v1", "ReplicationController")],
         ("spec", "template"),
     ),
+    ("v1", "Pod"): (),
     ("batch/v1", "CronJob"): ("spec", "jobTemplate", "spec", "template"),
 }
 """Where workloads have their pods."""
-
-
-class Pod(Struct, frozen=True, kw_only=True):
-    """A pod of a manifest, or the template of one."""
-
-    value: object
-    path: Path
 
 
 def objects_of(value: object, path: Path = ()) -> Iterator[tuple[Path, Mapping[str, object]]]:
@@ -110,7 +92,7 @@ def problems(value: Mapping[str, object]) -> Iterator[Problem]:
             yield from claim_fields.resource_names(value)
         yield from selectors.refused(value)
     if pod := pod_of(value):
-        yield from pods.refused(pod.value, pod.path)
+        yield from pods.refused(*pod)
 
 
 def is_looked_at(value: Mapping[str, object]) -> bool:
@@ -125,15 +107,11 @@ def is_of_devices(value: Mapping[str, object]) -> bool:
     return str(value.get("apiVersion", "")).startswith(f"{_GROUP}/")
 
 
-def pod_of(value: Mapping[str, object]) -> Pod | None:
-    """Return the pod of an object, if it has one."""
-    version, kind = str(value.get("apiVersion", "")), str(value.get("kind", ""))
-    if (version, kind) == ("v1", "Pod"):
-        return Pod(value=value, path=())
-    path = _POD_TEMPLATES.get((version, kind))
-    if path is None:
-        return None
-    return Pod(value=at(value, *path), path=path)
+def pod_of(value: Mapping[str, object]) -> tuple[object, Path] | None:
+    """Return the pod of an object, or its template of one, and its path; None without any."""
+    kind = str(value.get("apiVersion", "")), str(value.get("kind", ""))
+    path = _POD_TEMPLATES.get(kind)
+    return None if path is None else (at(value, *path), path)
 
 
 def _outdated(version: str, kind: str) -> str:
@@ -148,11 +126,10 @@ def _outdated(version: str, kind: str) -> str:
     if not version.startswith(f"{_GROUP}/"):
         return ""
     single = kind.removesuffix("List")
-    if single in _INSTEAD:
-        instead = _INSTEAD[single]
-        return f"kind: {_GROUP} has had no {single} since v1alpha3: write {instead}; {CONVERTS}"
+    if single in _FORMER:
+        return f"kind: {_GROUP} has had no {single} since v1alpha3, but DeviceClasses; {CONVERTS}"
     if single in DEVICES and version != _VERSION:
-        why = _OUTDATED.get(version, "there is no such version")
+        why = _OFF if "beta" in version else _GONE
         return f"apiVersion: {plain(version)}: {why}: write {_VERSION}; {CONVERTS}"
     return ""
 

@@ -1,11 +1,12 @@
 """What a pod asks for and does not get, although a cluster accepts it: warnings. Pure.
 
-Names of resources that nothing serves; claims that no container names; a node named without the
-scheduler, so that nobody allocates devices (KEP-4381).
+Names of resources that nothing serves, annotations that nothing reads; claims that no container
+names; a node named without the scheduler, so that nobody allocates devices (KEP-4381).
 """
 
 from collections.abc import Iterator
 
+from dra_driver.admin.of_others import NAMES, NOT_SERVED, unread
 from dra_driver.admin.validate.claim_fields import CONVERTS
 from dra_driver.admin.wrong_names import meant
 from dra_driver.fields import at, entries, mapping
@@ -40,9 +41,11 @@ def refused(value: object, path: Path) -> Iterator[Problem]:
 def warnings(value: object, path: Path) -> Iterator[Problem]:
     """Yield what a cluster accepts and does not give."""
     for where, name, _ in _amounts(value, path):
-        if why := meant(name):
+        if why := meant(name) or (NOT_SERVED if name in NAMES else ""):
             yield Problem(path=(*where, name), text=f"{dotted(where)}: {plain(name)}: {why}")
     yield from _unused_claims(value, path)
+    annotations = (*path, "metadata", "annotations")
+    yield from unread(mapping(value, "metadata", "annotations"), annotations)
     if _names_node(value) and (asked := _devices(value)):
         where = (*path, "spec", "nodeName")
         text = (

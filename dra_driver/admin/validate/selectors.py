@@ -42,12 +42,8 @@ _OF_GPUS = {"nvlinkIsland": "GPU-a", "nvlinkMesh": "GPU-a", "fabricClusterUUID":
 _OF_SHARES = {"resourceName": "nvidia.com/gpu", "replicas": 4, "sharedAs": "nvidia.com/gpu"}
 _OF_MIG = {"type": "mig", "parentUUID": _WHOLE["uuid"], "profile": "1g.10gb"}
 _CAPACITIES = (
-    "multiprocessors",
-    "copyEngines",
-    "decoders",
-    "encoders",
-    "jpegEngines",
-    "ofaEngines",
+    *("multiprocessors", "copyEngines", "decoders", "encoders"),
+    *("jpegEngines", "ofaEngines"),
 )
 
 _VFIO: Mapping[str, object] = {
@@ -87,10 +83,7 @@ def published() -> Mapping[str, Subject]:
         "vfio": Subject(
             driver=DRIVER_NAME,
             attributes=_VFIO,
-            capacity={
-                "memory": Quantity.parse("80Gi"),
-                "addressableMemory": Quantity.parse("128Gi"),
-            },
+            capacity={name: Quantity.parse("80Gi") for name in ("memory", "addressableMemory")},
         ),
     }
 

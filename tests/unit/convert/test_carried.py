@@ -187,6 +187,20 @@ def test_other_resources_are_left_alone(limits: str) -> None:
     assert pod["spec"] == yaml.safe_load(spec)
 
 
+def test_memory_that_an_annotation_asks_kai_for_is_a_part_by_capacity_of_its_container() -> None:
+    text = (
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: p, annotations: {gpu-memory: '4096', "
+        "gpu-fraction-container-name: b, gpu-fraction-num-devices: '2'}}\n"
+        "spec: {containers: [{name: a, image: i}, {name: b, image: i}]}\n"
+    )
+    template, pod = converted(text)
+    (request,) = template["spec"]["spec"]["devices"]["requests"]
+    assert request["exactly"]["count"] == 2
+    assert request["exactly"]["capacity"] == {"requests": {"memory": "4096Mi"}}
+    assert pod["metadata"] == {"name": "p"}
+    assert pod["spec"]["containers"][1]["resources"] == {"claims": [{"name": "gpu"}]}
+
+
 @pytest.mark.parametrize(
     "text", ["1e3", "0x10", "1_000", "yes", "NULL", "~", "y", "1:30", "a: b", "a #b", "", " ", "-"]
 )
@@ -214,7 +228,7 @@ def test_text_stays_text(text: str) -> None:
             {"capacity": {"requests": {"memory": "3000Mi"}}},
         ),
         (
-            "{nvidia.com/vgpu-number: 1, nvidia.com/vgpu-cores: 100, nvidia.com/vgpu-memory: 1k}",
+            "{nvidia.com/vgpu-number: 1, nvidia.com/vgpu-cores: 100, nvidia.com/vgpu-memory: 1000}",
             "nvidia-gpu-1-1000mi",
             {"capacity": {"requests": {"memory": "1000Mi"}}},
         ),

@@ -34,6 +34,11 @@ spec:
 """
 OTHER = "kind: Mine\ndata:   {a: [1,\n  2]}   # as it is"
 
+POD = (
+    "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n"
+    "spec: {containers: [{name: c, image: i, resources: {limits: {%s}}}]}\n"
+)
+
 
 def test_files_refer_to_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.yaml").write_text(CLAIM)
@@ -54,6 +59,18 @@ def test_other_documents_stay_as_they_are(
         f"{OTHER}\n---\n{OTHER}\n",
         "2 objects not looked at: Mine (2)\n",
     )
+
+
+def test_claims_for_parts_come_with_a_note_of_the_setting_that_they_need(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(POD % "nvidia.com/gpumem: 3000"))
+    assert cli.main(["convert", "-"]) == 0
+    note = "note: the output has claims for parts of GPUs: run the driver with --consumable-shares "
+    assert capsys.readouterr().err.startswith(note)
+    monkeypatch.setattr("sys.stdin", io.StringIO(POD % "nvidia.com/gpu: 1"))
+    assert cli.main(["convert", "-"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_loss_names_file_and_place_and_is_status_1(

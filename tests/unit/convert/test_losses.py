@@ -6,6 +6,8 @@ import pytest
 import yaml
 
 from dra_driver.admin.convert.manifests import convert
+from dra_driver.admin.of_others import ANNOTATIONS
+from dra_driver.admin.validate.findings import check_manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +268,45 @@ LOST = (
         text=claim("{}") + "spec: {resourceClassName: gpu.nvidia.com}\n",
         lines=((5, "spec: this key stands twice, and all but the last are dropped"),),
     ),
+    Lost(
+        name="pods-of-another-kind",
+        text=(
+            "apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\nspec:\n"
+            "  metadata: {annotations: {gpu-fraction: half}}\n"
+            "  spec: {schedulerName: kai-scheduler, containers: [{resources: {limits:\n"
+            "    {nvidia.com/gpu: 1,\n    nvidia.com/gpumem: 3000}}}]}\n"
+        ),
+        lines=(
+            (4, "spec.metadata.annotations.gpu-fraction: KAI-Scheduler alone reads this, and"),
+            (5, "spec.spec.schedulerName: unchanged: once KAI-Scheduler is removed, such pods"),
+            (6, "spec.spec.containers[0].resources.limits.nvidia.com/gpu: unchanged: pods of a L"),
+            (7, "spec.spec.containers[0].resources.limits.nvidia.com/gpumem: unchanged: pods of "),
+        ),
+    ),
+    *(
+        Lost(
+            name=f"gpus-of-a-{kind}",
+            text=f"apiVersion: v1\nkind: {kind}\nmetadata: {{name: x}}\nspec: {spec}\n",
+            lines=((4, f"spec.{begin}"),),
+        )
+        for kind, spec, begin in (
+            (
+                *("VirtualMachine", "{gpus: [{deviceName: nvidia.com/GA100_A100}]}"),
+                "gpus[0].deviceName: unchanged: virtual machines are not converted: they get ",
+            ),
+            (
+                *(
+                    "ResourceQuota",
+                    "{hard: {requests.nvidia.com/gpu: 4, limits.nvidia.com/gpumem: 3}}",
+                ),
+                "hard.limits.nvidia.com/gpumem: unchanged: this counts nothing here: quotas c",
+            ),
+            (
+                *("ClusterQueue", "{coveredResources: [cpu, nvidia.com/gpucores]}"),
+                "coveredResources[1]: unchanged: this counts nothing here: quotas count dev",
+            ),
+        )
+    ),
 )
 
 
@@ -305,6 +346,46 @@ def test_a_label_of_gpu_feature_discovery_in_a_node_selector_is_told() -> None:
     text = POD_OF_LIMITS.format(limits="{nvidia.com/gpu: 1}", selector=selector)
     (found,) = [one for one in lost_of(text) if "Discovery" in one]
     assert "spec.nodeSelector.nvidia.com/gpu.product: unchanged: " in found.replace("[", ".")
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        ("gpu: 1, nvidia.com/gpumem: 16Gi", "gpumem: unchanged: write a whole number of MiB, "),
+        ("gpu: 1, nvidia.com/gpumem: 8k", 'without a unit, in place of "8k", and convert again'),
+        ("gpumem: 3000, nvidia.com/gpucores: 130", "gpucores: converted as 100 percent, which"),
+        ("vgpu-number: 500m", "write a whole number of GPUs, without a unit, in place of "),
+    ],
+)
+def test_an_amount_that_is_not_carried_over_as_written_is_told(limits: str, text: str) -> None:
+    (lost,) = lost_of(POD_OF_LIMITS.format(limits=f"{{nvidia.com/{limits}}}", selector="{}"))
+    assert text in lost
+
+
+@pytest.mark.parametrize("name", [*ANNOTATIONS, "hami.io/gpu-scheduler-policy"])
+def test_an_annotation_that_nothing_reads_is_told_by_convert_and_by_validate(name: str) -> None:
+    pod_ = POD_OF_LIMITS.format(limits="{cpu: 1}", selector="{}")
+    text = pod_.replace("{name: p}", f"{{name: p, annotations: {{{name}: half}}}}")
+    (lost,) = lost_of(text)
+    assert lost.startswith(f"metadata.annotations.{name}: ")
+    (warning,) = check_manifest(text).findings
+    assert (warning.severity, warning.text) == ("warning", lost)
+
+
+@pytest.mark.parametrize(
+    ("name", "limits", "told"),
+    [
+        ("hami-scheduler", "{cpu: 1}", True),
+        ("kai-scheduler", "{nvidia.com/gpumem: 3000}", True),
+        ("volcano", "{volcano.sh/vgpu-memory: 3000}", True),
+        ("volcano", "{nvidia.com/gpu: 1}", False),
+        ("mine", "{nvidia.com/gpumem: 3000}", False),
+    ],
+)
+def test_a_scheduler_that_goes_with_the_names_is_told(name: str, limits: str, told: bool) -> None:
+    selector = f"{{}}\n  schedulerName: {name}"
+    lost = lost_of(POD_OF_LIMITS.format(limits=limits, selector=selector))
+    assert ["spec.schedulerName: unchanged: once " in one for one in lost] == [True] * told
 
 
 def lost_of(text: str) -> list[str]:

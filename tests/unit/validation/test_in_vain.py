@@ -233,11 +233,8 @@ def test_a_share_config_of_one_line_in_a_config_map_is_found() -> None:
 
 def test_fields_that_have_lost_their_indent_are_told_below_what_to_indent_them() -> None:
     opaque = {"driver": "gpu.nvidia.com", "parameters": None, "sharing": {}}
-    where = "spec.devices.config[0].opaque"
-    assert (
-        "error",
-        f'{where}: unknown field "sharing": it belongs in {where}.parameters',
-    ) in said(claim({"opaque": opaque}))
+    wanted = 'spec.devices.config[0].opaque: unknown field "sharing": it belongs under `parameters`'
+    assert ("error", wanted) in said(claim({"opaque": opaque}))
     resources = [{"name": GPU, "replicas": 4}]
     share = {"version": "v1", "sharing": {"mps": None, "resources": resources}}
     wanted = '; if it belongs to "mps", which is empty, indent it further'
