@@ -9,7 +9,7 @@ only be a mistake. Which of a node's devices a config means is not decided here:
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, assert_never
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator
 
@@ -47,6 +47,8 @@ _NO_RESOURCES = "no resources specified: name them under resources, or remove th
 _OF_SHARING = ("renameByDefault", "failRequestsGreaterThanOne", "resources", "compute")
 _NO_LIMIT = "has no effect without memory: equal, except where control groups limit memory (R615)"
 _WITHOUT_MEANING = "has no effect on this driver"
+_ONE = "one replica is the whole device: nothing is shared"
+_ONE_MPS = f"{_ONE}; programs of one claim share it by MPS if the claim has a config for that"
 
 
 class SharedBy(StrEnum):
@@ -275,12 +277,10 @@ class DevicePluginFile(ConfigModel):
 
 def _contradictions(sharing: SharingSection | None) -> Iterator[Problem]:
     """Yield what is wrong although each field alone is right."""
-    if sharing is None:
-        return
-    if sharing.time_slicing and sharing.mps:
+    sections = _sections(sharing)
+    if all(section for _, section in sections):
         text = "timeSlicing and mps exclude each other: remove one of them"
         yield Problem(path=("sharing",), text=f"sharing: {text}")
-    sections = ((SharedBy.TIME_SLICING, sharing.time_slicing), (SharedBy.MPS, sharing.mps))
     for kind, section in sections:
         if section is not None:
             path: Path = ("sharing", str(kind), "resources")
@@ -341,22 +341,26 @@ def _whole_gpus(resource: ReplicatedResource) -> Iterator[str]:
 
 def _node_config(config: DevicePluginFile) -> NodeConfig:
     warnings = list(_warnings(config))
-    kind, section = _only_section(config.sharing)
-    resources = []
+    used = (one for one in _sections(config.sharing) if one[1] is not None)
+    kind, section = next(used, (None, None))
+    resources: list[SharedResource] = []
     for index, resource in enumerate(section.resources if section else ()):
         where = dotted(("sharing", str(kind), "resources", index))
+        name = resource.served_as(rename_by_default=bool(section and section.rename_by_default))
         if resource.replicas == 1:
-            warnings.append(f"{where}: one replica is the whole device: nothing is shared")
+            warnings.append(f"{where}: {_ONE_MPS if kind is SharedBy.MPS else _ONE}")
             continue
+        is_whole_too = resource.devices != AllDevices() and name == resource.name
+        if is_whole_too and all(name != known.served_as for known in resources):
+            how = "a pod may get either: rename the shares, or divide all devices"
+            warnings.append(f"{where}: any other device is {name} as a whole, so {how}")
         is_sliced = kind is SharedBy.TIME_SLICING and resource.memory is not Memory.EQUAL
         if is_sliced and resource.over_limit is not None:
             warnings.append(f"{where}.overLimit: {_NO_LIMIT}")
         resources.append(
             SharedResource(
                 name=resource.name,
-                served_as=resource.served_as(
-                    rename_by_default=section is not None and section.rename_by_default
-                ),
+                served_as=name,
                 devices=resource.devices,
                 replicas=resource.replicas,
                 memory=resource.memory or Memory.SHARED,
@@ -374,26 +378,16 @@ def _node_config(config: DevicePluginFile) -> NodeConfig:
     )
 
 
-def _only_section(
+def _sections(
     sharing: SharingSection | None,
-) -> tuple[SharedBy | None, ReplicatedSection | None]:
-    if sharing is not None and sharing.time_slicing is not None:
-        return SharedBy.TIME_SLICING, sharing.time_slicing
-    if sharing is not None and sharing.mps is not None:
-        return SharedBy.MPS, sharing.mps
-    return None, None
+) -> tuple[tuple[SharedBy, ReplicatedSection | None], ...]:
+    slicing, mps = (sharing.time_slicing, sharing.mps) if sharing else (None, None)
+    return (SharedBy.TIME_SLICING, slicing), (SharedBy.MPS, mps)
 
 
 def _fails_at_two(kind: SharedBy | None, section: ReplicatedSection | None) -> bool:
-    if section is not None and section.fail_requests_greater_than_one is not None:
-        return section.fail_requests_greater_than_one
-    match kind:
-        case SharedBy.MPS:
-            return True
-        case SharedBy.TIME_SLICING | None:
-            return False
-        case _:
-            assert_never(kind)
+    said = section.fail_requests_greater_than_one if section else None
+    return kind is SharedBy.MPS if said is None else said
 
 
 def _policy(config: DevicePluginFile) -> AllocationPolicy | None:

@@ -1,10 +1,13 @@
 """`dra-driver explain` finds what the scheduler's own allocator finds: the same devices or none."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from testbed.commands import TestbedError
+import yaml
+from testbed.commands import TestbedError, run
+from testbed.machine import DRIVER
 
 import judge
 from allocation_cases import NODE, Case, case
@@ -26,6 +29,7 @@ from sampling import examples
 
 pytestmark = [pytest.mark.e2e, pytest.mark.stream("two")]
 
+CLASSES = Path(__file__).parents[2] / "deviceclasses/extended-resources.yaml"
 CASES = examples(4000)
 CASES_CLEARED = examples(500)
 EXPRESSIONS = examples(4000)
@@ -125,6 +129,28 @@ def test_without_what_is_named_the_scheduler_has_devices_or_something_else_is_na
         assert (kind == "fits") == answer.fits
         picked = [(pick.claim, pick.request, str(pick.device)) for pick in answer.picks or ()]
         assert picked == devices
+
+
+def test_a_constraint_gets_shares_of_different_gpus(program: Path, tmp_path: Path) -> None:
+    config = tmp_path / "shares.yaml"
+    config.write_text("sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}")
+    words = ("slices", "--profile=t4x4", "--node-name=node-1", f"--share-config={config}", "-ojson")
+    slices = json.loads(run((DRIVER, *words)))
+    classes = list(yaml.safe_load_all(CLASSES.read_text()))
+    asked = {"deviceClassName": "gpu.resource.nvidia.com", "allocationMode": "ExactCount"}
+    requests = [{"name": f"r{n}", "exactly": asked | {"count": 1}} for n in range(5)]
+
+    def asking(number: int) -> Case:
+        devices = {
+            "requests": requests[:number],
+            "constraints": [{"distinctAttribute": "gpu.nvidia.com/uuid"}],
+        }
+        claim = {"metadata": {"namespace": "team", "name": "one"}, "spec": {"devices": devices}}
+        return Case(slices=slices["items"], claims=[claim], taken=[], classes=classes)
+
+    four, five = judge.answers(program, (asking(number).question() for number in (4, 5)))
+    gpus = {device["device"].partition("-share")[0] for device in four["devices"][0]}
+    assert (len(gpus), five["fits"]) == (4, False)
 
 
 def selecting(expression: str) -> dict[str, Any]:

@@ -53,7 +53,9 @@ def wrong_in_document(document: Document) -> Iterator[Wrong]:
 def _path_in(text: str) -> Path:
     """Return the path that a warning begins with; none if it begins with other words."""
     word = text.split(" ", 1)[0].rstrip(":")
-    return tuple(word.split(".")) if re.fullmatch(r"[A-Za-z]+(\.[A-Za-z]+)*", word) else ()
+    if not re.fullmatch(r"[A-Za-z]+(\.[A-Za-z]+|\[[0-9]+\])*", word):
+        return ()
+    return tuple(int(part) if part.isdigit() else part for part in re.findall(r"\w+", word))
 
 
 def configs_of(value: object, path: Path) -> Iterator[tuple[Path, str]]:

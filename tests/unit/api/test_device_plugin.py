@@ -160,9 +160,25 @@ def test_one_replica_is_not_shared_and_that_is_said() -> None:
     config = decode_node_config(sharing(gpu(replicas=1), by="mps"))
     assert (config.shared_by, config.resources) == (None, ())
     assert config.fail_requests_greater_than_one is False
-    assert config.warnings == (
-        "sharing.mps.resources[0]: one replica is the whole device: nothing is shared",
+    (text,) = config.warnings
+    one = "one replica is the whole device: nothing is shared"
+    assert text.startswith(
+        f"sharing.mps.resources[0]: {one}; programs of one claim share it by MPS"
     )
+    (sliced,) = decode_node_config(sharing(gpu(replicas=1))).warnings
+    assert sliced.endswith(one)
+
+
+def test_a_name_that_is_shares_and_whole_gpus_at_once_is_told() -> None:
+    (warning,) = decode_node_config(sharing(gpu(devices=[0]), gpu(devices=[1]))).warnings
+    assert warning == (
+        "sharing.timeSlicing.resources[0]: any other device is nvidia.com/gpu as a whole, so a pod "
+        "may get either: rename the shares, or divide all devices"
+    )
+    (warning,) = decode_node_config(sharing(gpu(devices=2), by="mps")).warnings
+    assert "is nvidia.com/gpu as a whole" in warning
+    for other in (gpu(), gpu(devices="all"), gpu(devices=[0], rename="small")):
+        assert decode_node_config(sharing(other)).warnings == ()
 
 
 def test_memory_and_who_takes_too_much_of_it_are_said_of_each_resource() -> None:
