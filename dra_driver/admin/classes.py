@@ -17,10 +17,11 @@ from typing import Final
 
 from dra_driver.admin.validate.command import read_manifests
 from dra_driver.admin.validate.node_configs import configs_of, is_node_config
+from dra_driver.admin.validate.objects import objects_of
+from dra_driver.admin.wrong_names import meant
 from dra_driver.command_line import FILE, CommandSettings, argument, option
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ConfigError
-from dra_driver.fields import entries
 from dra_driver.manifest import BrokenManifestError, read_documents
 from dra_driver.shares.config import read_node_config
 from resource_nvidia_com.problems import dotted
@@ -65,15 +66,27 @@ class Classes(CommandSettings):
 
     def cli_cmd(self) -> None:
         """Print them."""
-        names = dict.fromkeys(self.names)
-        for name in self.share_config:
-            names |= dict.fromkeys(served_names(name))
+        served = [name for source in self.share_config for name in served_names(source)]
+        for name in self.names:
+            if name not in served and (why := _unserved(name)):
+                sys.stderr.write(f"warning: {name}: {why}\n")
+        names = dict.fromkeys((*self.names, *served))
         if not names:
             raise ConfigError(
                 "no resource name is given: name some, such as nvidia.com/gpu, or give a share "
                 "config that shares something (--share-config FILE)"
             )
         sys.stdout.write(manifest(names))
+
+
+def _unserved(resource: str) -> str:
+    """Return why perhaps no device serves a name; empty for the usual names."""
+    if (wrong := meant(resource)) or _whole(resource.removesuffix(".shared")):
+        return wrong
+    return (
+        f"only shares that a share config renames so serve it; whole GPUs serve {GPU}, MIG "
+        f"devices {PREFIX}mig-1g.10gb and so on"
+    )
 
 
 def served_names(source: str) -> list[str]:
@@ -107,21 +120,9 @@ def _configs_in(text: str, file: str) -> Iterator[tuple[str, str]]:
     if any(map(is_node_config, values)):
         yield file, text
     for value in values:
-        for where, config_map in _config_maps(value):
-            for path, config in configs_of(config_map, where):
+        for where, each in objects_of(value):
+            for path, config in configs_of(each, where) if each.get("kind") == "ConfigMap" else ():
                 yield f"{file}: {dotted(path)}", config
-
-
-def _config_maps(
-    value: object, where: tuple[str | int, ...] = ()
-) -> Iterator[tuple[tuple[str | int, ...], Mapping[str, object]]]:
-    """Yield (path in the document, ConfigMap) of a manifest, which may be a List."""
-    if not isinstance(value, Mapping):
-        return
-    if value.get("kind") == "ConfigMap":
-        yield where, value
-    for number, item in enumerate(entries(value, "items")):
-        yield from _config_maps(item, (*where, "items", number))
 
 
 def manifest(names: Mapping[str, None]) -> str:

@@ -9,7 +9,9 @@ import yaml
 
 from dra_driver import cli
 from dra_driver.admin.classes import class_name, manifest, served_names
+from dra_driver.admin.wrong_names import meant
 from dra_driver.errors import ConfigError
+from dra_driver.simulator.profile import CARDS
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -100,6 +102,29 @@ def test_a_selector_reads_nothing_that_a_device_may_lack(name: str) -> None:
     text = expression(f"nvidia.com/{name}")
     read = re.findall(r"attributes\['gpu\.nvidia\.com'\](\S{0,3})", text)
     assert set(read) <= {".?r", ".?t", ".?p", ""}  # optional fields, or the map itself
+
+
+def test_a_name_that_perhaps_nothing_serves_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["mig-9g.9gb", "mig-3g.9gb", "gpus", "foo", "mig-1g.10gb.me", "gpu.shared", "gpu.small"]
+    file = tmp_path / "map.yaml"
+    file.write_text(CONFIG_MAP)
+    assert cli.main(["classes", *names, "--share-config", str(file)]) == 0
+    slices, memory, typo, renamed = capsys.readouterr().err.splitlines()
+    there = "no known card has such a MIG profile; there are profiles such as"
+    assert slices == (
+        f"warning: nvidia.com/mig-9g.9gb: {there} 1g.5gb, 2g.10gb, 3g.20gb, 4g.20gb, 7g.40gb"
+    )
+    assert memory.startswith(f"warning: nvidia.com/mig-3g.9gb: {there} 3g.20gb, 3g.40gb, ")
+    assert typo == "warning: nvidia.com/gpus: the name is nvidia.com/gpu"
+    assert renamed.startswith("warning: nvidia.com/foo: only shares that a share config renames so")
+
+
+@pytest.mark.parametrize("card", sorted(CARDS.glob("*.yaml")), ids=lambda card: str(card.stem))
+def test_the_profiles_of_all_known_cards_are_known(card: Path) -> None:
+    for profile in (yaml.safe_load(card.read_text()).get("mig") or {}).get("profiles", ()):
+        assert meant(f"nvidia.com/mig-{profile['name'].replace('+', '.')}") == ""
 
 
 def test_names_come_from_a_share_config(tmp_path: Path) -> None:
