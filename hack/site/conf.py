@@ -71,7 +71,7 @@ NAVIGATION = {
         "docs/performance.md",
         "docs/hardware.md",
     ],
-    "I need the exact word": [
+    "I look something up": [
         "docs/glossary.md",
         "docs/claim-configs.md",
         "docs/share-config.md",
