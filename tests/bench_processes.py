@@ -5,11 +5,9 @@ Its tenants are a script that says what tenants say, on a card that nobody asks 
 
 import os
 import sys
-import textwrap
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 from dra_driver.bench.model import Card
 from dra_driver.bench.processes import ProcessRunner
@@ -55,12 +53,11 @@ class PlayedDoor:
     """A card that nobody asks NVML about."""
 
     uuid = "GPU-played"
-    is_divided = False
     mig_problem = ""
-    mig_devices: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     library_folder = Path("/nowhere")
 
-    def __init__(self, **facts: object) -> None:
+    def __init__(self, mig: Mapping[str, tuple[str, ...]], **facts: object) -> None:
+        self.mig_devices, self.is_divided = mig, bool(mig)
         known = {"name": "A card", "uuid": self.uuid, "driver_version": "1", "memory_mib": 8192}
         self._card = Card.model_validate({**known, **facts})
 
@@ -77,12 +74,14 @@ def runner(
     *,
     patience: float = 20,
     stop: Stop | None = None,
+    tenant: str = SCRIPT,
+    mig: Mapping[str, tuple[str, ...]] | None = None,
     **facts: object,
 ) -> ProcessRunner:
     script = folder / "tenant.py"
-    script.write_text(textwrap.dedent(SCRIPT))
+    script.write_text(tenant)
     return ProcessRunner(
-        PlayedDoor(**facts),  # type: ignore[arg-type]
+        PlayedDoor(mig or {}, **facts),  # type: ignore[arg-type]
         Path("/"),
         patience=patience,
         stop=stop,

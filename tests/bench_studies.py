@@ -30,7 +30,6 @@ UNITS = {
     "burn": ("GFLOP", 36000.0),
     "bandwidth": ("GB", 2800.0),
     "memory": ("GB", 2700.0),
-    "convolution": ("images", 18000.0),
 }
 """By kind of work what it is counted in, and what is made up for it alone."""
 

@@ -54,12 +54,6 @@ Shared = Literal[
 ]
 
 
-def _width(value: int) -> int:
-    if value % 16 or not 16 <= value <= 16384:
-        raise ValueError(f"must be a multiple of 16 from 16 to 16384, not {value}")
-    return value
-
-
 def _shape(value: str) -> str:
     sides = value.split("x")
     if len(sides) != 3 or not all(
@@ -71,8 +65,8 @@ def _shape(value: str) -> str:
     return value
 
 
-_OF_SCENARIOS = frozenset({"work", "command", "memory_mib", "rate", "layers", "width", "intensity"})
-_OF_SCENARIOS |= {"shape", "precision", "latencies", "latency_metric"}
+_OF_SCENARIOS = frozenset({"work", "command", "memory_mib", "rate", "layers", "shape", "precision"})
+_OF_SCENARIOS |= {"latencies", "latency_metric"}
 _OF_SCENARIOS |= {"tenants", "strategies", "mig_profiles", "sweep", "goal_ms"}
 
 
@@ -108,9 +102,9 @@ class Bench(CommandSettings):
     )
 
     # The work
-    work: Literal[
-        "compute", "bandwidth", "inference", "memory", "gemm", "convolution", "burn", "command"
-    ] = option(default="inference", help="The kind of work.")
+    work: Literal["compute", "bandwidth", "inference", "memory", "gemm", "burn", "command"] = (
+        option(default="inference", help="The kind of work.")
+    )
     command: str = option(default="", help="Your own command; sets the work to `command`.")
     latencies: Literal["", "json", "prometheus", "perf-analyzer"] = option(
         default="",
@@ -142,12 +136,6 @@ class Bench(CommandSettings):
     layers: int = option(
         check=bounds(above=0, most=10_000), default=24, help="Matrix products per request."
     )
-    width: int = option(check=_width, default=1024, help="Width of a matrix, a multiple of 16.")
-    intensity: int = option(
-        check=bounds(above=0, most=1 << 30),
-        default=16384,
-        help="Multiply-adds per thread in a step of `compute`.",
-    )
     shape: str = option(
         check=_shape,
         default="4096x4096x4096",
@@ -157,7 +145,6 @@ class Bench(CommandSettings):
         default="fp32",
         help="Precision of `gemm` and `burn`; `tensor`: half precision, by tensor cores.",
     )
-    seed: int = option(default=1, help="Seed of the times at which requests arrive.")
 
     # The strategies
     tenants: list[int] = option(
@@ -270,7 +257,7 @@ class Bench(CommandSettings):
         if not self.scenario:
             return None
         name, scenario = find_scenario(self.scenario)
-        said = {"seconds", "warm_up", "repetitions", "seed"} & self.given
+        said = {"seconds", "warm_up", "repetitions"} & self.given
         return name, scenario.model_copy(update={key: getattr(self, key) for key in said})
 
     def _processes(self, stop: Stop, scenario: _Found) -> Report | None:
@@ -407,11 +394,8 @@ class Bench(CommandSettings):
             memory_mib=usual_mib if self.memory_mib is None else self.memory_mib,
             rate=self.rate,
             layers=self.layers,
-            width=self.width,
-            intensity=self.intensity,
             shape=(rows, columns, depth),
             precision=Precision(self.precision),
-            seed=self.seed,
             command=tuple(shlex.split(self.command)),
             latencies=LatencyForm(self.latencies) if self.latencies else None,
             latency_metric=self.latency_metric,

@@ -19,7 +19,7 @@ from dra_driver.bench.workload import Strict, Workload
 from dra_driver.errors import StateError
 from dra_driver.host.files import temporary_of
 
-VERSION: Literal[2] = 2
+VERSION: Literal[1] = 1
 _MOST_BYTES = 64 << 20
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -203,7 +203,7 @@ class Study(Strict):
 class Report(Strict):
     """A whole run. `work` is that of equal tenants; parts of strategies have their own."""
 
-    version: Literal[1, 2] = VERSION
+    version: Literal[1] = VERSION
     made_at: str
     where: Literal["processes", "pods"]
     dra_driver: str
@@ -261,7 +261,6 @@ def read_report(path: Path) -> Report:
         fault = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in fault["loc"]) or "the file"
         raise StateError(
-            f"{path} is not a report of version 1 or {VERSION}: {where}: {fault['msg']}; make it "
-            "again"
-            " with `dra-driver bench`"
+            f"{path} is not a report of version {VERSION}: {where}: {fault['msg']}; make it again "
+            "with `dra-driver bench`"
         ) from error

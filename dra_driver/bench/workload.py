@@ -27,8 +27,6 @@ class WorkloadKind(StrEnum):
     """Takes memory until some is refused or it has as much as it wants, and works on it."""
     GEMM = "gemm"
     """Matrix products, in full or half precision or by tensor cores."""
-    CONVOLUTION = "convolution"
-    """Two layers of a convolution network, over 32 images at a time."""
     BURN = "burn"
     """Matrix products all over the memory, each compared with the right result."""
     COMMAND = "command"
@@ -132,8 +130,6 @@ class Workload(Strict):
                 return f"memory-hungry, wants {wanted}"
             case WorkloadKind.GEMM:
                 return f"matrix products {self._products()}, counted in GFLOP"
-            case WorkloadKind.CONVOLUTION:
-                return "two layers of convolution over 32 images at a time, counted in images"
             case WorkloadKind.BURN:
                 return f"matrix products {self._products()}, all over {self.memory_mib} MiB"
             case WorkloadKind.COMMAND:

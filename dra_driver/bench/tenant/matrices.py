@@ -1,4 +1,4 @@
-"""Kernels of matrix products and of a convolution, in CUDA C++, and how much work they are. Pure.
+"""Kernels of matrix products, in CUDA C++, and how much work they are. Pure.
 
 Each block makes a square of the result from tiles in shared memory. Tensor cores are used by PTX's
 `wmma`, half precision by `fma.rn.f16x2`, because NVRTC has no headers of CUDA here. These kernels
@@ -7,8 +7,6 @@ compare tenants and strategies; they are slower than cuBLAS on the same card.
 Factors are whole numbers from -3 to 3, and every sum of a product, also a partial one, is a whole
 number below 2048, which is exact in half precision. So each number of the result is known, for any
 precision and order: 16 times the sum over four neighbours, because all later ones cancel out.
-The result of a convolution of ones by equal weights is known, too: the number of neighbours of a
-pixel, along each side, in one layer and then in the next.
 """
 
 from dra_driver.bench.tenant.kernels import FLOAT, TILE, Grid
@@ -128,47 +126,8 @@ KERNEL differing(float *wrong, const float *found, Count count, unsigned columns
         atomicAdd(wrong, mine);
 }
 
-/* What a layer counts along one side, and of that the layer after it. */
-INSIDE float neighbours(unsigned at, unsigned side)
-{
-    return 1.0f + (at > 0) + (at + 1 < side);
-}
-
-KERNEL images_differing(float *wrong, const float *found, Count count, unsigned side)
-{
-    Count at = blockIdx.x * (Count)blockDim.x + threadIdx.x;
-    float mine = 0.0f;
-    for (; at < count; at += (Count)gridDim.x * blockDim.x) {
-        float right = 1.0f / 64;
-        unsigned places[2] = {(unsigned)(at / 64 % side), (unsigned)(at / 64 / side % side)};
-        for (unsigned axis = 0; axis < 2; ++axis) {
-            float sum = neighbours(places[axis], side);
-            if (places[axis] > 0)
-                sum += neighbours(places[axis] - 1, side);
-            if (places[axis] + 1 < side)
-                sum += neighbours(places[axis] + 1, side);
-            right *= sum;
-        }
-        mine += found[at] != right;
-    }
-    if (mine > 0.0f)
-        atomicAdd(wrong, mine);
-}
-
-/* A number of the left factor. For a convolution (`side` is not 0) rows are pixels of images with
-   64 channels, and columns the channels of the nine pixels around: 0 beyond the edges. */
-INSIDE float taken(const float *left, Count row, unsigned column, unsigned depth, unsigned side)
-{
-    if (!side)
-        return left[row * depth + column];
-    unsigned tap = column / 64, pixel = row % (side * side);
-    unsigned y = pixel / side + tap / 3 - 1, x = pixel % side + tap % 3 - 1;
-    return y < side && x < side ? left[(row - pixel + y * side + x) * 64 + column % 64] : 0.0f;
-}
-
 /* 64 x 64 numbers a block, 4 x 4 a thread. */
-INSIDE void multiply(float *to, const float *left, const float *right, unsigned columns,
-                     unsigned depth, unsigned side)
+KERNEL gemm_fp32(float *to, const float *left, const float *right, unsigned columns, unsigned depth)
 {
     __shared__ float a[16][64 + 4], b[16][64];
     unsigned x = threadIdx.x, y = threadIdx.y;
@@ -176,7 +135,7 @@ INSIDE void multiply(float *to, const float *left, const float *right, unsigned 
     float sums[4][4] = {{0.0f}};
     for (unsigned tile = 0; tile < depth; tile += 16) {
         for (unsigned at = y * 16 + x; at < 16 * 64; at += 256) {
-            a[at % 16][at / 16] = taken(left, row + at / 16, tile + at % 16, depth, side);
+            a[at % 16][at / 16] = left[(row + at / 16) * depth + tile + at % 16];
             b[at / 64][at % 64] = right[(Count)(tile + at / 64) * columns + column + at % 64];
         }
         __syncthreads();
@@ -190,21 +149,8 @@ INSIDE void multiply(float *to, const float *left, const float *right, unsigned 
         __syncthreads();
     }
     for (unsigned i = 0; i < 4; ++i)
-        for (unsigned j = 0; j < 4; ++j) {
-            float sum = side ? fmaxf(sums[i][j], 0.0f) : sums[i][j];
-            to[(row + y * 4 + i) * columns + column + x * 4 + j] = sum;
-        }
-}
-
-KERNEL gemm_fp32(float *to, const float *left, const float *right, unsigned columns, unsigned depth)
-{
-    multiply(to, left, right, columns, depth, 0);
-}
-
-/* 3 x 3, 64 channels to 64, and what is below 0 becomes 0. */
-KERNEL convolution(float *to, const float *images, const float *weights, unsigned side)
-{
-    multiply(to, images, weights, 64, 9 * 64, side);
+        for (unsigned j = 0; j < 4; ++j)
+            to[(row + y * 4 + i) * columns + column + x * 4 + j] = sums[i][j];
 }
 """
 
@@ -282,15 +228,6 @@ KERNEL gemm_tensor(float *to, const unsigned short *left, const unsigned short *
 FIRST = 224.0
 """The first number of a product."""
 
-FIRST_OF_IMAGE = 25.0 / 64
-"""The first number of the second layer: a corner's, which has 3 neighbours."""
-
-WEIGHT = 1.0 / 512
-CHANNELS = 64
-SIDE = 56
-IMAGES = 32
-TAPS = 9
-
 _SOURCES = {
     Precision.FP32: PRIMITIVES + COMMON,
     Precision.FP16: PRIMITIVES + HALF_PRIMITIVES + COMMON + HALF,
@@ -311,7 +248,7 @@ def source(precision: Precision) -> str:
 
 def names(precision: Precision) -> tuple[str, ...]:
     """Return the kernels' names for a precision."""
-    common = ("numbers", "halves", "differing", "images_differing", "gemm_fp32", "convolution")
+    common = ("numbers", "halves", "differing", "gemm_fp32")
     return tuple(dict.fromkeys((*common, f"gemm_{precision}")))
 
 
@@ -319,11 +256,6 @@ def of_gemm(precision: Precision, rows: int, columns: int) -> Grid:
     """Return the grid of a product."""
     side = 128 if precision is Precision.TENSOR else 64
     return Grid(blocks=(columns // side, rows // side), threads=(TILE, TILE))
-
-
-def of_convolution(images: int, side: int) -> Grid:
-    """Return the grid of one layer."""
-    return Grid(blocks=(1, images * side * side // 64), threads=(TILE, TILE))
 
 
 def element(precision: Precision) -> int:

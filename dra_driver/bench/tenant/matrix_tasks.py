@@ -1,4 +1,4 @@
-"""The works of matrix products: one after another, a burn over much memory, and a convolution.
+"""The works of matrix products: one after another, and a burn over much memory.
 
 Each number of a result is compared with the right one. A work ends at the first wrong number; a
 burn counts them and continues, because its purpose is to find them.
@@ -73,40 +73,6 @@ def burn(gpu: Device, work: Workload) -> Task:
         memory_mib=mib_of(product.factors + len(buffers) * product.size),
         refused_mib=refused,
         wrong=lambda: errors,
-    )
-
-
-def convolution(gpu: Device) -> Task:
-    """Return the work of two layers over some images."""
-    numbers = matrices.IMAGES * matrices.SIDE * matrices.SIDE * matrices.CHANNELS
-    of_weights = matrices.TAPS * matrices.CHANNELS * matrices.CHANNELS
-    images, between, to = (gpu.allocate(numbers * kernels.FLOAT) for _ in range(3))
-    weights = gpu.allocate(of_weights * kernels.FLOAT)
-    for address, value, number in (
-        (images, 1.0, numbers),
-        (weights, matrices.WEIGHT, of_weights),
-        (between, 0.0, numbers),
-        (to, 0.0, numbers),
-    ):
-        gpu.launch("fill", kernels.over(number), pointer(address), real(value), count(number))
-    grid = matrices.of_convolution(matrices.IMAGES, matrices.SIDE)
-    wrong = _Wrong(gpu, "images_differing", numbers, matrices.SIDE)
-
-    def layer(into: int, source: int) -> None:
-        arguments = (pointer(into), pointer(source), pointer(weights), unsigned(matrices.SIDE))
-        gpu.launch("convolution", grid, *arguments)
-
-    def step() -> None:
-        layer(between, images)
-        layer(to, between)
-        gpu.wait()
-
-    return Task(
-        step=step,
-        check=lambda: wrong.check(to, matrices.FIRST_OF_IMAGE),
-        unit="images",
-        units=float(matrices.IMAGES),
-        memory_mib=mib_of((3 * numbers + of_weights) * kernels.FLOAT),
     )
 
 

@@ -23,7 +23,7 @@ class Program(Struct, frozen=True, kw_only=True):
 
 def program_of(work: Workload) -> Program:
     """Return the kernels of a work: no others, because compiling takes time."""
-    if work.kind not in (WorkloadKind.GEMM, WorkloadKind.BURN, WorkloadKind.CONVOLUTION):
+    if work.kind not in (WorkloadKind.GEMM, WorkloadKind.BURN):
         return Program(source=kernels.SOURCE, names=kernels.NAMES)
     return Program(
         source=kernels.FILL + matrices.source(work.precision),

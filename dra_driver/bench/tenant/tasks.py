@@ -23,7 +23,7 @@ _NEGATING = -2.0
 """x - 2x: another number after each step, so that a GPU which does nothing is noticed."""
 
 
-def task(gpu: Device, work: Workload) -> Task:  # noqa: PLR0911 (one for each kind)
+def task(gpu: Device, work: Workload) -> Task:
     """Take the memory of a work and return what is to be done with it.
 
     Raises RefusedError if there is less memory than the work needs, DeviceError if CUDA refuses for
@@ -42,8 +42,6 @@ def task(gpu: Device, work: Workload) -> Task:  # noqa: PLR0911 (one for each ki
             return matrix_tasks.gemm(gpu, work)
         case WorkloadKind.BURN:
             return matrix_tasks.burn(gpu, work)
-        case WorkloadKind.CONVOLUTION:
-            return matrix_tasks.convolution(gpu)
         case WorkloadKind.COMMAND:
             raise ValueError("a command is run by the runner, not by a tenant")
 

@@ -5,24 +5,24 @@ ones run shipped scenarios on simulated machines, with the real tenants, NVML an
 """
 
 import json
-import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from dra_driver.bench.model import Card, Case
+import bench_processes
+from dra_driver.bench.model import Case
 from dra_driver.bench.processes import ProcessRunner
 from dra_driver.bench.scenarios.plan import planned
 from dra_driver.bench.scenarios.read import read_scenario, shipped
 from dra_driver.bench.session import Rounds, run_all
 from dra_driver.bench.stopping import Stop
 from dra_driver.bench.strategies import Strategy
-from dra_driver.devices.nvml.load import Busy
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 
@@ -62,36 +62,8 @@ cases:
 MEMORY = 8192
 
 
-class PlayedDoor:
-    """A card that nobody asks NVML about."""
-
-    library_folder = Path("/nowhere")
-    mig_problem = ""
-
-    def __init__(self, uuid: str = "GPU-1", **mig: tuple[str, ...]) -> None:
-        self.uuid = uuid
-        self.mig_devices = {name.replace("_", ".")[1:]: found for name, found in mig.items()}
-        self.is_divided = bool(mig)
-
-    def card(self) -> Card:
-        return Card(name="A card", uuid=self.uuid, driver_version="1", memory_mib=MEMORY)
-
-    def busy(self) -> Busy:
-        return Busy(sm_percent=50)
-
-
-def runner(folder: Path, *doors: PlayedDoor) -> ProcessRunner:
-    script = folder / "tenant.py"
-    script.write_text(textwrap.dedent(SCRIPT))
-    door, *others = doors or (PlayedDoor(),)
-    return ProcessRunner(
-        door,  # type: ignore[arg-type]
-        Path("/"),
-        patience=20,
-        tenant=(sys.executable, str(script)),
-        environment={**os.environ, "KEPT": str(folder)},
-        others=others,  # type: ignore[arg-type]
-    )
+def runner(folder: Path, mig: Mapping[str, tuple[str, ...]] | None = None) -> ProcessRunner:
+    return bench_processes.runner(folder, {"KEPT": str(folder)}, tenant=SCRIPT, mig=mig)
 
 
 def strategies(
@@ -134,8 +106,7 @@ def test_each_tenant_has_its_work_and_begins_after_the_others_as_it_says(tmp_pat
 
 
 def test_tenants_of_a_mixed_layout_have_mig_devices_of_their_sizes(tmp_path: Path) -> None:
-    divided = PlayedDoor(_1g_10gb=("MIG-a", "MIG-b"), _3g_40gb=("MIG-c",))
-    own = runner(tmp_path, divided)
+    own = runner(tmp_path, {"1g.10gb": ("MIG-a", "MIG-b"), "3g.40gb": ("MIG-c",)})
     alone, mixed, many = strategies(
         own,
         """

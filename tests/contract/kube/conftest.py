@@ -1,11 +1,15 @@
-"""Certificates for an API server on loopback."""
+"""Clients of an API server on loopback, and certificates for one."""
 
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from testbed.apiserver.server import ApiServer
+
+from dra_driver.kube.client import KubeClient
+from dra_driver.kube.kubeconfig import from_kubeconfig
 
 Certificate = tuple[Path, Path]
 """Certificate and key."""
@@ -32,3 +36,10 @@ def make_certificate() -> Callable[[Path], Certificate]:
 @pytest.fixture
 def certificate(tmp_path: Path, make_certificate: Callable[[Path], Certificate]) -> Certificate:
     return make_certificate(tmp_path / "server")
+
+
+@pytest.fixture
+def client(server: ApiServer, tmp_path: Path) -> Iterator[KubeClient]:
+    made = from_kubeconfig(server.write_kubeconfig(tmp_path / "kubeconfig"))
+    yield made
+    made.close()

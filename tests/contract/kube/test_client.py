@@ -40,13 +40,6 @@ def server() -> Iterator[ApiServer]:
         yield running
 
 
-@pytest.fixture
-def client(server: ApiServer, tmp_path: Path) -> Iterator[KubeClient]:
-    made = from_kubeconfig(server.write_kubeconfig(tmp_path / "kubeconfig"))
-    yield made
-    made.close()
-
-
 def test_a_claim_comes_as_a_dict_with_every_field_it_has(client: KubeClient) -> None:
     claim = client.get_claim("default", "web", timeout=5)
     assert claim["metadata"]["uid"] == "claim-1"  # type: ignore[index]

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from testbed.apiserver.server import ApiServer
 
 from dra_driver.errors import DriverError
 from dra_driver.kube.client import KubeClient
-from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.own_node import Labels, OwnNode
 from dra_driver.kube.resource import NODES
 from dra_driver.kube.watch import Changed
@@ -26,13 +24,6 @@ def server() -> Iterator[ApiServer]:
     with ApiServer() as made:
         made.put(node(zone="a"))
         yield made
-
-
-@pytest.fixture
-def client(server: ApiServer, tmp_path: Path) -> Iterator[KubeClient]:
-    made = from_kubeconfig(server.write_kubeconfig(tmp_path / "kubeconfig"))
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 from bench_reports import case, cases, report, result
 from dra_driver.bench.model import Case, Tenant, percentile, read_report, write_report
 from dra_driver.bench.report.figures import alone, compared, fairness
+from dra_driver.bench.report.verdict import advice
 from dra_driver.bench.strategies import Sharing, Strategy
 from dra_driver.bench.tenant import arrivals
 from dra_driver.errors import StateError
@@ -115,17 +116,18 @@ def test_a_report_of_a_real_card_is_read() -> None:
     found = read_report(Path(__file__).parents[2] / "data/bench/inference-h100.json")
     assert found.card.name == "NVIDIA H100 80GB HBM3"
     assert [len(case.tenants) for case in found.cases] == [1, 2, 2, 2, 4, 4, 4, 8, 8, 8]
+    assert advice(found).sentence.startswith("Lowest 99th percentile of latency: 8 by")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"version": 2', '"version": 3', "is not a report of version 1 or 2: version: "),
+        ('"version": 1', '"version": 2', "is not a report of version 1: version: "),
         ('"p99_ms": 11.0', '"p99_ms": NaN', "is not a report"),
         (
             '"p99_ms": 11.0',
             '"p99_ms": "11"',
-            "is not a report of version 1 or 2: cases.0.tenants.0",
+            "is not a report of version 1: cases.0.tenants.0",
         ),
         ('"cases"', '"more": 1, "cases"', "more: Extra inputs are not permitted"),
     ],

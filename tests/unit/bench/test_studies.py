@@ -157,12 +157,7 @@ def test_a_page_begins_with_the_sentence_and_its_tables_fit_it() -> None:
         assert wide <= 140
 
 
-def test_a_report_of_version_1_is_read_and_one_of_a_scenario_as_it_was_written(
-    tmp_path: Path,
-) -> None:
-    old = Path(__file__).parents[2] / "data/bench/inference-h100.json"
-    assert '"version": 1' in old.read_text()
-    assert advice(read_report(old)).sentence.startswith("Lowest 99th percentile of latency: 8 by")
+def test_a_report_of_a_scenario_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "study.json"
     write_report(study(), path)
     assert read_report(path) == study()
