@@ -9,10 +9,12 @@ from collections.abc import Container, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
+from msgspec.structs import replace
+
 from dra_driver.bench import lines
 from dra_driver.bench.gathering import Gathered
 from dra_driver.bench.pods import manifests
-from dra_driver.bench.pods.pod_status import is_over
+from dra_driver.bench.pods.pod_status import is_over, why_not_pulled
 from dra_driver.errors import InvalidError, NotFoundError, UnavailableError
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.resource import PODS
@@ -57,8 +59,11 @@ class CasePods:
         before, name = self.heard[number], manifests.pod_name(number)
         try:
             text = self._client.log(self._namespace, name, query=_LOG, timeout=_TIMEOUT)
-        except (NotFoundError, UnavailableError, InvalidError):  # no such container yet
-            return before
+        except (NotFoundError, InvalidError):  # no such container yet
+            seconds = time.monotonic() - self.launched[number]
+            why = why_not_pulled(self.pod(number), seconds)
+            reason = f"its image cannot be pulled: {why}"
+            return replace(before, failed=lines.Failed(reason=reason) if why else None)
         said = [word for line in text.splitlines() if (word := lines.heard(line)) is not None]
         for word in said:
             if isinstance(word, (lines.Ready, lines.Waiting)):

@@ -12,6 +12,10 @@ from dra_driver.fields import Object, mapping, number, objects, text
 
 _OVER = ("Succeeded", "Failed")
 _MOST_BYTES = 4096
+_PULL_SECONDS = 20.0
+"""How long an image may fail to be pulled: the kubelet tries again after 10 s."""
+_NEVER_PULLED = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+_NOT_PULLED = frozenset({"ErrImagePull", "ImagePullBackOff"})
 
 
 def phase(pod: Object) -> str:
@@ -27,16 +31,19 @@ def is_over(pod: Object) -> bool:
 def why_not_running(pod: Object, events: Object) -> str:
     """Return the reason: of its last warning, of its container, or of its scheduling."""
     notes = [text(item, "note") for item in objects(events, "items")]
-    for container in _containers(pod):
-        waiting = mapping(container, "state", "waiting")
-        if message := text(waiting, "message"):
-            notes.append(f"{text(waiting, 'reason')}: {message}")
+    notes += [f"{reason}: {message}" for reason, message in _waiting(pod) if message]
     if notes:
         return notes[-1]
     for condition in objects(pod, "status", "conditions"):
         if text(condition, "status") == "False" and (message := text(condition, "message")):
             return message
     return f"it is {phase(pod) or 'not known'}"
+
+
+def why_not_pulled(pod: Object, seconds: float) -> str:
+    """Return why the image of a pod that was made so many seconds ago is not there; or nothing."""
+    over = _NEVER_PULLED | (_NOT_PULLED if seconds > _PULL_SECONDS else frozenset())
+    return next((f"{reason}: {said}" for reason, said in _waiting(pod) if reason in over), "")
 
 
 def termination_message(pod: Object) -> str:
@@ -78,6 +85,12 @@ def ended_seconds(tenant: int, pod: Object) -> Tenant:
         said = text(status, "message") or text(status, "reason") or "nobody says why"
         return Tenant(number=tenant, failure=f"its pod failed: {said}")
     return Tenant(number=tenant, failure="it did not end in time: give it more with --seconds")
+
+
+def _waiting(pod: Object) -> list[tuple[str, str]]:
+    """Return why containers have not started: reasons, with messages."""
+    found = [mapping(container, "state", "waiting") for container in _containers(pod)]
+    return [(text(waiting, "reason"), text(waiting, "message")) for waiting in found]
 
 
 def _containers(pod: Object) -> tuple[Object, ...]:

@@ -1,13 +1,19 @@
 """What the API says of a pod, in a sentence; and what a tenant's line says, or is."""
 
+import time
+from types import SimpleNamespace
+from typing import NoReturn, cast
+
 import pytest
 
 from dra_driver.bench import lines
 from dra_driver.bench.gathering import Gathered, case_of
 from dra_driver.bench.model import Case, Result, Tenant
+from dra_driver.bench.pods.case_pods import CasePods
 from dra_driver.bench.pods.pod_status import ended_seconds, termination_message
 from dra_driver.bench.strategies import ALONE, Sharing, Strategy
-from dra_driver.errors import SetupError
+from dra_driver.errors import InvalidError, SetupError
+from dra_driver.kube.client import KubeClient
 
 
 def ended(code: int) -> dict[str, object]:
@@ -69,3 +75,22 @@ def test_who_says_that_it_worked_on_a_simulated_gpu_is_not_believed() -> None:
     killed = Gathered(ready=ready, exit_status=-9, words="the last line")
     reason = case_of(ALONE, [killed], is_simulated=False).reason
     assert reason == "it was killed by SIGKILL: the last line"
+
+
+@pytest.mark.parametrize("reason", ["InvalidImageName", "ErrImagePull", "ImagePullBackOff"])
+@pytest.mark.parametrize("seconds", [0, 30])  # the registry may be away for a moment
+def test_nobody_waits_for_an_image_that_cannot_be_pulled(reason: str, seconds: int) -> None:
+    state = {"waiting": {"reason": reason, "message": "bench:x: not found"}}
+    pod = {"status": {"containerStatuses": [{"state": state}]}}
+
+    def log(*_: object, **__: object) -> NoReturn:
+        raise InvalidError("container is waiting to start", status=400)
+
+    client = SimpleNamespace(log=log, get=lambda *_, **__: pod)
+    pods = CasePods(cast("KubeClient", client), "run", [False])
+    pods.launched[0] = time.monotonic() - seconds
+    failed = pods.look().heard[0].failed
+    is_told = seconds > 0 or reason == "InvalidImageName"
+    assert pods.are_settled is is_told
+    said = f"its image cannot be pulled: {reason}: bench:x: not found"
+    assert (failed and failed.reason) == (said if is_told else None)
