@@ -41,14 +41,13 @@ _WORDS = MappingProxyType({"help": "--help", "version": "--version"})
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """Where a sub-command's settings are, as MODULE:CLASS, and what it does in one line.
+    """Where a sub-command's settings are, as MODULE:CLASS.
 
     `missing` is the message if the sub-command is in a separate distribution that is not installed.
     `needs` are packages that it depends on, because a checkout has the code of all distributions.
     """
 
     target: str
-    summary: str
     missing: str = ""
     needs: tuple[str, ...] = ()
 
@@ -75,107 +74,87 @@ class Command(Struct, frozen=True, kw_only=True):
         return all(importlib.util.find_spec(package) is not None for package in packages)
 
 
-_NO_SIMULATOR = (
-    "the simulator is not installed, because production installs do not have it: in a checkout of "
-    "this project, `make setup` installs it, and `pip install ./dra_driver/simulator` adds it to "
-    "this install"
-)
-
-_NO_BENCH = (
-    "the benchmark is not installed with NVIDIA's Python bindings and matplotlib, which no image "
-    "has: in a checkout of this project, `make setup` installs them, and "
-    "`pip install ./dra_driver/bench` adds it to this install"
+_NO_SIMULATOR, _NO_BENCH = (
+    f"the {name} is not installed with all that it needs: in a checkout of this project, `make "
+    f"setup` installs it, and `pip install ./dra_driver/{folder}` adds it to this install"
+    for name, folder in (("simulator", "simulator"), ("benchmark", "bench"))
 )
 
 COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
-        "kubelet-plugin": Command(
-            target="dra_driver.node.command:KubeletPluginCommand",
-            summary="run the driver on a node",
-        ),
-        "mps-supervisor": Command(
-            target="dra_driver.mps.supervisor.command:MpsSupervisor",
-            summary="run the MPS daemons that this node's claims ask for",
-        ),
-        "inspect": Command(
-            target="dra_driver.admin.inspect:Inspect",
-            summary="show this node's GPUs and what the driver would publish",
-        ),
-        "validate": Command(
-            target="dra_driver.admin.validate.command:Validate",
-            summary="check the claim configs and share configs in manifests",
-        ),
-        "convert": Command(
-            target="dra_driver.admin.convert.command:Convert",
-            summary="convert manifests of older APIs",
-        ),
-        "classes": Command(
-            target="dra_driver.admin.classes:Classes",
-            summary="print the DeviceClasses behind resource names, for kubectl to apply",
-        ),
-        "status": Command(
-            target="dra_driver.admin.status.command:ShowStatus",
-            summary="show this node's claims and GPUs, or what the cluster has left",
-        ),
-        "usage": Command(
-            target="dra_driver.admin.status.usage_command:ShowUsage",
-            summary="show who uses this node's GPUs, and how much of them",
-        ),
-        "health": Command(
-            target="dra_driver.admin.health:Health",
-            summary="reset a sick GPU while the driver runs",
-        ),
-        "explain": Command(
-            target="dra_driver.admin.explain.command:Explain",
-            summary="say why a pod or claim does not fit, and what to change",
-        ),
+        "kubelet-plugin": Command(target="dra_driver.node.command:KubeletPluginCommand"),
+        "mps-supervisor": Command(target="dra_driver.mps.supervisor.command:MpsSupervisor"),
+        "status": Command(target="dra_driver.admin.status.command:ShowStatus"),
+        "usage": Command(target="dra_driver.admin.status.usage_command:ShowUsage"),
+        "inspect": Command(target="dra_driver.admin.inspect:Inspect"),
+        "health": Command(target="dra_driver.admin.health:Health"),
+        "gather": Command(target="dra_driver.admin.gather.command:Gather"),
+        "cleanup": Command(target="dra_driver.admin.cleanup:Cleanup"),
+        "doctor": Command(target="dra_driver.admin.doctor.command:Doctor"),
+        "explain": Command(target="dra_driver.admin.explain.command:Explain"),
         "bench": Command(
             target="dra_driver.bench.command:Bench",
-            summary="measure which sharing strategy is best for which work",
             missing=_NO_BENCH,
             needs=("cuda", "matplotlib"),
         ),
-        "cleanup": Command(
-            target="dra_driver.admin.cleanup:Cleanup",
-            summary="remove what the driver left on a node, after it was uninstalled",
-        ),
-        "doctor": Command(
-            target="dra_driver.admin.doctor.command:Doctor",
-            summary="find what keeps pods from their GPUs, and say what to do",
-        ),
-        "gather": Command(
-            target="dra_driver.admin.gather.command:Gather",
-            summary="describe this node in an archive, for issues and the simulator",
-        ),
-        "completion": Command(
-            target="dra_driver.completion:Completion",
-            summary="print a shell's completion script",
-        ),
-        "simulate": Command(
-            target="dra_driver.simulator.cli:Simulate",
-            summary="simulate GPUs on a machine without any",
-            missing=_NO_SIMULATOR,
-        ),
-        "slices": Command(
-            target="dra_driver.simulator.slices_cli:Slices",
-            summary="print the ResourceSlices that nodes with given GPUs would publish",
-            missing=_NO_SIMULATOR,
-        ),
+        "validate": Command(target="dra_driver.admin.validate.command:Validate"),
+        "convert": Command(target="dra_driver.admin.convert.command:Convert"),
+        "classes": Command(target="dra_driver.admin.classes:Classes"),
+        "slices": Command(target="dra_driver.simulator.slices_cli:Slices", missing=_NO_SIMULATOR),
+        "simulate": Command(target="dra_driver.simulator.cli:Simulate", missing=_NO_SIMULATOR),
+        "completion": Command(target="dra_driver.completion:Completion"),
     }
 )
+
+GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "What a node runs": {
+            "kubelet-plugin": "run the driver on a node",
+            "mps-supervisor": "run the MPS daemons that this node's claims ask for",
+        },
+        "On a GPU node": {
+            "status": "show who has which GPU, and what limits them",
+            "usage": "show who uses how much of the GPUs now",
+            "inspect": "show the GPUs, and what the driver would publish",
+            "bench processes": "measure which sharing strategy suits your work",
+            "health": "reset a sick GPU while the driver runs",
+            "gather": "describe the node in an archive, for an issue",
+            "cleanup": "remove what the driver left, after it was uninstalled",
+        },
+        "Anywhere, with a kubeconfig": {
+            "explain": "say why a pod or claim does not fit, and what to change",
+            "status --cluster": "show what the cluster offers, and what is free",
+            "bench pods": "measure which sharing strategy suits your work, in pods",
+        },
+        "On a node, in a pod, or anywhere": {
+            "doctor": "find what keeps pods from their GPUs, and say what to do",
+        },
+        "At your desk, without a cluster": {
+            "validate": "check the claim configs and share configs in manifests",
+            "convert": "convert manifests of older APIs",
+            "classes": "print the DeviceClasses that resource names need",
+            "slices": "print what nodes with given GPUs would publish",
+            "simulate": "simulate GPUs on a machine without any",
+            "completion": "print a shell's completion script",
+        },
+    }
+)
+"""Commands by where people run them, as in docs/pictures/tools.svg, and what each does there."""
+_ON_NODES = ("usage", "inspect", "gather", "cleanup")
 
 
 KUBECTL_COMMANDS: Mapping[str, Sequence[str]] = MappingProxyType(
-    {
-        "status": ("--cluster",),
-        "explain": (),
-        "doctor": (),
-        "classes": (),
-        "validate": (),
-        "convert": (),
-    }
+    {"status": ("--cluster",)}
+    | dict.fromkeys(("explain", "doctor", "classes", "validate", "convert"), ())
 )
 """The sub-commands of `kubectl gpu`, for people without a node, with their options."""
+
+
+def summary(name: str, *options: str) -> str:
+    """Return what a command does, with these options."""
+    wanted = " ".join((name, *options))
+    lines = (pair for lines in GROUPS.values() for pair in lines.items())
+    return next((text for line, text in lines if f"{line} ".startswith(f"{wanted} ")), "")
 
 
 def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
@@ -290,18 +269,36 @@ class RootCommand(click.Group):
         if cmd_name not in (names if self.name == KUBECTL else COMMANDS):
             if ctx.resilient_parsing:  # to complete the line
                 return None
-            raise click.UsageError(unknown("command", cmd_name, names), ctx)
+            raise click.UsageError(self._unknown(cmd_name, names), ctx)
         return click_command(cmd_name, COMMANDS[cmd_name].load())
 
+    def _unknown(self, name: str, names: Sequence[str]) -> str:
+        if self.name != KUBECTL or name not in COMMANDS:
+            return unknown("command", name, names, f"{self.name} --help")
+        run = f"{PROGRAM} {name}"
+        if name in _ON_NODES:
+            return f"{name} runs on a node: kubectl exec --namespace dra-driver POD -- {run}"
+        return f"{name} is not a command of {KUBECTL}: run {run}"
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a line for each command, without importing any."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name].summary) for name in self.list_commands(ctx)])
+        """Write a line for each thing that commands do, without importing any."""
+        names = self.list_commands(ctx)
+        groups: Mapping[str, Mapping[str, str]] = GROUPS
+        if self.name == KUBECTL:
+            groups = {"Commands": {name: self._summary(name) for name in names}}
+        width = max(len(line) for lines in groups.values() for line in lines)
+        for title, lines in groups.items():
+            shown = [each for each in lines.items() if each[0].split()[0] in names]
+            with formatter.section(title):
+                formatter.write_dl([(line.ljust(width), text) for line, text in shown])
+
+    def _summary(self, name: str) -> str:
+        return summary(name, *(KUBECTL_COMMANDS[name] if self.name == KUBECTL else ()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the commands whose names begin with this, without importing any."""
         return [
-            CompletionItem(name, help=COMMANDS[name].summary)
+            CompletionItem(name, help=self._summary(name))
             for name in self.list_commands(ctx)
             if name.startswith(incomplete)
         ]
@@ -316,19 +313,16 @@ def _show_version(ctx: click.Context, _param: click.Parameter, value: object) ->
 def _said(error: click.ClickException) -> str:
     """Return click's message in the form of our errors: which word is wrong, and which is meant."""
     if isinstance(error, click.NoSuchOption):
-        return unknown("option", error.option_name, error.possibilities or (), every=False)
-    if isinstance(error, NoSuchCommand):
-        group = error.ctx and error.ctx.command
-        there = list(group.commands) if isinstance(group, click.Group) else []
-        return unknown("command", error.command_name, there)
+        return unknown("option", error.option_name, error.possibilities or ())
+    if isinstance(error, NoSuchCommand) and error.ctx:
+        there = list(getattr(error.ctx.command, "commands", ()))
+        return unknown("command", error.command_name, there, f"{error.ctx.command_path} --help")
     text = error.format_message().rstrip(".")
     return f"{text[:1].lower()}{text[1:]}"
 
 
-def unknown(what: str, word: str, known: Sequence[str], *, every: bool = True) -> str:
-    """Return the message for an unknown word, with a similar one or all that exist."""
+def unknown(what: str, word: str, known: Sequence[str], help_line: str = "--help") -> str:
+    """Return the message for an unknown word, with a similar one or where all are listed."""
     near = difflib.get_close_matches(word, known, n=1)
-    if near:
-        return f"unknown {what} {word!r}: did you mean {near[0]!r}?"
-    hint = f"there are: {', '.join(known)}" if every else "--help lists them"
+    hint = f"did you mean {near[0]!r}?" if near else f"`{help_line}` lists what there is"
     return f"unknown {what} {word!r}: {hint}"

@@ -103,7 +103,7 @@ def section(name: str, command: cli.Command, told: dict[str, str]) -> str:
     model = command.load()
     if not issubclass(model, CommandSettings):
         raise TypeError(f"{name} has sub-commands, which need rows of their own")
-    lines = [f"## {name}", "", f"`dra-driver {name}`: {command.summary}.", ""]
+    lines = [f"## {name}", "", f"`dra-driver {name}`: {cli.summary(name)}.", ""]
     every = list(rows(model))
     if own := [row for row in every if row not in told]:
         lines += ["| flag | default | what |", "|---|---|---|", *own]

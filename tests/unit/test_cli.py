@@ -36,7 +36,7 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "probe_command.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delenv("NODE_NAME", raising=False)
-    command = cli.Command(target="probe_command:Probe", summary="probe")
+    command = cli.Command(target="probe_command:Probe")
     monkeypatch.setattr(cli, "COMMANDS", {"probe": command})
     monkeypatch.delitem(sys.modules, "probe_command", raising=False)
 
@@ -86,7 +86,7 @@ def test_only_settings_of_the_driver_have_variables_in_other_commands(
     monkeypatch.setitem(
         cli.COMMANDS,  # type: ignore[arg-type]
         "own",
-        cli.Command(target="probe_command:Own", summary="probe"),
+        cli.Command(target="probe_command:Own"),
     )
     monkeypatch.setenv("PORT_FOR_ALL", "one")
     monkeypatch.setenv("OWN_PORT", "two")
@@ -107,10 +107,26 @@ def test_an_unknown_command_is_corrected(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == "error: unknown command 'inpsect': did you mean 'inspect'?\n"
 
 
-def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_says_where_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, where in ((["x"], "dra-driver"), (["simulate", "x"], "dra-driver simulate")):
+        assert cli.main(words) == 2
+        assert capsys.readouterr().err == (
+            f"error: unknown command 'x': `{where} --help` lists what there is\n"
+        )
+
+
+def test_help_lists_the_commands_by_where_they_run_each_on_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert cli.main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in cli.COMMANDS)
+    for title, lines in cli.GROUPS.items():
+        rows = shown.partition(f"\n{title}:\n")[2].partition("\n\n")[0].splitlines()
+        assert [row.split("  ", 2)[1] for row in rows] == [*lines]
+        assert [row.rpartition("  ")[2] for row in rows] == [*lines.values()]
+    named = {line.split()[0] for lines in cli.GROUPS.values() for line in lines}
+    assert named == {*cli.COMMANDS}
 
 
 def test_no_command_shows_the_help_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,6 +77,10 @@ def test_kubectl_gpu_has_what_needs_no_node_and_means_the_cluster(
 ) -> None:
     assert cli.kubectl_words(["status", "-o", "wide"]) == ["status", "--cluster", "-o", "wide"]
     assert cli.kubectl_words(["explain", "pod/train"]) == ["explain", "pod/train"]
-    monkeypatch.setattr(sys, "argv", ["kubectl-gpu", "cleanup"])
-    assert cli.kubectl() == 2
-    assert capsys.readouterr().err.startswith("error: unknown command 'cleanup': ")
+    for name, run in (
+        ("usage", "runs on a node: kubectl exec --namespace dra-driver POD -- dra-driver usage"),
+        ("bench", "is not a command of kubectl gpu: run dra-driver bench"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["kubectl-gpu", name])
+        assert cli.kubectl() == 2
+        assert capsys.readouterr().err == f"error: {name} {run}\n"

@@ -23,10 +23,13 @@ def test_pictures_are_shown_on_pages_and_need_nothing_else() -> None:
         assert any(f"pictures/{picture.name})" in text for text in texts)
 
 
-def test_the_picture_of_the_tools_shows_commands_that_there_are() -> None:
-    shown = re.findall(r'class="command"[^>]*>([\w-]+)', (PICTURES / "tools.svg").read_text())
-    assert shown
-    assert {*shown} <= cli.COMMANDS.keys()
+def test_the_picture_of_the_tools_groups_commands_as_the_help_does() -> None:
+    _, *bands = (PICTURES / "tools.svg").read_text().split('<text class="place"')
+    for band in bands:
+        title = re.findall(r">([^<]+)<", band)[0]
+        shown = re.findall(r'class="command"[^>]*>([a-z -]+?)(?: (?:pod/)?[A-Z]+)?<', band)
+        assert shown
+        assert {*shown} <= cli.GROUPS[title].keys()
 
 
 def test_the_readme_lists_the_pages_of_the_navigation_by_reader() -> None:
