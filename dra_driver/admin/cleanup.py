@@ -142,8 +142,9 @@ def clean(settings: Cleanup, environment: Mapping[str, str]) -> list[str]:
             text = f"claims are prepared on this node: {'; '.join(prepared)}"
             if not settings.dry_run:
                 raise SetupError(
-                    f"{text}; drain the node first, or add --force, which makes their pods lose "
-                    "their settings"
+                    f"{text}; without a driver their pods cannot end: bring it back (with the "
+                    "chart, cleanup.enabled=false), drain the node, and repeat this; or add "
+                    "--force, which makes their pods lose their settings"
                 )
             things.append(f"nothing without --force, as {text}")
         if not settings.dry_run:

@@ -83,8 +83,9 @@ def test_it_refuses_while_claims_are_prepared_and_forced_leaves_nothing(
     before = files(node)
     assert main(command(node)) == 1
     assert (
-        f"claims are prepared on this node: default/mig ({MIG}); default/whole (gpu-1); drain the "
-        "node first, or add --force"
+        f"claims are prepared on this node: default/mig ({MIG}); default/whole (gpu-1); "
+        "without a driver their pods cannot end: bring it back (with the chart, "
+        "cleanup.enabled=false), drain the node, and repeat this; or add --force"
     ) in capsys.readouterr().err
     assert main(command(node, "--dry-run")) == 0
     listed = capsys.readouterr().out
@@ -179,7 +180,9 @@ def test_a_checkpoint_that_cannot_be_read_is_put_aside_and_daemons_of_its_claims
     spec.touch()
     assert main(command(node)) == 1
     refused = capsys.readouterr().err
-    assert "prepared on this node: claim UID uid-theirs of NVIDIA's DRA driver; drain" in refused
+    assert (
+        "prepared on this node: claim UID uid-theirs of NVIDIA's DRA driver; without a" in refused
+    )
     spec.unlink()
     assert main(command(node)) == 0
     said = capsys.readouterr().out

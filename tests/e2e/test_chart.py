@@ -101,7 +101,7 @@ def test_helm_installs_says_whom_it_reaches_and_leaves_nothing(
 
         cluster.kubectl("label", "node", cluster.node, f"{OWN_LABEL}=true")
         said = helm("upgrade", "dra-driver", CHART)
-        assert "1 of 1 nodes is a GPU node by its labels" in said
+        assert "The driver runs on 1 of 1 nodes" in said
         everybody = dict.fromkeys(nobody, 1)
         wait_until(lambda: wanted_pods(cluster) == everybody, "a pod of each DaemonSet", timeout=60)
         helm("upgrade", "dra-driver", CHART, "--set", "mpsSupervisor.enabled=false")
@@ -137,7 +137,7 @@ def test_a_label_of_gpu_nodes_is_enough(cluster: Cluster, helm: Helm, label: str
         said = helm("install", "dra-driver", CHART, "--dry-run=server")
     finally:
         cluster.kubectl("label", "node", cluster.node, f"{label.partition('=')[0]}-")
-    assert "1 of 1 nodes is a GPU node" in said
+    assert "The driver runs on 1 of 1 nodes" in said
 
 
 also_without_a_cluster = pytest.mark.long("tests/contract/test_chart.py")

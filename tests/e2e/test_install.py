@@ -301,7 +301,7 @@ def test_pods_of_the_image_take_off_a_node_what_the_driver_has_left(node: Instal
         said = wait_until(lambda: refusal(node), "the cleanup's reason", timeout=120)
         assert "claims are prepared on this node: " in said
         assert f"{SCENES}/{shared.claim} (" in said
-        assert "drain the node first, or add --force" in said
+        assert "bring it back (with the chart, cleanup.enabled=false), drain the node" in said
         assert shared.ask(PERCENTAGE) == "50.0"
 
         node.clean_up("--force")

@@ -56,7 +56,7 @@ _LOCK_SECONDS = 5.0
 
 STUCK = (
     "its pods keep running; start NVIDIA's DRA driver again and remove it once they have ended, or "
-    "drain the node and run dra-driver cleanup there"
+    "drain the node, uninstall this driver, and run dra-driver cleanup there"
 )
 """What to do about a claim that is not taken over; `dra-driver doctor` says it too."""
 

@@ -409,7 +409,7 @@ def test_what_cannot_be_read_is_said_and_left_as_it_is(
     (line,) = said
     assert reason in line["reason"]
     assert line["log_level"] == "error"
-    assert "drain the node and run dra-driver cleanup" in line["advice"]
+    assert "drain the node, uninstall this driver, and run dra-driver cleanup" in line["advice"]
     assert files_of(theirs) == before
     other = node.claim("gpu-7", name="other")
     node.driver.prepare(other)
