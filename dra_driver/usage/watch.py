@@ -246,15 +246,17 @@ class OverLimitWatch(Worker):
         self._tell(excess, OVER, f"{had}; others may run out of memory. {_ADVICE}")
 
     def _name(self, tenant: Tenant) -> str:
+        if not tenant.container_id:
+            return "a process outside of the pod's containers"
         name = self._look.known().names.get(tenant.container_id)
-        return name.name if name else tenant.container_id[:13] or "of this pod"
+        return f"container {name.name if name else f'with ID {tenant.container_id[:13]}'}"
 
     def _facts(self, excess: Excess, tenant: Tenant) -> dict[str, object]:
         return {
             "claims": [str(claim.ref) for claim in excess.claims],
             "device": excess.device,
             "pod": next((pod.name for _, pod in excess.pods() if pod.uid == tenant.pod_uid), ""),
-            "container": self._name(tenant),
+            "container": self._name(tenant).removeprefix("container "),
             "used_mib": excess.used_bytes // MIB,
             "limit_mib": excess.limit_mib,
         }
@@ -266,9 +268,9 @@ class OverLimitWatch(Worker):
 _ADVICE = "Let the program use less memory, or ask for more of the GPU"
 
 
-def _had(excess: Excess, container: str, verb: str) -> str:
+def _had(excess: Excess, who: str, verb: str) -> str:
     others = ", with the others of its claim," if len(excess.tenants) > 1 else ""
     return (
-        f"container {container}{others} {verb} {excess.used_bytes // MIB} MiB of {excess.device}, "
+        f"{who}{others} {verb} {excess.used_bytes // MIB} MiB of {excess.device}, "
         f"and its limit is {excess.limit_mib} MiB"
     )

@@ -174,7 +174,7 @@ class Tenants:
                 namespace="team", pod=job.pod, name=job.container.rpartition("/")[2]
             )
             for job in jobs
-            if job.pod
+            if job.pod and "/unnamed" not in job.container
         }
         return Known(records=tuple(self.records), names=names)
 

@@ -219,6 +219,17 @@ def test_who_cannot_be_ended_is_told_so_once(tenants: Tenants) -> None:
     assert "processes 7 cannot be ended" in note
 
 
+@pytest.mark.parametrize("container", ["unnamed-ctr", "sandbox"])
+def test_what_has_no_name_is_told_as_what_it_is(container: str) -> None:
+    tenants = Tenants(action="report")
+    tenants.claim("one", LIMIT, "a")
+    tenants.run(7, "a", MUCH, container=container)
+    tenants.look(2)
+    who = {"unnamed-ctr": "container with ID 612f756e6e616"}
+    who["sandbox"] = "a process outside of the pod's containers"
+    assert tenants.told[0][2].startswith(f"{who[container]} has 5511 MiB")
+
+
 def test_nothing_is_looked_at_while_no_claim_has_a_limit(tenants: Tenants) -> None:
     tenants.is_silent = True  # who asks would notice
     assert tenants.watch.look() > REPORT_SECONDS
