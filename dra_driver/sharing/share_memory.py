@@ -29,8 +29,8 @@ _OF_EACH_CLAIM = {Backend.WATCHED, Backend.NOTHING}
 """The backends that can differ between the tenants of one device."""
 
 UNSEEN = (
-    "the processes of containers, whose memory could be looked at, are not seen from here: set the "
-    "chart's usage.enabled (hostPID)"
+    "this pod cannot see containers' processes, so it cannot check their memory: set the chart's "
+    "usage.enabled (hostPID)"
 )
 
 log = structlog.get_logger()
@@ -49,7 +49,7 @@ class Choice(Struct, frozen=True, kw_only=True):
         """
         words = self.by.words()
         if self.by is Backend.MPS:
-            return f"{words}, while programs leave its variables alone"
+            return f"{words}, unless a program changes MPS's environment variables"
         return words
 
 

@@ -186,7 +186,7 @@ class Backend(StrEnum):
 _BACKEND_WORDS = {
     Backend.CONTROL_GROUPS: "control groups (NVML)",
     Backend.MPS: "MPS",
-    Backend.WATCHED: "watching (--over-limit)",
+    Backend.WATCHED: "--over-limit, afterwards",
 }
 
 

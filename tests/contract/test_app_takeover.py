@@ -72,7 +72,7 @@ def test_its_claims_are_answered_for_from_the_first_call_on_and_taken_back(
         assert list(device.cdi_device_ids) == [f"k8s.gpu.nvidia.com/claim=uid-theirs-{MIG}"]
         assert node.place.records() == ["uid-theirs.json"]
         assert spec(node).read_text() == text
-        name = "claim taken over has a name"
+        name = "name found for a claim taken over"
         assert node.driver.wait_log(name)["claim"] == "default/theirs"
         kubelet.must_unprepare(claim)
     assert node.place.records() == []

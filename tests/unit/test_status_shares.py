@@ -54,25 +54,9 @@ def test_what_has_admin_access_uses_nothing() -> None:
 
 
 def test_a_device_that_is_had_otherwise_has_no_free_shares() -> None:
-    words = [
-        "in",
-        "use",
-        "by",
-        "a",
-        "claim",
-        "that",
-        "holds",
-        "all",
-        "of",
-        "it,",
-        "or",
-        "a",
-        "part",
-        "by",
-        "capacity",
-    ]
-    assert row(claim(make.device(GPU)))[3:] == ["0", "0", "MPS", "MPS", *words]
-    assert row(claim(make.device(make.mig_device(0))))[3:] == ["0", "0", "MPS", "MPS", *words]
+    words = ["in", "use", "by", "a", "claim", "that", "holds", "all", "of", "it,"]
+    assert row(claim(make.device(GPU)))[3:17] == ["0", "0", "MPS", "MPS", *words]
+    assert row(claim(make.device(make.mig_device(0))))[3:17] == ["0", "0", "MPS", "MPS", *words]
     assert row(claim(make.device(make.mig_device(1))))[4] == "0"
 
 
@@ -145,8 +129,13 @@ def test_notes_are_read_as_they_were_written_and_damaged_ones_are_none(tmp_path:
 
 def test_why_nothing_better_limits_memory_is_said_once_for_all_devices() -> None:
     why = "the GPU driver 535.1 is older than R615"
-    one = replace(NOTED, name="gpu-0", why=why)
-    two = replace(NOTED, name="gpu-1", why=why)
-    text = "\n".join(shares_part.lines(replace(NOTES, devices=(one, two)), []))
-    assert text.count(why) == 1
-    assert f"memory of gpu-0, gpu-1 is limited by MPS: {why}" in text
+    for limited_by, how in (
+        ("MPS", "limited by MPS"),
+        (None, "not limited"),
+        ("--over-limit, afterwards", "not limited beforehand; containers that take more are "),
+    ):
+        one = replace(NOTED, name="gpu-0", why=why, limited_by=limited_by)
+        two = replace(one, name="gpu-1")
+        text = "\n".join(shares_part.lines(replace(NOTES, devices=(one, two)), []))
+        assert text.count(why) == 1
+        assert f"memory of gpu-0, gpu-1 is {how}" in text

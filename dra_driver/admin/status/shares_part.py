@@ -17,6 +17,7 @@ from dra_driver.devices.names import (
 )
 from dra_driver.devices.shares import ConsumedShare
 from dra_driver.shares.notes import NotedDevice, ShareNotes
+from dra_driver.sharing.steps import Backend
 from dra_driver.words import named
 
 _COLUMNS = (
@@ -31,6 +32,11 @@ _COLUMNS = (
 )
 _PART_COLUMNS = ("DEVICE", "PARTS", "MEMORY USED", "MEMORY FREE", "SMS USED", "SHARED BY", "NOTE")
 _BLOCKED = "in use by a claim that holds all of it, or a part by capacity"
+_LIMITED = {
+    None: "not limited",
+    Backend.WATCHED.words(): "not limited beforehand; containers that take more are reported or "
+    "ended (--over-limit)",
+}
 _WAITS = "a new config waits"
 
 
@@ -165,12 +171,12 @@ def _in_order(notes: ShareNotes) -> list[NotedDevice]:
 
 def _reasons(notes: ShareNotes) -> list[str]:
     """Return why nothing better limits memory, each reason once."""
-    devices: dict[tuple[str, str], list[str]] = {}
+    devices: dict[tuple[str | None, str], list[str]] = {}
     for device in _in_order(notes):
         if device.why:
-            devices.setdefault((device.limited_by or "nothing", device.why), []).append(device.name)
+            devices.setdefault((device.limited_by, device.why), []).append(device.name)
     return [
-        f"memory of {', '.join(names)} is limited by {by}: {why}"
+        f"memory of {', '.join(names)} is {_LIMITED.get(by, f'limited by {by}')}: {why}"
         for (by, why), names in devices.items()
     ]
 

@@ -98,7 +98,7 @@ class ClaimNames:
                 record = self._records.read(ref.uid)
                 if record is not None and not record.ref.name:
                     self._records.write(replace(record, ref=ref))
-                    log.info("claim taken over has a name", claim=str(ref), claim_uid=ref.uid)
+                    log.info("name found for a claim taken over", claim=str(ref), claim_uid=ref.uid)
         except DriverError as error:  # another call has it, or the disk refused
             log.debug("claim not named yet", claim=str(ref), reason=str(error))
             return False

@@ -176,11 +176,11 @@ def test_only_one_pod_can_have_a_claim_that_control_groups_limit(
 
 
 def test_each_means_has_words_for_people() -> None:
-    watching = "watching (--over-limit)"
+    watching = "--over-limit, afterwards"
     assert [one.words() for one in Backend] == ["control groups (NVML)", "MPS", watching, None]
     assert [Choice(by=one).with_condition() for one in Backend] == [
         "control groups (NVML)",
-        "MPS, while programs leave its variables alone",
+        "MPS, unless a program changes MPS's environment variables",
         watching,
         None,
     ]
