@@ -227,7 +227,11 @@ class Fault(CommandSettings):
 
 
 class Boot(CommandSettings):
-    """Restart the machine: a new boot id, without what does not survive a reboot."""
+    """Restart the machine: a new boot id, without what does not survive a reboot.
+
+    No process ends. On a node, first end what a reboot ends: kubelet, driver, MPS daemons,
+    containers, and pods' sandboxes, or the kubelet takes the pods for running.
+    """
 
     root: Path = ROOT
 
@@ -235,7 +239,7 @@ class Boot(CommandSettings):
         """Run the command."""
         machine = Machine(self.root)
         machine.reboot()
-        say(f"boot id {machine.boot_id}")
+        say(f"boot id {machine.boot_id}; no process was ended: see --help")
 
 
 class RunKernel(CommandSettings):

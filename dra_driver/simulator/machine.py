@@ -309,10 +309,10 @@ class Machine:
         with self._state() as now:
             return memory.allocations(now)
 
-    def group_of(self, pid: int) -> Path:
-        """Return the folder of the control group that a process of this host is in.
+    def group_of(self, pid: int) -> Path | None:
+        """Return the folder of the control group (v2) that a process of this host is in, if any.
 
-        Raises SetupError if there is no such process, or it has none.
+        Raises SetupError if there is no such process.
         """
         with self._state() as now:
             return memory.group_of(now, pid)

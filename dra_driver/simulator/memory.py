@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from dra_driver.devices.control_groups import USUAL, find_hierarchy
 from dra_driver.errors import SetupError
 from dra_driver.simulator.layout import NOT_A_MIG_INSTANCE, Fact, MemoryBackend
 from dra_driver.simulator.state import State
@@ -95,12 +96,15 @@ def backend(state: State) -> MemoryBackend:
         return MemoryBackend(record.memory_backend)
 
 
-def group_of(state: State, pid: int, proc: Path = Path("/proc")) -> Path:
+def group_of(state: State, pid: int, proc: Path = Path("/proc")) -> Path | None:
     """Return the folder of the control group (v2) that a process of this host is in.
 
-    On a host with only cgroup v1 that is the root, whose limits, if any, apply to all processes.
-    Raises SetupError if there is no such process.
+    None on a host with only cgroup v1, where nothing is limited. Raises SetupError if there is no
+    such process.
     """
+    root = find_hierarchy(Path(state.cgroup_root or USUAL))
+    if root is None:
+        return None
     try:
         lines = (proc / str(pid) / "cgroup").read_text().splitlines()
     except OSError as cause:
@@ -108,7 +112,6 @@ def group_of(state: State, pid: int, proc: Path = Path("/proc")) -> Path:
             f"the control group of process {pid} is not known: {cause.strerror}; name it by its"
             " folder (--cgroup)"
         ) from cause
-    root = Path(state.cgroup_root or "/sys/fs/cgroup")
     for line in lines:
         if line.startswith("0::/"):
             return root / line.removeprefix("0::/")

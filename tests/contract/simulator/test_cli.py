@@ -65,6 +65,13 @@ def test_faults_come_and_go(root: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "fault:" not in capsys.readouterr().out
 
 
+def test_memory_is_taken_on_a_host_with_either_version_of_control_groups(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert simulate(root, "memory", "take", "--gpu", "1", "--mib", "100") == 0
+    assert "has 100 MiB more of GPU-" in capsys.readouterr().out
+
+
 def test_a_gpu_is_cut_by_hand(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*words: str) -> str:
         capsys.readouterr()
@@ -90,6 +97,7 @@ def test_a_gpu_is_cut_by_hand(root: Path, capsys: pytest.CaptureFixture[str]) ->
     run("mig", "destroy", "--device", made)
     assert run("mig", "list") == ""
     assert "MIG off: pending" in run("mig", "off", "--gpu", "0")
+    assert "no process was ended" in run("boot")
 
 
 @pytest.mark.parametrize(
