@@ -8,8 +8,8 @@ help: ## show this list
 setup: ## make .venv from requirements.lock
 	@hack/setup
 
-demo: setup ## see it work: DEMO=NAME|all picks demos, PROFILE=a100x8 the GPUs, KUBERNETES=1.36 the version, RUNTIME=crio the container runtime, INSTALL=chart installs it, KEEP=1 leaves it running
-	@.venv/bin/python hack/demo $(if $(DEMO),--demo $(DEMO)) $(if $(PROFILE),--profile $(PROFILE)) $(if $(KUBERNETES),--kubernetes $(KUBERNETES)) $(if $(RUNTIME),--runtime $(RUNTIME)) $(if $(INSTALL),--install $(INSTALL)) $(if $(KEEP),--keep)
+demo: setup ## see it work: DEMO=NAME|all picks demos, PROFILE=a100x8 the GPUs, KUBERNETES=1.36 the version, RUNTIME=crio the container runtime, INSTALL=chart installs it, KEEP=1 leaves it running, NAME=two runs beside another
+	@.venv/bin/python hack/demo $(if $(DEMO),--demo $(DEMO)) $(if $(PROFILE),--profile $(PROFILE)) $(if $(KUBERNETES),--kubernetes $(KUBERNETES)) $(if $(RUNTIME),--runtime $(RUNTIME)) $(if $(INSTALL),--install $(INSTALL)) $(if $(KEEP),--keep) $(if $(filter command,$(origin NAME)),--name $(NAME))
 
 test: setup ## run the tests that a change needs; end-to-end tests need root; ONLY=WORD runs those with the word in their path or name
 	@hack/test all

@@ -7,6 +7,7 @@ leaves the cluster running with the last demo on it, and `--down` ends that.
 import argparse
 import fcntl
 import os
+import re
 import shutil
 import signal
 import sys
@@ -32,8 +33,8 @@ from demo.screen import Screen
 NAME = "demo"
 PROFILE = "h100x8-mig"
 DEFAULT_DEMOS = ("whole-gpu", "mig", "shared-gpu")
-HOME = Path("/var/lib/dra-demo")
-LOCK = Path("/run/dra-demo.lock")
+LOCKS = Path("/run")
+NAMES = re.compile(r"demo(-[a-z0-9]{1,10})?")
 SETTINGS = {"RESCAN_INTERVAL": "1"}
 """Show changes of the machine immediately."""
 
@@ -64,40 +65,33 @@ def main(words: Sequence[str]) -> int:
 
 def options_of(words: Sequence[str]) -> argparse.Namespace:
     """Return the options of a command line."""
-    parser = argparse.ArgumentParser(
-        prog="hack/demo", description="See the driver work, without a GPU."
-    )
-    parser.add_argument(
+    about = "See the driver work, without a GPU."
+    parser = argparse.ArgumentParser(prog="hack/demo", description=about)
+    add = parser.add_argument
+    add(
         "--demo",
         metavar="NAME|all",
         help=f"which demos to run: {', '.join(demos.names())} (default: {' '.join(DEFAULT_DEMOS)})",
     )
-    parser.add_argument(
+    add(
         "--profile",
         metavar="NAME|FILE",
         default=PROFILE,
         help=f"the simulated machine, as `dra-driver simulate profiles` lists them ({PROFILE})",
     )
-    parser.add_argument(
-        "--kubernetes",
-        metavar="VERSION",
-        default="",
-        help=f"the version of Kubernetes, such as 1.36 ({'.'.join(map(str, versions.DEFAULT))})",
-    )
-    parser.add_argument(
-        "--runtime",
-        choices=RUNTIMES,
-        default=RUNTIMES[0],
-        help=f"the container runtime ({RUNTIMES[0]})",
-    )
-    parser.add_argument(
-        "--install",
-        choices=("chart",),
-        help="run the driver from its image, installed by the chart, and not from this folder",
-    )
-    parser.add_argument("--keep", action="store_true", help="leave the cluster running")
-    parser.add_argument("--down", action="store_true", help="end what --keep left running")
-    return parser.parse_args(words)
+    usual = ".".join(map(str, versions.DEFAULT))
+    add("--kubernetes", metavar="VERSION", default="", help=f"such as 1.36 ({usual})")
+    add("--runtime", choices=RUNTIMES, default=RUNTIMES[0], help=f"usually {RUNTIMES[0]}")
+    add("--install", choices=("chart",), help="run the driver from its image, by the chart")
+    add("--keep", action="store_true", help="leave the cluster running")
+    add("--down", action="store_true", help="end what --keep left running")
+    add("--name", default="", help="a name of its own, to run beside other demos")
+    options = parser.parse_args(words)
+    options.cluster = f"{NAME}-{options.name}" if options.name else NAME
+    options.home = Path("/var/lib", f"dra-{options.cluster}")
+    if not NAMES.fullmatch(options.cluster):
+        parser.error(f"--name {options.name}: use at most 10 of a-z and 0-9")
+    return options
 
 
 def _chosen(options: argparse.Namespace) -> tuple[list[demos.Demo], dict[str, str]]:
@@ -135,7 +129,7 @@ def _show(
         screen.line(f"\ndemo: pods left out, because a kubelet needs root: {command} runs them")
         return 0
     kubernetes = versions.minor_of(options.kubernetes)
-    with _alone(screen):
+    with alone(screen, options):
         _node_half(screen, options)
         for name, reason in left_out.items():
             screen.line(f"demo {name}: left out on {options.profile}: {reason}")
@@ -167,6 +161,7 @@ def typed(options: argparse.Namespace) -> str:
         f"RUNTIME={options.runtime}": options.runtime != RUNTIMES[0],
         f"INSTALL={options.install}": options.install,
         "KEEP=1": options.keep,
+        f"NAME={options.name}": options.name,
     }
     return " ".join(["make demo", *(word for word, is_said in words.items() if is_said)])
 
@@ -193,7 +188,7 @@ def _cluster_half(screen: Screen, options: argparse.Namespace, chosen: Sequence[
     node.clear()
     node.share(SHARES_NOTHING)
     if any(demo.passthrough for demo in chosen):
-        node.machine.profile = machines.with_iommu(options.profile, HOME)
+        node.machine.profile = machines.with_iommu(options.profile, options.home)
     kept = False
     try:
         node.up(screen.step, detached=keep)
@@ -202,7 +197,7 @@ def _cluster_half(screen: Screen, options: argparse.Namespace, chosen: Sequence[
         if keep:
             (node.folder / "kept").touch()
             kept = True
-            _tell_how_to_use(screen, node)
+            _tell_how_to_use(screen, options, node)
     finally:
         if not kept:
             _tear_down(screen, node)
@@ -215,11 +210,11 @@ def _cluster_half(screen: Screen, options: argparse.Namespace, chosen: Sequence[
 
 def _gpu_node(options: argparse.Namespace, *, mps: bool = False) -> GpuNode:
     return GpuNode(
-        Cluster(NAME, options.kubernetes, runtime=options.runtime),
-        HOME,
+        Cluster(options.cluster, options.kubernetes, runtime=options.runtime),
+        options.home,
         profile=options.profile,
         token_life=KEPT_TOKEN_SECONDS if options.keep else 3600,
-        driver_env=SETTINGS | {"SHARE_CONFIG": str(HOME / "share-configs")},
+        driver_env=SETTINGS | {"SHARE_CONFIG": str(options.home / "share-configs")},
         mps=mps,
     )
 
@@ -233,8 +228,8 @@ def _installed_node(screen: Screen, options: argparse.Namespace) -> InstalledNod
         image = driver_archive(screen.step)
     except ImageError as error:
         raise TestbedError(f"the driver's image could not be built: {error}") from error
-    cluster = Cluster(NAME, options.kubernetes, runtime=options.runtime, for_pods=True)
-    return InstalledNode(cluster, HOME, image, profile=options.profile, driver_env=SETTINGS)
+    cluster = Cluster(options.cluster, options.kubernetes, runtime=options.runtime, for_pods=True)
+    return InstalledNode(cluster, options.home, image, profile=options.profile, driver_env=SETTINGS)
 
 
 def _tear_down(screen: Screen, node: GpuNode) -> None:
@@ -246,7 +241,7 @@ def _tear_down(screen: Screen, node: GpuNode) -> None:
     screen.step("cluster, driver and simulated machine are gone")
 
 
-def _tell_how_to_use(screen: Screen, node: GpuNode) -> None:
+def _tell_how_to_use(screen: Screen, options: argparse.Namespace, node: GpuNode) -> None:
     screen.part("Left running")
     env, machine = node.cluster.env, node.machine.root
     plugins = f"KUBELET_PLUGINS_DIRECTORY_PATH={node.place.plugins} PROC_ROOT={machine}/proc"
@@ -258,35 +253,40 @@ def _tell_how_to_use(screen: Screen, node: GpuNode) -> None:
 
     The driver's log:        {node.follow_log}
     Who shares which GPU:    {plugins} .venv/bin/dra-driver status
-    The cluster's parts:     python3 hack/cluster status --name {NAME}
+    The cluster's parts:     python3 hack/cluster status --name {options.cluster}
     Make a GPU fall off:     .venv/bin/dra-driver simulate fault lose --gpu 0 --root {machine}
-    End all of it:           .venv/bin/python hack/demo --down""")
+    End all of it:           {_down(options)}""")
+
+
+def _down(options: argparse.Namespace) -> str:
+    name = f" --name {options.name}" if options.name else ""
+    return f".venv/bin/python hack/demo --down{name}"
 
 
 def _end_kept(screen: Screen, options: argparse.Namespace) -> int:
     if os.geteuid() != 0:
-        command = _as_root(".venv/bin/python hack/demo --down")
-        raise TestbedError(f"only root can end it: {command}")
-    with _alone(screen, may_be_kept=True):
+        raise TestbedError(f"only root can end it: {_as_root(_down(options))}")
+    with alone(screen, options):
         _gpu_node(options).clear()
     screen.step("nothing is left of the demo")
     return 0
 
 
 @contextmanager
-def _alone(screen: Screen, *, may_be_kept: bool = False) -> Iterator[None]:
-    """Hold the lock for cluster demos.
+def alone(screen: Screen, options: argparse.Namespace) -> Iterator[None]:
+    """Hold the lock for cluster demos of a name.
 
     Raises TestbedError if another demo runs, or one was left running by `--keep`.
     """
-    with LOCK.open("w") as lock:
+    other = "; to run this one beside it, give it a name: make demo NAME=two"
+    with (LOCKS / f"dra-{options.cluster}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise TestbedError("another demo is running on this machine") from error
-        if (HOME / "kept").exists() and not may_be_kept:
-            screen.line("A demo was left running with --keep.")
-            raise TestbedError("end it first: .venv/bin/python hack/demo --down")
+            raise TestbedError(f"{options.cluster} is running on this machine{other}") from error
+        if (options.home / "kept").exists() and not options.down:
+            screen.line(f"{options.cluster} was left running with --keep.")
+            raise TestbedError(f"end it first: {_down(options)}{other}")
         yield
 
 

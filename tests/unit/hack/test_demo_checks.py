@@ -1,9 +1,13 @@
 """What the demo runner makes of what they saw."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from demo import demos
+import pytest
+from demo import demos, show
+from demo.screen import Screen
+from testbed.commands import TestbedError
 from testbed.machine import GpuSettings
 
 A, B = "GPU-00000000-0000-4000-8000-00000000000a", "GPU-00000000-0000-4000-8000-00000000000b"
@@ -67,3 +71,13 @@ def test_gpus_must_be_set_as_expected() -> None:
     other = GpuSettings(compute_mode="Default", time_slice="Long")
     (complaint,) = demos.complaints(demo, found(node={A: other}))
     assert "time_slice='Long'" in complaint
+
+
+def test_a_second_demo_is_told_to_take_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(show, "LOCKS", tmp_path)
+    one, other = (show.options_of(["--name", name]) for name in ("one", "other"))
+    told = pytest.raises(TestbedError, match=r"demo-one is running .* make demo NAME=two")
+    with show.alone(Screen(), one), show.alone(Screen(), other), told, show.alone(Screen(), one):
+        pass
