@@ -27,7 +27,7 @@ _VFIO = re.compile(r"gpu-vfio-(?P<number>0|[1-9][0-9]*)")
 _GPU = re.compile(r"gpu-(?P<minor>[0-9]+)")
 _MIG = re.compile(r"gpu-(?P<minor>[0-9]+)-mig-.+-(?P<id>[0-9]+)-(?P<start>[0-9]+)")
 _SHARE = re.compile(
-    r"(?P<of>.+?)(-single|-mps)?-share-(?P<index>0|[1-9][0-9]*)-of-(?P<count>[1-9][0-9]*)"
+    r"(?P<of>.+?)-(?P<kind>single-|mps-)?share-(?P<index>0|[1-9][0-9]*)-of-(?P<count>[1-9][0-9]*)"
 )
 _LONGEST_LABEL = 63
 _NOT_IN_LABELS = re.compile(r"[^a-z0-9-]")
@@ -71,12 +71,13 @@ def vfio_name(number: int) -> DeviceName:
     return DeviceName(f"gpu-vfio-{number}")
 
 
-def share_suffix(kind: str, index: int, count: int) -> str:
-    """Return the part of a share's name that follows its device's name.
+SINGLE_SHARE = "single-share"
+MPS_SHARE = "mps-share"
+"""Shares of which a request may have one, or several of one device; of others any number."""
 
-    `kind` says what one request may have: `share` any number of shares, `single-share` one, and
-    `mps-share` several of one device.
-    """
+
+def share_suffix(kind: str, index: int, count: int) -> str:
+    """Return the part of a share's name that follows its device's name."""
     return f"-{kind}-{index}-of-{count}"
 
 
@@ -103,6 +104,12 @@ def undivided_name(name: str) -> str:
     """Return the name of a share's device; other names are returned unchanged."""
     match = _SHARE.fullmatch(name)
     return match["of"] if match else name
+
+
+def share_kind(name: str) -> str:
+    """Return what a share is called, which says how many a request may have; empty for others."""
+    match = _SHARE.fullmatch(name)
+    return f"{match['kind'] or ''}share" if match else ""
 
 
 def parse_device_name(name: str) -> GpuName | MigName | VfioName | ShareName | None:

@@ -13,6 +13,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from dra_driver.devices.names import MPS_SHARE, SINGLE_SHARE
+
 MIB = 1024**2
 _PERCENT = 100
 
@@ -47,8 +49,8 @@ class Division(Struct, frozen=True, kw_only=True, rename="camel"):
     def kind(self) -> str:
         """What a share of it is called in device names."""
         if not self.combines:
-            return "single-share"
-        return "mps-share" if self.strategy is ShareStrategy.MPS else "share"
+            return SINGLE_SHARE
+        return MPS_SHARE if self.strategy is ShareStrategy.MPS else "share"
 
 
 class EqualShare(Struct, frozen=True, kw_only=True, tag_field="kind", tag="equal"):

@@ -5,7 +5,7 @@ share the limits of a process that uses its request.
 
 - Several shares of one request are one larger share.
 - For a consumable share, the consumed amounts are the limits; an amount of 0 is no limit.
-- A claim's config may only lower its own limits below its share, because strategy and time-slice
+- A claim's config sets no limits of its own: the size of a share does, and strategy and time-slice
   apply to every tenant of the device.
 - Under MPS, no container can have shares of two requests, or of two devices: its processes are
   clients of one MPS daemon, which serves one device, and its environment has one set of limits. If
@@ -32,13 +32,11 @@ from dra_driver.devices.shares import (
 )
 from dra_driver.errors import ConfigError, StateError
 from dra_driver.sharing.base import LIMITS_SINCE, Group, Unit
-from dra_driver.sharing.mps_limits import active_thread_percentage, pinned_memory_mib
 from dra_driver.sharing.steps import ALL_THREADS, Backend, ShareLimits
 from resource_nvidia_com.v1beta1.names import Interval
 
 if TYPE_CHECKING:
     from resource_nvidia_com.decode import Config
-    from resource_nvidia_com.v1beta1.sharing import MpsConfig
 
 
 _OF_CONTAINER = re.compile(r"(container-[0-9]+)-request-[0-9]+")
@@ -71,12 +69,12 @@ def limits_of(
             requests.setdefault(unit.request, []).append(unit)
         for members in requests.values():
             _check_request(members)
-            limits |= _of_request(members, group, is_limited)
+            limits |= _of_request(members, is_limited)
     return limits
 
 
 def _of_request(
-    members: Sequence[Unit], group: Group, is_limited: Callable[[Unit], bool]
+    members: Sequence[Unit], is_limited: Callable[[Unit], bool]
 ) -> dict[DeviceKey, ShareLimits]:
     devices: dict[str, list[Unit]] = {}
     for unit in members:
@@ -88,11 +86,6 @@ def _of_request(
         percent = parts[members[0].uuid][0].active_thread_percentage or ALL_THREADS
     if all(map(is_limited, members)):
         memory = {uuid: mib for uuid, (_, mib) in parts.items() if mib is not None}
-    sharing = group.config.sharing if group.config else None
-    if sharing is not None and sharing.mps_config is not None:
-        percent = _lowered_percentage(members[0], sharing.mps_config, percent)
-        firsts = {uuid: units[0] for uuid, units in devices.items()}
-        memory = _lowered_memory(group, sharing.mps_config, memory, firsts)
     return {
         unit.key: replace(
             part,
@@ -224,6 +217,12 @@ def _check_config(unit: Unit, config: "Config | None") -> None:
             f"{unit.request}"
         )
     _check_interval(unit, config)
+    limits = config.sharing.mps_config
+    if limits is not None and limits != type(limits)():
+        raise ConfigError(
+            f'mpsConfig has no effect on request {unit.request}: device "{unit.name}" is a share, '
+            "and its size sets the limits; remove `mpsConfig`, and ask for less to have lower ones"
+        )
 
 
 def _check_interval(unit: Unit, config: "Config") -> None:
@@ -235,60 +234,4 @@ def _check_interval(unit: Unit, config: "Config") -> None:
             f"interval {settings.interval} cannot be set for request {unit.request}: device "
             f'"{unit.name}" is a share, and a time-slice holds for all tenants of the GPU; remove '
             "`interval`, or ask for a whole GPU"
-        )
-
-
-def _lowered_percentage(unit: Unit, config: "MpsConfig", share: int | None) -> int | None:
-    wanted = active_thread_percentage(config)
-    if wanted is None:
-        return share
-    if share is None and _may_limit_itself(unit):
-        return wanted
-    _check_lower(unit, "defaultActiveThreadPercentage", wanted, share, "%")
-    return wanted
-
-
-def _lowered_memory(
-    group: Group, config: "MpsConfig", memory: Mapping[str, int], devices: Mapping[str, Unit]
-) -> dict[str, int]:
-    wanted = pinned_memory_mib(config, [*{unit.uuid: None for unit in group.shares}])
-    lowered = dict(memory)
-    for uuid, unit in devices.items():
-        limit = wanted[uuid]
-        if limit is None:
-            continue
-        if uuid not in memory and _may_limit_itself(unit):
-            _check_holds(unit, limit)
-        else:
-            what = "the pinned device memory limit"
-            _check_lower(unit, what, limit, memory.get(uuid), "MiB")
-        lowered[uuid] = limit
-    return lowered
-
-
-def _may_limit_itself(unit: Unit) -> bool:
-    """Tell whether a claim may set a limit although it consumed no amount of that capacity."""
-    return isinstance(unit.device.share, ConsumedShare) and _has_limits(unit)
-
-
-def _check_holds(unit: Unit, wanted: int) -> None:
-    """Check that a memory limit, in MiB, is not more than the device has."""
-    total = memory_of(unit.gpu, unit.device.base)
-    if total is not None and wanted > total // MIB:
-        raise ConfigError(
-            f'the pinned device memory limit of {wanted} MiB is more than device "{unit.name}" '
-            f"has, which is {total // MIB} MiB: set a lower limit, or none"
-        )
-
-
-def _check_lower(unit: Unit, what: str, wanted: int, share: int | None, of: str) -> None:
-    if share is None:
-        raise ConfigError(
-            f'{what} is not possible: on device "{unit.name}" ({unit.gpu.product_name}) nothing '
-            "limits the clients of MPS; leave it out"
-        )
-    if wanted > share:
-        raise ConfigError(
-            f"{what} of {wanted} {of} is more than request {unit.request} has, which is {share} "
-            f'{of} with its share "{unit.name}"; ask for more shares, or for less'
         )

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from dra_driver.admin.api.nodes import Node, Taint, selects
 from dra_driver.admin.cel.selector import Subject
 from dra_driver.admin.cel.values import Semver
-from dra_driver.devices.names import DRIVER_NAME, undivided_name
+from dra_driver.devices.names import DRIVER_NAME, share_kind
 from dra_driver.fields import Object, at, entries, mapping, nanos, number, objects, quantity, text
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, REQUEST_POLICY
 
@@ -36,9 +36,9 @@ class DeviceId(NamedTuple):
         return f"{self.driver}/{self.pool}/{self.device}"
 
     @property
-    def is_share(self) -> bool:
-        """Whether it is a share of this driver, of a fixed size."""
-        return self.driver == DRIVER_NAME and undivided_name(self.device) != self.device
+    def share(self) -> str:
+        """The kind of share that it is of this driver's, by its name; empty for others."""
+        return share_kind(self.device) if self.driver == DRIVER_NAME else ""
 
 
 class CounterId(NamedTuple):

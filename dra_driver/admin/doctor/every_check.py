@@ -135,12 +135,11 @@ OF_NODES: tuple[Check, ...] = (
         "writes, and drops a device that two files name",
         look=lambda sources: node_checks.specs(node_facts.spec_facts(sources.places)),
     ),
-    Check(
+    _of_node(
         id="mounted-files",
         title="files that claims mount",
         why="no container starts if a file that its CDI spec names is gone, such as a library of "
         "a GPU driver that was upgraded",
-        needs=_NODE,
         look=lambda sources: node_checks.missing(node_facts.missing_of_claims(sources.places)),
     ),
     Check(

@@ -24,6 +24,7 @@ from dra_driver.admin.explain.search import (
     UndecidedError,
     picks,
 )
+from dra_driver.devices.names import MPS_SHARE, SINGLE_SHARE, in_order, undivided_name
 from dra_driver.words import count
 
 _VALUES = 4
@@ -108,16 +109,12 @@ class NodeAnswer(Struct, frozen=True, kw_only=True):
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
-    """The cluster's state: nodes, pools, the selectors of each DeviceClass, what claims have.
-
-    `one_share` is the policy that refuses several shares to a request; empty without one.
-    """
+    """The cluster's state: nodes, pools, the selectors of each DeviceClass, what claims have."""
 
     nodes: Sequence[Node]
     pools: Pools
     classes: Classes
     allocated: AllocatedState
-    one_share: str = ""
 
 
 def answer_on(
@@ -134,7 +131,6 @@ def answer_on(
         classes=cluster.classes,
         allocated=cluster.allocated,
         selectors=selectors,
-        one_share=cluster.one_share,
     )
     answer = NodeAnswer(
         node=node,
@@ -156,22 +152,36 @@ def answer_on(
     except NotUnderstoodError as error:
         unknown = f"a selector has {error}, which is not understood here"
         return replace(answer, unknown=unknown, requests=tuple(_request_answers(scene, claims)))
-    if picked is not None and not (cluster.one_share and _has_several_shares(claims, picked)):
+    refusal = None if picked is None else _refusal(picked)
+    if picked is not None and refusal is None:
         return replace(answer, picks=tuple(picked))
     requests = tuple(_request_answers(scene, claims))
-    together = _together(scene, claims, requests) if _each_suffices(claims, requests) else None
+    together = Conflict(refusal) if refusal else None
+    if together is None and _each_suffices(claims, requests):
+        together = _together(scene, claims, requests)
     return replace(answer, requests=requests, together=together)
 
 
-def _has_several_shares(claims: Sequence[Claim], picked: Sequence[Pick]) -> bool:
-    several = {
-        (claim.name, one.name)
-        for claim in claims
-        for one in claim.alternatives
-        if one.takes_several
-    }
-    shares = Counter((pick.claim, pick.request) for pick in picked if pick.device.is_share)
-    return any(shares[request] > 1 for request in several)
+def _refusal(picked: Sequence[Pick]) -> str | None:
+    """Return why these shares may not be allocated; None if they may.
+
+    It is empty if each of the shares has the reason itself (reasons.py).
+    """
+    requests: dict[tuple[str, str], list[DeviceId]] = {}
+    for pick in picked:
+        requests.setdefault((pick.claim, pick.request), []).append(pick.device)
+    for (_, request), devices in requests.items():
+        if sum(device.share == SINGLE_SHARE for device in devices) > 1:
+            return ""
+        by_mps = [device.device for device in devices if device.share == MPS_SHARE]
+        divided = sorted({undivided_name(name) for name in by_mps}, key=in_order)
+        if len(divided) > 1:
+            return (
+                f"request {request} would get shares of {', '.join(divided)}, and under MPS they "
+                "have to be of one device: use a claim with `constraints: [{matchAttribute: "
+                "gpu.nvidia.com/uuid}]`, or a node with one divided device"
+            )
+    return None
 
 
 def _request_answers(scene: Scene, claims: Sequence[Claim]) -> Iterator[RequestAnswer]:

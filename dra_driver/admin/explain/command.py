@@ -38,7 +38,7 @@ from dra_driver.admin.explain.view import Explanation, as_json, as_text
 from dra_driver.admin.output import WIDE_OUTPUT, WideOutput, for_programs, is_for_programs
 from dra_driver.command_line import CommandSettings, argument, option
 from dra_driver.common_settings import CONTEXT, KUBECONFIG
-from dra_driver.errors import ApiError, DriverError, NotFoundError, SetupError
+from dra_driver.errors import DriverError, NotFoundError, SetupError
 from dra_driver.fields import Object, full_name, mapping, text
 from dra_driver.kube.connect import connect
 from dra_driver.kube.resource import (
@@ -46,12 +46,13 @@ from dra_driver.kube.resource import (
     DEVICE_CLASSES,
     NODES,
     PODS,
-    POLICIES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
 
-_SINGLE_SHARES = "-single-shares"
+_SHARE_REQUESTS = "-share-requests"
+"""How the name of the admission policy of requests for shares ends."""
+
 _NOT_SERVED = 404
 _NOT_LEARNT = 2
 _REFUSED = 3
@@ -144,18 +145,14 @@ def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanatio
             f"{kind} {namespace}/{name} asks for something that cannot be read: {error}"
         ) from error
     by_name = {node.name: node for node in nodes}
-    one_share = _one_share_policy(api) if demand.asks_for_several else ""
     demand = with_problems(demand, by_name.get(demand.on_node))
     if pod and not demand.on_node:
-        demand = replace(
-            demand, blocked=(*demand.blocked, *_not_scheduled(api, pod, demand, one_share))
-        )
+        demand = replace(demand, blocked=(*demand.blocked, *_not_scheduled(api, pod, demand)))
     cluster = Cluster(
         nodes=nodes,
         pools=Pools(slices),
         classes=selectors_by_class(classes),
         allocated=AllocatedState.of(claims.values()),
-        one_share=one_share,
     )
     answers = tuple(answers_to(demand, cluster))
     own = () if demand.is_without else tuple(_own(demand))
@@ -169,21 +166,12 @@ def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanatio
     )
 
 
-def _one_share_policy(api: Reads) -> str:
-    """Return the chart's policy that refuses several shares to a request, if one is there."""
-    with suppress(ApiError):
-        for policy in read_all(api, POLICIES):
-            if (name := text(policy, "metadata", "name")).endswith(_SINGLE_SHARES):
-                return name
-    return ""
-
-
-def _not_scheduled(api: Reads, pod: Object, demand: Demand, one_share: str) -> Iterator[str]:
+def _not_scheduled(api: Reads, pod: Object, demand: Demand) -> Iterator[str]:
     why = unseen(pod, datetime.now(UTC))  # noqa: TID251 (the age of a pod)
     if why and not was_looked_at(api, pod, scheduler_of(pod)):
         yield why
     elif demand.lacks_claims and (why := why_no_claim(api, pod)):
-        if one_share and one_share in why:
+        if _SHARE_REQUESTS in why:
             return  # the devices are the shares that it is about
         yield f"its claim cannot be made: {why}"
 

@@ -96,12 +96,6 @@ class Demand(Struct, frozen=True, kw_only=True):
         return not self.claims and not self.resources
 
     @property
-    def asks_for_several(self) -> bool:
-        """Whether a request of it is for several devices."""
-        claims = self.claims_on(Node(name=""))
-        return any(one.takes_several for claim in claims for one in claim.alternatives)
-
-    @property
     def lacks_claims(self) -> bool:
         """Whether a claim still has to be made for it."""
         return bool(self.resources) or any(claim.why == NOT_MADE for claim in self.claims)

@@ -21,6 +21,7 @@ from dra_driver.admin.explain.amounts import NotCountableError, Shortage, shorta
 from dra_driver.admin.explain.pools import Pool
 from dra_driver.admin.explain.requests import DeviceRequest
 from dra_driver.admin.explain.search import Scene, counters_left, untolerated
+from dra_driver.devices.names import SINGLE_SHARE
 from resource_nvidia_com.quantity import Format, Quantity
 
 _NAMED = 3
@@ -82,8 +83,8 @@ def _reasons(scene: Scene, pool: Pool, request: DeviceRequest, device: Device) -
         yield from _of_selector(scene, text, device, Kind.SELECTOR, "the request's selector")
     if device.place is not None and not device.place.includes(scene.node):
         yield Reason(kind=Kind.NODE, text="is for other nodes")
-    if scene.one_share and request.takes_several and device.id.is_share:
-        text = f"is a share, and {scene.one_share} lets a request have only one"
+    if request.takes_several and device.id.share == SINGLE_SHARE:
+        text = "is a share of which the node's share config lets a request have only one"
         yield Reason(kind=Kind.ONE_SHARE, text=text)
     holders = scene.allocated.whole.get(device.id, ())
     if holders and not request.admin:

@@ -64,17 +64,13 @@ class Pick(Struct, frozen=True, kw_only=True):
 
 
 class Scene(Struct, frozen=True, kw_only=True):
-    """The input of a search.
-
-    `one_share` is the policy that refuses several shares to a request; empty without one.
-    """
+    """The input of a search."""
 
     node: Node
     pools: Sequence[Pool]
     classes: Classes
     allocated: AllocatedState
     selectors: "SelectorCache"
-    one_share: str = ""
 
 
 class SelectorCache:

@@ -28,8 +28,8 @@ from dra_driver.words import count
 _ADVICE: Mapping[Kind, str] = MappingProxyType(
     {
         Kind.ONE_SHARE: (
-            "ask for 1, or set failRequestsGreaterThanOne: false in every share config of the "
-            "chart: then the shares of a request add up"
+            "ask for 1, or set failRequestsGreaterThanOne: false in its share config: then the "
+            "shares of a request add up"
         ),
         Kind.TAKEN: "end one of these pods or wait for it, or add devices",
         Kind.COUNTERS: "end one of these pods or wait for it, or ask for a smaller part",

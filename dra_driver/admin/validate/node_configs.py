@@ -13,11 +13,18 @@ from msgspec import Struct
 
 from dra_driver.fields import mapping
 from dra_driver.manifest import BrokenManifestError, Document, Place, read_documents
-from resource_nvidia_com.device_plugin import VERSION, SharedBy, decode_node_config
+from resource_nvidia_com.device_plugin import VERSION, NodeConfig, SharedBy, decode_node_config
 from resource_nvidia_com.problems import InvalidConfigError, Path, dotted, parts
+from resource_nvidia_com.share_devices import DeviceCount
 
 _LOOKS_LIKE_ONE = re.compile(rf"^(version:\s*[\"']?{VERSION}\b|sharing:)", re.MULTILINE)
 _LITERAL = re.compile(r"\A[\w.-]+=(?=\S)")
+_SEVERAL = (
+    "sharing.mps.failRequestsGreaterThanOne: under MPS, several shares of one request have to be "
+    "of one GPU, which a request in a container's limits cannot say: such requests belong on nodes "
+    "with one divided GPU; elsewhere, use claims with `constraints: [{matchAttribute: "
+    "gpu.nvidia.com/uuid}]`"
+)
 _OF_MIG_MANAGER = "mig-configs"
 """A field of mig-manager's config file, which has the same `version`."""
 
@@ -43,11 +50,20 @@ def is_node_config(value: object) -> bool:
 def wrong_in_document(document: Document) -> Iterator[Wrong]:
     """Yield what is wrong with a document that is a share config."""
     try:
-        for text in decode_node_config(document.value).warnings:
+        config = decode_node_config(document.value)
+        several = [_SEVERAL] if config.shared_by is SharedBy.MPS and not _is_single(config) else []
+        for text in (*config.warnings, *several):
             yield Wrong(place=document.place(_path_in(text)), text=text, severity="warning")
     except InvalidConfigError as error:
         for problem in error.problems:
             yield Wrong(place=document.place(problem.path), text=problem.text)
+
+
+def _is_single(config: NodeConfig) -> bool:
+    """Tell whether no request gets several shares, or each node has them of one device."""
+    return config.fail_requests_greater_than_one or all(
+        resource.devices == DeviceCount(count=1) for resource in config.resources
+    )
 
 
 def _path_in(text: str) -> Path:

@@ -8,6 +8,7 @@ import pytest
 import explained
 import make
 from dra_driver.admin.explain.pod_state import unseen
+from dra_driver.devices.model import Gpu
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
@@ -300,29 +301,27 @@ def test_an_attribute_that_some_devices_have_is_to_be_guarded(command: Command) 
     assert "some devices lack this attribute: guard it in the selector" in said
 
 
+def divided(*gpus: Gpu, combines: bool) -> list[Object]:
+    """A node whose GPUs are divided by MPS into ten shares each."""
+    division = Division(count=10, strategy=ShareStrategy.MPS, served_as=GPU, combines=combines)
+    offer = ShareOffer(divisions={make.place(gpu): division for gpu in gpus}, alone="a setting")
+    found = projection(make.inventory(*gpus), share=offer)
+    return [*slices(found.devices, found.counter_sets), node(), *explained.classes()]
+
+
 @pytest.mark.parametrize("taken", [0, 7])
-def test_who_asks_for_several_shares_where_a_policy_refuses_them_hears_of_it(
+def test_who_asks_for_several_shares_where_a_request_may_have_one_hears_of_it(
     command: Command, taken: int
 ) -> None:
-    gpu = make.gpu(0)
-    division = Division(count=10, strategy=ShareStrategy.MPS, served_as=GPU, combines=False)
-    offer = ShareOffer(divisions={make.place(gpu): division})
-    found = projection(make.inventory(gpu), share=offer)
-    theirs = [having(f"gpu-0-share-{n}-of-10", name=f"c{n}") for n in range(taken)]
-    cluster = [*slices(found.devices, found.counter_sets), node(), *explained.classes(), *theirs]
+    theirs = [having(f"gpu-0-single-share-{n}-of-10", name=f"c{n}") for n in range(taken)]
     wanted = pod(limits={GPU: 8})
-    why = "x" if taken else 'is forbidden: policy "dra-driver-single-shares" denied: ask for 1'
-    command.says(*cluster, wanted, status=1 if taken else 0)
-    policy = {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingAdmissionPolicy",
-        "metadata": {"name": "dra-driver-single-shares"},
-    }
-    said = command.says(policy, event("FailedScheduling", why))
+    why = "x" if taken else 'is forbidden: policy "dra-driver-share-requests" denied: ask for 1'
+    command.says(*divided(make.gpu(0), combines=False), *theirs, wanted)
+    said = command.says(event("FailedScheduling", why))
     assert "asks for 8 devices; 10 devices selected, none is available" in said
     assert (
-        "and 7 more: is a share, and dra-driver-single-shares lets a request have only one\n    -> "
-        "ask for 1, or set failRequestsGreaterThanOne: false in every share config"
+        "and 7 more: is a share of which the node's share config lets a request have only one\n"
+        "    -> ask for 1, or set failRequestsGreaterThanOne: false in its share config"
     ) in said
     assert "end one of these pods" not in said
     assert "0 of 10 selected free (10 one share each), 8 needed" in said
@@ -334,3 +333,14 @@ def test_who_asks_for_several_shares_where_a_policy_refuses_them_hears_of_it(
     assert "request all" not in said
     takes = claim(request(**every), name="takes")
     assert "lets a request have only one" in command.says(takes, of="claim takes")
+
+
+def test_whose_shares_would_be_of_several_gpus_under_mps_hears_what_to_write(
+    command: Command,
+) -> None:
+    theirs = [having(f"gpu-0-mps-share-{n}-of-10", name=f"c{n}") for n in range(3)]
+    there = divided(make.gpu(0), make.gpu(1), combines=True)
+    said = command.says(*there, *theirs, pod(limits={GPU: 8}))
+    assert "would get shares of gpu-0, gpu-1, and under MPS they have to be of one device" in said
+    assert "constraints: [{matchAttribute: gpu.nvidia.com/uuid}]" in said
+    command.says(pod(limits={GPU: 7}, name="seven"), of="pod seven", status=0)

@@ -216,21 +216,6 @@ def test_a_request_with_parts_of_two_gpus_cannot_be_a_client_of_two_daemons(node
     assert len(node.driver.prepare(sliced)) == 2
 
 
-def test_a_claim_may_set_itself_limits_that_it_has_not_consumed(node: Node) -> None:
-    config = make.config(
-        sharing={"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 30}}
-    )
-    with node.mps.supervised():
-        ref = node.claim_parts("one", configs=(config,))
-        node.driver.prepare(ref)
-        assert node.part_env(ref, "one")[THREADS] == "30"
-        lower = node.claim_parts("two", cores=20, configs=(config,))
-        with pytest.raises(ConfigError, match="30 % is more than request gpu has, which is 20 %"):
-            node.driver.prepare(lower)
-        node.driver.unprepare(ref)
-        assert node.left() == []
-
-
 def test_an_interval_is_refused_as_it_would_hold_for_all_tenants(node: Node) -> None:
     settings = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
     ref = node.claim_parts("one", configs=(make.config(sharing=settings),))

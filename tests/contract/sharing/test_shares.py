@@ -310,26 +310,6 @@ def test_a_domain_that_the_last_other_claim_leaves_meanwhile_is_waited_for(
     assert node.left() == []
 
 
-def test_a_claim_may_lower_its_own_limits(node: Node) -> None:
-    node.divide(0)
-    config = make.config(
-        sharing={
-            "strategy": "MPS",
-            "mpsConfig": {
-                "defaultActiveThreadPercentage": 5,
-                "defaultPinnedDeviceMemoryLimit": "1Gi",
-            },
-        }
-    )
-    with node.mps.supervised():
-        ref = claim(node, share(0), configs=[config])
-        node.driver.prepare(ref)
-        env = node.driver.env(ref, share(0))
-        assert (env[THREADS], env[LIMIT]) == ("5", f"{node.uuid(0)}=1024M")
-        assert node.mps.ask(domain(node), PERCENTAGE) == ["10.0"]
-        node.driver.unprepare(ref)
-
-
 def test_shares_and_whole_gpus_stand_in_one_claim(node: Node) -> None:
     node.divide(0)
     with node.mps.supervised():
@@ -378,25 +358,10 @@ def test_where_compute_is_free_each_tenant_has_its_memory_and_all_sms(node: Node
         node.driver.unprepare(ref)
 
 
-def test_where_compute_is_free_a_claim_may_bound_itself(node: Node) -> None:
-    node.divide(0, free_compute=True)
-    settings = {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 30}}
-    with node.mps.supervised():
-        bounded = claim(node, share(0), name="bounded", configs=[make.config(sharing=settings)])
-        free = claim(node, share(1), name="free")
-        node.driver.prepare(bounded)
-        node.driver.prepare(free)
-        assert node.driver.env(bounded, share(0))[THREADS] == "30"
-        assert THREADS not in node.driver.env(free, share(1))
-        assert node.mps.ask(domain(node), PERCENTAGE) == ["100.0"]
-        node.driver.unprepare(bounded)
-        node.driver.unprepare(free)
-
-
-def test_where_compute_is_divided_no_claim_lifts_its_bound(node: Node) -> None:
+def test_a_claims_config_sets_no_limits_for_shares(node: Node) -> None:
     node.divide(0)
-    settings = {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 100}}
-    with pytest.raises(ConfigError, match=r"100 % is more than .* 10 %"):
+    settings = {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 5}}
+    with pytest.raises(ConfigError, match="mpsConfig has no effect on request gpu"):
         node.driver.prepare(claim(node, share(0), configs=[make.config(sharing=settings)]))
     assert node.left() == []
 

@@ -157,39 +157,18 @@ def test_each_container_with_limits_has_its_own_request_and_device() -> None:
     assert [one.active_thread_percentage for one in found.values()] == [20, 20, 10]
 
 
-def test_a_config_may_lower_the_limits_of_its_own_share() -> None:
-    config = make.gpu_config(
-        "MPS", defaultActiveThreadPercentage=5, defaultPinnedDeviceMemoryLimit="1Gi"
-    )
-    (found,) = limits(unit(0), config=config).values()
-    assert found.active_thread_percentage == 5
-    assert found.memory_mib == {GPU.uuid: 1024}
-    same = make.gpu_config(
-        "MPS", defaultActiveThreadPercentage=10, defaultPinnedDeviceMemoryLimit="8192Mi"
-    )
-    assert limits(unit(0), config=same) == limits(unit(0))
-
-
-def test_a_config_may_lower_the_memory_of_single_devices() -> None:
-    config = make.gpu_config("MPS", defaultPerDevicePinnedMemoryLimit={"1": "1Gi"})
-    names = ("container-0-request-0", "container-1-request-0")
-    found = limits(unit(0, names[0]), unit(1, names[1], gpu=OTHER), config=config)
-    assert found[key(0)].memory_mib == {GPU.uuid: MIB // 10}
-    assert found[key(1, OTHER)].memory_mib == {OTHER.uuid: 1024}
-
-
 @pytest.mark.parametrize(
     ("config", "division", "text"),
     [
         (
-            make.gpu_config("MPS", defaultActiveThreadPercentage=50),
+            make.gpu_config("MPS", defaultActiveThreadPercentage=5),
             TEN,
-            "defaultActiveThreadPercentage of 50 % is more than request gpu has, which is 10 %",
+            "mpsConfig has no effect on request gpu",
         ),
         (
-            make.gpu_config("MPS", defaultPinnedDeviceMemoryLimit="20Gi"),
+            make.gpu_config("MPS", defaultPinnedDeviceMemoryLimit="1Gi"),
             TEN,
-            "device memory limit of 20480 MiB is more than request gpu has, which is 8192 MiB",
+            "is a share, and its size sets the limits; remove `mpsConfig`, and ask for less",
         ),
         (
             make.gpu_config("TimeSlicing", interval="Long"),
@@ -217,20 +196,11 @@ def test_the_default_interval_is_what_shares_have(interval: str | None) -> None:
     limits(unit(0, division=SLICED), config=make.gpu_config("TimeSlicing", **settings))
 
 
-def test_a_limit_on_a_card_whose_mps_has_none_is_refused() -> None:
-    pascal = make.gpu(0, cuda_compute_capability=(6, 1))
-    config = make.gpu_config("MPS", defaultActiveThreadPercentage=5)
-    with pytest.raises(ConfigError, match="nothing limits the clients of MPS"):
-        limits(unit(0, gpu=pascal), config=config)
-
-
-def test_where_compute_is_free_only_memory_is_divided_and_a_claim_may_still_take_less() -> None:
+def test_where_compute_is_free_only_memory_is_divided() -> None:
     free = replace(TEN, free_compute=True)
-    (found,) = limits(unit(0, division=free)).values()
-    assert (found.active_thread_percentage, found.memory_mib) == (None, {GPU.uuid: MIB // 10})
-    config = make.gpu_config("MPS", defaultActiveThreadPercentage=50)
-    (found,) = limits(unit(0, division=free), config=config).values()
-    assert found.active_thread_percentage == 50
+    for config in (None, make.gpu_config("MPS")):
+        (found,) = limits(unit(0, division=free), config=config).values()
+        assert (found.active_thread_percentage, found.memory_mib) == (None, {GPU.uuid: MIB // 10})
 
 
 def part(
@@ -278,41 +248,14 @@ def test_a_time_sliced_part_has_no_limits() -> None:
     assert (found[part_key()].memory_mib, found[part_key()].active_thread_percentage) == ({}, None)
 
 
-def test_before_volta_parts_have_no_limits_and_cannot_set_any() -> None:
+def test_before_volta_parts_have_no_limits() -> None:
     pascal = make.gpu(0, cuda_compute_capability=(6, 1))
-    one = part(gpu=pascal, memory_mib=10, cores=20)
-    assert limits(one)[part_key()].memory_mib == {}
-    with pytest.raises(ConfigError, match="nothing limits the clients of MPS"):
-        limits(one, config=make.gpu_config("MPS", defaultActiveThreadPercentage=10))
+    assert limits(part(gpu=pascal, memory_mib=10, cores=20))[part_key()].memory_mib == {}
 
 
 def test_a_request_for_equal_shares_and_parts_is_refused() -> None:
     with pytest.raises(ConfigError, match="equal ones, and a part of another device by capacity"):
         limits(unit(0), part(gpu=OTHER, strategy=ShareStrategy.TIME_SLICING))
-
-
-def test_a_config_lowers_what_was_consumed_and_bounds_what_was_not() -> None:
-    config = make.gpu_config("MPS", defaultPinnedDeviceMemoryLimit="2Gi")
-    assert limits(part(memory_mib=4096), config=config)[part_key()].memory_mib == {GPU.uuid: 2048}
-    assert limits(part(), config=config)[part_key()].memory_mib == {GPU.uuid: 2048}
-    with pytest.raises(
-        ConfigError, match="of 2048 MiB is more than request gpu has, which is 1024"
-    ):
-        limits(part(memory_mib=1024), config=config)
-
-
-def test_where_nothing_was_consumed_the_limit_is_no_more_than_the_device_has() -> None:
-    config = make.gpu_config("MPS", defaultPinnedDeviceMemoryLimit="81Gi")
-    with pytest.raises(ConfigError) as caught:
-        limits(part(), config=config)
-    assert str(caught.value) == (
-        'the pinned device memory limit of 82944 MiB is more than device "gpu-0" has, which is '
-        "81920 MiB: set a lower limit, or none"
-    )
-    all_of_it = make.gpu_config("MPS", defaultPinnedDeviceMemoryLimit="80Gi")
-    assert limits(part(), config=all_of_it)[part_key()].memory_mib == {GPU.uuid: 81920}
-    silent = make.gpu(0, memory_bytes=None)
-    assert limits(part(gpu=silent), config=config)[part_key()].memory_mib == {GPU.uuid: 82944}
 
 
 def test_a_claim_uses_a_device_in_one_way() -> None:

@@ -18,6 +18,10 @@ OF_ITS_OWN = (
     "device.capacity['gpu.nvidia.com'].addressableMemory.compareTo(quantity('1Gi')) > 0"
 )
 GPU = "nvidia.com/gpu"
+SEVERAL = (
+    "version: v1\nsharing: {mps: {failRequestsGreaterThanOne: false, "
+    "resources: [{name: gpu, replicas: 4, devices: %s}]}}\n"
+)
 SHARED = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, %s: 4}]}}\n"
 
 
@@ -203,6 +207,7 @@ def test_a_config_whose_place_another_takes_is_told(
         ("version: v1\nimex: {required: true}\n", "imex: has no effect"),
         ("version: v1\nflags: {plugin: {passDeviceSpecs: true}}\n", "flags.plugin.passDeviceSpecs"),
         (SHARED.replace(": 4", ": 1") % "replicas", "one replica is the whole device"),
+        (SEVERAL % "all", "such requests belong on nodes with one divided GPU"),
     ],
 )
 def test_what_has_no_effect_in_a_share_config_is_a_warning(text: str, told: str) -> None:
@@ -211,6 +216,12 @@ def test_what_has_no_effect_in_a_share_config_is_a_warning(text: str, told: str)
     ]
     assert severity == "warning"
     assert told in found
+
+
+@pytest.mark.parametrize("text", [SEVERAL % "1", SEVERAL.replace("false", "true") % "all"])
+def test_nothing_is_told_where_requests_cannot_get_shares_of_several_gpus(text: str) -> None:
+    told = [finding.text for finding in check_manifest(text).findings]
+    assert not any("belong on nodes" in one for one in told)
 
 
 def test_share_configs_in_values_releases_and_literals_are_found() -> None:
