@@ -65,6 +65,7 @@ _PREFIXES: Mapping[str, str] = {
 """How names of such annotations begin."""
 
 _OF_PLUGIN = re.compile(rf"{re.escape(GPU)}(\.shared)?$|{re.escape(PREFIX)}mig-")
+_COUNTED = ("hard", "max", "min", "default", "defaultRequest")
 _QUOTA = re.compile(r"^(requests|limits)\.")
 _NO_QUOTA = (
     "unchanged: this counts nothing here: quotas count devices by DeviceClass "
@@ -119,7 +120,7 @@ def _of_part(part: object, path: Path, pods: str) -> Iterator[Problem]:
         name = _QUOTA.sub("", str(key))
         if path[-1] in ("limits", "requests") and (name in NAMES or _OF_PLUGIN.match(name)):
             yield _problem((*path, key), pods)
-        elif path[-1] == "hard" and name in NAMES:
+        elif path[-1] in _COUNTED and name in NAMES:
             yield _problem((*path, key), _NO_QUOTA)
 
 

@@ -29,7 +29,7 @@ _FORMER = (
 """Kinds that resource.k8s.io had before v1alpha3."""
 
 NO_KIND = Problem(
-    path=("kind",), text="kind: missing, so this is not looked at, and kubectl does not take it"
+    path=("kind",), text="kind: missing, so this is not looked at, and kubectl refuses it"
 )
 
 OLD_CONFIGS = "gpu.nvidia.com/v1alpha1"

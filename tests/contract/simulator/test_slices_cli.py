@@ -144,6 +144,8 @@ def test_words_that_do_not_go_together_are_refused(
         ("a2-megagpu-16g", 16, "NVIDIA A100-SXM4-40GB"),
         ("Standard_NC24s_v3", 4, "Tesla V100-PCIE-16GB"),
         ("BM.GPU.B200.8", 8, "NVIDIA B200"),
+        ("g5.48xlarge", 8, "NVIDIA A10G"),
+        ("g6e.12xlarge", 4, "NVIDIA L40S"),
     ],
 )
 def test_a_machine_type_has_the_gpus_that_its_cloud_documents(

@@ -23,8 +23,8 @@ def test_more_gpus_than_the_shipped_machine_are_on_another_pci_domain() -> None:
 
 
 def test_a_gpu_of_which_nothing_is_known_here_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"g5\.12xlarge has 4 NVIDIA A10G, a card that"):
-        profile_of("g5.12xlarge")
+    with pytest.raises(ConfigError, match=r"p6-b300\.48xlarge has 8 NVIDIA B300, a card that"):
+        profile_of("p6-b300.48xlarge")
 
 
 @pytest.mark.parametrize(

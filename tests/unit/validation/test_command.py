@@ -70,7 +70,7 @@ def test_objects_that_are_not_looked_at_are_named_by_kind_and_one_without_a_kind
         "4 objects not looked at: ResourceClaim.resources.k8s.io, Service (2), "
         "VirtualMachine.kubevirt.io\n"
     )
-    no_kind = "kind: missing, so this is not looked at, and kubectl does not take it\n"
+    no_kind = "kind: missing, so this is not looked at, and kubectl refuses it\n"
     assert cli.main(["validate", str(file)]) == 0
     printed = capsys.readouterr()
     assert printed.out == f"{file}:9:1: warning: {no_kind}{file}:18:1: warning: {no_kind}"
