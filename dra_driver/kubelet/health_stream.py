@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -40,7 +41,6 @@ MOST_STREAMS = 4
 
 log = structlog.get_logger()
 
-Response = v1.NodeWatchResourcesResponse | v1alpha1.NodeWatchResourcesResponse
 Request = v1.NodeWatchResourcesRequest | v1alpha1.NodeWatchResourcesRequest
 
 _STATUS = {
@@ -61,12 +61,6 @@ class StreamTiming(Struct, frozen=True, kw_only=True):
 
     stuck: float = 30.0
     """How long a kubelet may leave a message unread."""
-
-
-class _Methods(Struct, frozen=True):
-    """The service in the form that generated code needs."""
-
-    NodeWatchResources: Callable[[Request, grpc.ServicerContext], Iterator[Response]]
 
 
 class _Stream:
@@ -127,9 +121,8 @@ class HealthStream(Worker):
             (v1, v1_rpc.add_DRAResourceHealthServicer_to_server),
             (v1alpha1, v1alpha1_rpc.add_DRAResourceHealthServicer_to_server),
         ):
-            # Generated code has no types.
-            methods: Any = _Methods(on_threads(self._threads, self._method(version, number)))
-            add(methods, server)  # type: ignore[no-untyped-call]
+            method = on_threads(self._threads, self._method(version, number))
+            add(SimpleNamespace(NodeWatchResources=method), server)  # type: ignore[no-untyped-call]
 
     def end_former(self) -> None:
         """End the streams of all servers except the newest, which replaces them.

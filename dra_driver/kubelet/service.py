@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
 from contextvars import copy_context
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from types import SimpleNamespace
+from typing import ParamSpec, TypeVar
 
 import grpc
 import structlog
@@ -206,17 +207,6 @@ class ClaimCalls:
         return round(self._clock() - start, 4)
 
 
-class _Methods(Struct, frozen=True):
-    """The service in the form that generated code needs."""
-
-    NodePrepareResources: Callable[
-        [v1.NodePrepareResourcesRequest, grpc.ServicerContext], v1.NodePrepareResourcesResponse
-    ]
-    NodeUnprepareResources: Callable[
-        [v1.NodeUnprepareResourcesRequest, grpc.ServicerContext], v1.NodeUnprepareResourcesResponse
-    ]
-
-
 class DraPlugin:
     """The service, and the threads of each of its two calls.
 
@@ -231,9 +221,9 @@ class DraPlugin:
 
     def attach(self, server: grpc.Server) -> None:
         """Add the service to a server that has not started."""
-        methods: Any = _Methods(
-            on_threads(self._preparing, self._prepare),
-            on_threads(self._unpreparing, self._unprepare),
+        methods = SimpleNamespace(
+            NodePrepareResources=on_threads(self._preparing, self._prepare),
+            NodeUnprepareResources=on_threads(self._unpreparing, self._unprepare),
         )
         v1_rpc.add_DRAPluginServicer_to_server(methods, server)  # type: ignore[no-untyped-call]
 

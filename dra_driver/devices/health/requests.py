@@ -46,4 +46,4 @@ class HealthRequests:
         try:
             delete(self._folder / request)
         except OSError as error:
-            log.warning("health request not deleted", request=request, reason=str(error))
+            log.warning("health request not deleted", file=request, reason=str(error))
