@@ -78,7 +78,7 @@ def test_a_daemon_that_dies_is_replaced_and_the_claims_users_are_told(scene: Sce
     assert shared.daemon() != daemon
     assert (shared.ask(PERCENTAGE), shared.ask(f"{MEMORY} 0")) == ("50.0", "10G")
     assert shared.settings(gpu) == UNDER_MPS
-    assert "daemon died 1 times" in status(scene)
+    assert "daemon died 1 time" in status(scene)
 
     said = f"the MPS daemon of claim {NAMESPACE}/{shared.claim} died: CUDA programs in the claim's "
     for name in (shared.claim, pod):

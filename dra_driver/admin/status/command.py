@@ -36,6 +36,7 @@ from dra_driver.host.files import is_folder
 from dra_driver.mps.domain import DomainId, Status, is_shared
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.shares.notes import ShareNotes, read_notes
+from dra_driver.words import count
 
 _COLUMNS = ("CLAIM", "PODS", "DEVICE", "STRATEGY", "SETTINGS", "STATE")
 
@@ -336,7 +337,7 @@ def _health(node: NodeStatus, domain: DomainId | str) -> str:
     if status.daemon is not None:
         facts.append(f"PID {status.daemon.pid}")
     if status.restarts:
-        facts.append(f"daemon died {status.restarts} times")
+        facts.append(f"daemon died {count(status.restarts, 'time')}")
     if status.reason:
         facts.append(status.reason)
     return ", ".join(facts)

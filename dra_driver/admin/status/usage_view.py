@@ -60,7 +60,7 @@ def _gpu_lines(gpu: GpuUse, width: int | None) -> Iterator[str]:
         yield f"  {_bar(load.memory)}  {_of(load.memory)}, {busy}"
     rows = [row for device in gpu.devices for row in _rows(gpu, device)]
     if not rows:
-        yield "  nobody has it"
+        yield "  not in use"
         return
     table = aligned((_COLUMNS, *rows)) if width is None else _table((_COLUMNS, *rows), width - 2)
     yield from (f"  {line}" for line in table)

@@ -226,7 +226,7 @@ def test_by_command(node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert cli.main([*words, "--gpu", "1"]) == 0
     out = capsys.readouterr().out
     assert "train-0" not in out
-    assert "nobody has it" in out
+    assert "not in use" in out
     assert cli.main([*words, "--pid", "101", "--output", "json"]) == 0
     (gpu,) = json.loads(capsys.readouterr().out)["gpus"]
     assert gpu["index"] == 0
