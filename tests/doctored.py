@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from testbed.apiserver.server import ApiServer
 from testbed.apiserver.store import Refusal
 
 from dra_driver.admin.doctor.checks.finding import Seen, Severity
+from dra_driver.cli import main
 from published import device, slices
 
 Object = dict[str, Any]
@@ -101,20 +103,30 @@ def put_node(api: ApiServer, name: str, **labels: str) -> None:
     )
 
 
-def findings(capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
-    """Severities by the id of the check."""
-    document: Document = json.loads(capsys.readouterr().out)
-    found: dict[str, list[str]] = {}
-    for finding in document["findings"]:
-        found.setdefault(finding["id"], []).append(finding["severity"])
-    return found
+@dataclass(frozen=True)
+class Doctor:
+    """The command with words that say what it looks at."""
 
+    words: list[str]
+    capsys: pytest.CaptureFixture[str]
 
-def told(capsys: pytest.CaptureFixture[str], check: str) -> list[tuple[str, str, str]]:
-    """Severity, what was seen and what to do, of one check."""
-    document: Document = json.loads(capsys.readouterr().out)
-    return [
-        (finding["severity"], finding["seen"], finding["advice"])
-        for finding in document["findings"]
-        if finding["id"] == check
-    ]
+    def document(self, status: int = 0) -> Document:
+        """What it says for programs, with an exit status."""
+        assert main(self.words) == status
+        found: Document = json.loads(self.capsys.readouterr().out)
+        return found
+
+    def findings(self, status: int = 0) -> dict[str, list[str]]:
+        """Severities by the id of the check."""
+        found: dict[str, list[str]] = {}
+        for finding in self.document(status)["findings"]:
+            found.setdefault(finding["id"], []).append(finding["severity"])
+        return found
+
+    def told(self, check: str, status: int = 0) -> list[tuple[str, str, str]]:
+        """Severity, what was seen and what to do, of one check."""
+        return [
+            (finding["severity"], finding["seen"], finding["advice"])
+            for finding in self.document(status)["findings"]
+            if finding["id"] == check
+        ]

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from testbed.apiserver.server import ApiServer
 
+from doctored import Doctor, installed
+
 REVIEWS = "/apis/authorization.k8s.io/v1"
 CONFIGZ = "/api/v1/nodes/node-1/proxy/configz"
 
@@ -28,6 +30,15 @@ def cluster() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def of_cluster(cluster: ApiServer, tmp_path: Path) -> list[str]:
+def doctor(cluster: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Doctor:
+    """Doctor of a cluster."""
     kubeconfig = cluster.write_kubeconfig(tmp_path / "kubeconfig")
-    return ["doctor", "--scope=cluster", f"--kubeconfig={kubeconfig}", "-o", "json"]
+    words = ["doctor", "--scope=cluster", f"--kubeconfig={kubeconfig}", "-o", "json"]
+    return Doctor(words, capsys)
+
+
+@pytest.fixture
+def well(cluster: ApiServer) -> ApiServer:
+    """A cluster as an install leaves it."""
+    installed(cluster)
+    return cluster

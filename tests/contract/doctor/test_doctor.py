@@ -1,6 +1,5 @@
 """`dra-driver doctor` as people run it: on a simulated node, and against an API server."""
 
-import json
 import os
 import threading
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 from testbed.apiserver.server import ApiServer
 
-from doctored import Document, findings, installed
+from doctored import Doctor
 from dra_driver.admin.doctor.checks.finding import Place
 from dra_driver.admin.doctor.every_check import CHECKS, OF_CLUSTERS, OF_NODES, SERVER
 from dra_driver.cli import main
@@ -67,8 +66,7 @@ def test_a_node_with_gpus_is_looked_at_without_a_cluster(
     node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # No driver runs there.
-    assert main([*node.words, "-o", "json"]) == 1
-    document: Document = json.loads(capsys.readouterr().out)
+    document = Doctor([*node.words, "-o", "json"], capsys).document(1)
     found = {finding["id"]: finding for finding in document["findings"]}
     assert found["registration"]["severity"] == "error"
     assert [
@@ -89,16 +87,16 @@ def test_gpus_with_persistence_mode_are_well(
 ) -> None:
     for gpu in node.machine.gpus:
         node.machine.set_fact(gpu.uuid, Fact.PERSISTENCE_MODE, 1)
-    main([*node.words, "-o", "json"])
-    assert findings(capsys)["persistence-mode"] == ["ok"]
+    found = Doctor([*node.words, "-o", "json"], capsys).findings(1)
+    assert found["persistence-mode"] == ["ok"]
 
 
 def test_a_lost_gpu_is_an_error_beside_one_that_answers(
     node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node.machine.lose_gpu(node.machine.gpus[0].uuid)
-    assert main([*node.words, "-o", "json"]) == 1
-    assert findings(capsys)["gpus"] == ["ok", "error"]
+    found = Doctor([*node.words, "-o", "json"], capsys).findings(1)
+    assert found["gpus"] == ["ok", "error"]
 
 
 def test_a_node_without_the_driver_is_told_what_to_install(
@@ -118,8 +116,7 @@ def test_a_driver_that_hangs_hides_nothing_else(
     node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node.machine.slow_call("nvmlDeviceGetName", 600_000, times=1)
-    assert main([*node.words, "--timeout=5", "-o", "json"]) == 1
-    found = findings(capsys)
+    found = Doctor([*node.words, "--timeout=5", "-o", "json"], capsys).findings(1)
     assert found.keys() == {check.id for check in CHECKS if Place.NODE in check.needs}
     assert found["gpus"] == ["error"]
     assert found["persistence-mode"] == ["unknown"]
@@ -145,63 +142,52 @@ def test_files_that_are_something_else_are_not_waited_for(
     assert "pipe.json" in text
 
 
-def test_a_cluster_as_installed_is_well(
-    cluster: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    installed(cluster)
-    before = {kind: cluster.objects(kind) for kind in ("resourceslices", "deviceclasses")}
-    assert main(of_cluster) == 0
-    found = findings(capsys)
+def test_a_cluster_as_installed_is_well(well: ApiServer, doctor: Doctor) -> None:
+    before = {kind: well.objects(kind) for kind in ("resourceslices", "deviceclasses")}
+    found = doctor.findings()
     assert {severity for severities in found.values() for severity in severities} == {"ok"}
     assert found.keys() == {check.id for check in CHECKS if Place.CLUSTER in check.needs}
 
     # Nothing was stored, and nothing but dry runs and questions was sent.
-    assert {kind: cluster.objects(kind) for kind in before} == before
-    writes = [one for one in cluster.log if one.verb in WRITING and one.plural]
+    assert {kind: well.objects(kind) for kind in before} == before
+    writes = [one for one in well.log if one.verb in WRITING and one.plural]
     assert writes
     assert {(write.verb, write.query.get("dryRun")) for write in writes} == {("create", "All")}
 
 
-def test_an_empty_cluster_has_errors(
-    cluster: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(of_cluster) == 1
-    found = findings(capsys)
+def test_an_empty_cluster_has_errors(cluster: ApiServer, doctor: Doctor) -> None:
+    found = doctor.findings(1)
     assert found["slices"] == ["error"]
     assert found["device-classes"] == ["error"] * 5
     assert found["gpu-labels"] == ["warning"]
 
 
 def test_permissions_that_doctor_lacks_hide_no_other_finding(
-    cluster: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
+    well: ApiServer, doctor: Doctor
 ) -> None:
-    installed(cluster)
     for verb, plural in (("list", "daemonsets"), ("create", "deviceclasses")):
-        cluster.fail(verb, plural, status=403, message="forbidden by RBAC", times=9)
-    assert main(of_cluster) == 0
-    found = findings(capsys)
+        well.fail(verb, plural, status=403, message="forbidden by RBAC", times=9)
+    found = doctor.findings()
     unknown = {name for name, severities in found.items() if "unknown" in severities}
     of_daemon_sets = {"permissions", "daemonset", "driver-pods", "share-config"}
     assert unknown == of_daemon_sets | {"others-in-cluster", "api-server-features"}
 
 
 def test_a_server_that_is_away_is_one_error_and_the_rest_is_left_out(
-    cluster: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
+    cluster: ApiServer, doctor: Doctor
 ) -> None:
     cluster.stop()
-    assert main(of_cluster) == 1
-    document: Document = json.loads(capsys.readouterr().out)
+    document = doctor.document(1)
     assert [finding["id"] for finding in document["findings"]] == ["api-server"]
     reasons = {one["reason"] for one in document["skipped"] if one["id"] == "slices"}
     assert reasons == {"the API server does not answer (see api-server)"}
 
 
 def test_credentials_that_are_not_accepted_are_one_error(
-    cluster: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
+    cluster: ApiServer, doctor: Doctor
 ) -> None:
     cluster.token = "another"  # noqa: S105
-    assert main(of_cluster) == 1
-    assert findings(capsys) == {"api-server": ["error"]}
+    assert doctor.findings(1) == {"api-server": ["error"]}
 
 
 def test_a_node_is_looked_at_although_the_server_is_away(
@@ -210,8 +196,7 @@ def test_a_node_is_looked_at_although_the_server_is_away(
     kubeconfig = cluster.write_kubeconfig(tmp_path / "kubeconfig")
     cluster.stop()
     words = [*node.words, "--scope=auto", f"--kubeconfig={kubeconfig}", "-o", "json"]
-    assert main(words) == 1
-    found = findings(capsys)
+    found = Doctor(words, capsys).findings(1)
     assert found["api-server"] == ["error"]
     assert {check.id for check in OF_NODES} <= found.keys()
 

@@ -8,8 +8,7 @@ import pytest
 from testbed import manifests
 from testbed.apiserver.server import ApiServer
 
-from doctored import NAMESPACE, daemon_pod, findings, installed, put, put_node, running, told
-from dra_driver.cli import main
+from doctored import NAMESPACE, Doctor, daemon_pod, put, put_node, running
 
 Object = dict[str, Any]
 
@@ -43,17 +42,8 @@ def unready(pod: Object, since: str) -> Object:
     return pod
 
 
-@pytest.fixture
-def well(cluster: ApiServer) -> ApiServer:
-    installed(cluster)
-    return cluster
-
-
-def test_pods_that_are_well_are_told_with_their_nodes(
-    well: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(of_cluster) == 0
-    assert told(capsys, "driver-pods") == [
+def test_pods_that_are_well_are_told_with_their_nodes(well: ApiServer, doctor: Doctor) -> None:
+    assert doctor.told("driver-pods") == [
         ("ok", f"DaemonSet {NAMESPACE}/{one['metadata']['name']} runs on node-1", "")
         for one in (DRIVER, SUPERVISOR)
     ]
@@ -61,13 +51,12 @@ def test_pods_that_are_well_are_told_with_their_nodes(
 
 @pytest.mark.parametrize("daemon_set", [DRIVER, SUPERVISOR], ids=["driver", "supervisor"])
 def test_a_crash_loop_is_an_error_although_the_daemonset_counts_its_pod_as_ready(
-    well: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str], daemon_set: Object
+    well: ApiServer, doctor: Doctor, daemon_set: Object
 ) -> None:
     waiting = {"reason": "CrashLoopBackOff", "message": CRASH}
     last = ended("Error", 1, "setup: no procfs at /x", at=ago(minutes=3))
     put(well, daemon_pod(daemon_set, "node-1", status(7, last, waiting=waiting)))
-    assert main(of_cluster) == 1
-    ((_, seen, advice),) = [one for one in told(capsys, "driver-pods") if one[0] == "error"]
+    ((_, seen, advice),) = [one for one in doctor.told("driver-pods", 1) if one[0] == "error"]
     name = f"{daemon_set['metadata']['name']}-1-node-1"
     assert seen == (
         f"pod {NAMESPACE}/{name} on node node-1: CrashLoopBackOff after 7 restarts; last Error, "
@@ -85,17 +74,11 @@ def test_a_crash_loop_is_an_error_although_the_daemonset_counts_its_pod_as_ready
     ],
 )
 def test_a_container_that_cannot_be_made_is_told_in_the_kubelets_words(
-    well: ApiServer,
-    of_cluster: list[str],
-    capsys: pytest.CaptureFixture[str],
-    reason: str,
-    message: str,
-    does: str,
+    well: ApiServer, doctor: Doctor, reason: str, message: str, does: str
 ) -> None:
     waiting = {"reason": reason, "message": message}
     put(well, unready(daemon_pod(DRIVER, "node-1", status(0, waiting=waiting)), ago(hours=1)))
-    assert main(of_cluster) == 1
-    ((_, seen, advice),) = [one for one in told(capsys, "driver-pods") if one[0] == "error"]
+    ((_, seen, advice),) = [one for one in doctor.told("driver-pods", 1) if one[0] == "error"]
     assert seen.endswith(f"on node node-1: {reason}: {message}")
     assert does in advice
 
@@ -111,18 +94,12 @@ def test_a_container_that_cannot_be_made_is_told_in_the_kubelets_words(
     ids=["out of memory", "often of late", "long ago", "once"],
 )
 def test_restarts_of_a_pod_that_is_ready_are_told_when_they_are_many_or_for_memory(
-    well: ApiServer,
-    of_cluster: list[str],
-    capsys: pytest.CaptureFixture[str],
-    restarts: int,
-    how: tuple[str, int],
-    severity: str,
+    well: ApiServer, doctor: Doctor, restarts: int, how: tuple[str, int], severity: str
 ) -> None:
     reason, minutes = how
     last = ended(reason, 137, at=ago(minutes=minutes))
     put(well, daemon_pod(DRIVER, "node-1", status(restarts, last)))
-    assert main(of_cluster) == 0
-    (one, *_) = told(capsys, "driver-pods")
+    (one, *_) = doctor.told("driver-pods")
     assert one[0] == severity
     if reason == "OOMKilled":
         assert "restarted once; last OOMKilled, exit code 137, 5 h ago" in one[1]
@@ -130,21 +107,19 @@ def test_restarts_of_a_pod_that_is_ready_are_told_when_they_are_many_or_for_memo
 
 
 def test_since_when_a_pod_is_not_ready_is_told_unless_it_only_starts(
-    well: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
+    well: ApiServer, doctor: Doctor
 ) -> None:
     pod = daemon_pod(DRIVER, "node-1", status(0))
     put(well, unready(pod, ago(minutes=12, seconds=30)))
-    assert main(of_cluster) == 1
-    (one, *_) = told(capsys, "driver-pods")
+    (one, *_) = doctor.told("driver-pods", 1)
     assert one[1].endswith("on node node-1 has not been ready since 12 min ago")
     assert "kubectl logs" in one[2]
     put(well, unready(pod, ago(seconds=20)))
-    assert main(of_cluster) == 0
-    assert told(capsys, "driver-pods")[0][0] == "info"
+    assert doctor.told("driver-pods")[0][0] == "info"
 
 
 def test_a_pod_that_no_node_has_room_for_is_told_in_the_schedulers_words(
-    well: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
+    well: ApiServer, doctor: Doctor
 ) -> None:
     pod = daemon_pod(DRIVER, "node-1")
     field = {"key": "metadata.name", "operator": "In", "values": ["node-1"]}
@@ -155,32 +130,29 @@ def test_a_pod_that_no_node_has_room_for_is_told_in_the_schedulers_words(
     placed = {"type": "PodScheduled", "status": "False", "message": why}
     pod["status"] = {"phase": "Pending", "conditions": [placed]}
     put(well, pod)
-    assert main(of_cluster) == 1
-    assert told(capsys, "driver-pods")[0][1].endswith(f"node-1 cannot be placed there: {why}")
+    assert doctor.told("driver-pods", 1)[0][1].endswith(f"node-1 cannot be placed there: {why}")
 
 
 def test_a_node_that_should_have_a_pod_and_has_none_is_named(
-    well: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
+    well: ApiServer, doctor: Doctor
 ) -> None:
     put_node(well, "node-2")
     wanted = running(DRIVER)
     wanted["status"]["desiredNumberScheduled"] = 2
     put(well, wanted)
-    assert main(of_cluster) == 1
-    ((_, seen, advice),) = [one for one in told(capsys, "driver-pods") if one[0] == "error"]
+    ((_, seen, advice),) = [one for one in doctor.told("driver-pods", 1) if one[0] == "error"]
     assert "has no pod on 1 node that should have one; GPU nodes without one: node-2" in seen
     assert "kubectl describe daemonset" in advice
 
 
 def test_a_gpu_node_that_a_taint_keeps_pods_from_is_told_with_the_taint(
-    well: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
+    well: ApiServer, doctor: Doctor
 ) -> None:
     put_node(well, "node-2")
     (node,) = (one for one in well.objects("nodes") if one["metadata"]["name"] == "node-2")
     taint = {"key": "team", "value": "ml", "effect": "NoSchedule"}
     put(well, deepcopy(node) | {"spec": {"taints": [taint]}})
-    assert main(of_cluster) == 0
-    told_of = [one for one in told(capsys, "driver-pods") if one[0] == "info"]
+    told_of = [one for one in doctor.told("driver-pods") if one[0] == "info"]
     assert all("node-2 (taints: team=ml:NoSchedule)" in seen for _, seen, _ in told_of)
     assert len(told_of) == 2
 
@@ -194,12 +166,7 @@ def test_a_gpu_node_that_a_taint_keeps_pods_from_is_told_with_the_taint(
     ],
 )
 def test_pods_of_an_older_revision_that_stay_are_named(
-    well: ApiServer,
-    of_cluster: list[str],
-    capsys: pytest.CaptureFixture[str],
-    strategy: str,
-    minutes: int,
-    words: tuple[str, str],
+    well: ApiServer, doctor: Doctor, strategy: str, minutes: int, words: tuple[str, str]
 ) -> None:
     put_node(well, "node-2")
     wanted = running(DRIVER, nodes=2)
@@ -210,28 +177,21 @@ def test_pods_of_an_older_revision_that_stay_are_named(
     for condition in newer["status"]["conditions"]:
         condition["lastTransitionTime"] = ago(minutes=minutes)
     put(well, wanted, newer, running(SUPERVISOR, nodes=2), daemon_pod(SUPERVISOR, "node-2"))
-    assert main(of_cluster) == 0
-    (one,) = [one for one in told(capsys, "driver-pods") if one[0] != "ok"]
+    (one,) = [one for one in doctor.told("driver-pods") if one[0] != "ok"]
     assert one[0] == words[0]
     assert "has pods of an older revision on node-1" in one[1]
     assert words[1] in one[1]
 
 
-def test_a_pod_on_a_node_that_is_down_is_told_as_that(
-    well: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pod_on_a_node_that_is_down_is_told_as_that(well: ApiServer, doctor: Doctor) -> None:
     (node,) = well.objects("nodes")
     condition = {"type": "Ready", "status": "Unknown"}
     put(well, deepcopy(node) | {"status": node["status"] | {"conditions": [condition]}})
-    assert main(of_cluster) == 1
-    assert "the node is not ready" in told(capsys, "driver-pods")[0][1]
+    assert "the node is not ready" in doctor.told("driver-pods", 1)[0][1]
 
 
-def test_who_may_not_list_pods_is_told_so_and_all_the_rest(
-    well: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_may_not_list_pods_is_told_so_and_all_the_rest(well: ApiServer, doctor: Doctor) -> None:
     well.fail("list", "pods", status=403, message="forbidden by RBAC", times=9)
-    assert main(of_cluster) == 0
-    found = findings(capsys)
+    found = doctor.findings()
     assert found["driver-pods"] == ["unknown"]
     assert set(found["daemonset"]) == {"ok"}

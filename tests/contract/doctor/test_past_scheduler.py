@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import pytest
 from testbed.apiserver.server import ApiServer
 
-from doctored import installed, told
-from dra_driver.cli import main
+from doctored import Doctor
 
 Object = dict[str, Any]
 CHECK = "past-scheduler"
@@ -26,12 +24,10 @@ def pod(name: str, phase: str = "Running", **status: Any) -> Object:
 
 
 def test_a_pod_that_runs_without_the_gpus_of_its_limits_is_a_warning(
-    cluster: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
+    well: ApiServer, doctor: Doctor
 ) -> None:
-    installed(cluster)
-    cluster.put(pod("pinned"))
-    assert main(of_cluster) == 0
-    ((severity, seen, advice),) = told(capsys, CHECK)
+    well.put(pod("pinned"))
+    ((severity, seen, advice),) = doctor.told(CHECK)
     assert severity == "warning"
     assert seen.startswith("pod team/pinned: the pod was put on node node-1 past the scheduler")
     assert seen.endswith("and runs without what nobody allocated: nvidia.com/gpu")
@@ -39,21 +35,15 @@ def test_a_pod_that_runs_without_the_gpus_of_its_limits_is_a_warning(
 
 
 def test_pods_that_have_what_they_ask_for_or_are_over_are_not_told(
-    cluster: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
+    well: ApiServer, doctor: Doctor
 ) -> None:
-    installed(cluster)
     has = {"extendedResourceClaimStatus": {"resourceClaimName": "made-for-it"}}
-    cluster.put(pod("served", **has), pod("over", phase="Succeeded"))
-    assert main(of_cluster) == 0
-    assert told(capsys, CHECK) == [("ok", "no pod on a node with GPUs goes past the scheduler", "")]
+    well.put(pod("served", **has), pod("over", phase="Succeeded"))
+    assert doctor.told(CHECK) == [("ok", "no pod on a node with GPUs goes past the scheduler", "")]
 
 
-def test_with_hundreds_of_them_the_report_stays_short(
-    cluster: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    installed(cluster)
-    cluster.put(*(pod(f"pinned-{index}") for index in range(25)))
-    assert main(of_cluster) == 0
-    found = told(capsys, CHECK)
+def test_with_hundreds_of_them_the_report_stays_short(well: ApiServer, doctor: Doctor) -> None:
+    well.put(*(pod(f"pinned-{index}") for index in range(25)))
+    found = doctor.told(CHECK)
     assert len(found) == 21
     assert found[-1][1] == "5 more pods like these"

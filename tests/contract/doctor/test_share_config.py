@@ -8,8 +8,7 @@ from testbed import manifests
 from testbed.apiserver.server import ApiServer
 
 from charts import Object
-from doctored import NAMESPACE, daemon_pod, installed, put, put_node, told
-from dra_driver.cli import main
+from doctored import NAMESPACE, Doctor, daemon_pod, put, put_node
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.shares.notes import ShareNotes, write_notes
 
@@ -33,19 +32,10 @@ def node(api: ApiServer, name: str, **labels: str) -> None:
     api.put(daemon_pod(DRIVER, name))
 
 
-@pytest.fixture
-def well(cluster: ApiServer) -> ApiServer:
-    installed(cluster)
-    return cluster
-
-
-def test_which_node_uses_which_config_is_told(
-    well: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_which_node_uses_which_config_is_told(well: ApiServer, doctor: Doctor) -> None:
     well.put(config_map(default=MPS, slices=SLICES))
     node(well, "node-2", **{LABEL: "slices"})
-    assert main(of_cluster) == 0
-    assert told(capsys, "share-config") == [
+    assert doctor.told("share-config") == [
         (
             "ok",
             f'share config "default" of {WHERE}, used by node-1: mps, 10 of each nvidia.com/gpu',
@@ -60,15 +50,10 @@ def test_which_node_uses_which_config_is_told(
     [(BROKEN, "default:2:52: sharing.mps.resources[0].replicas"), (HALF, "default:3:1: ")],
 )
 def test_a_config_with_an_error_is_told_as_validate_tells_it(
-    well: ApiServer,
-    of_cluster: list[str],
-    capsys: pytest.CaptureFixture[str],
-    text: str,
-    words: str,
+    well: ApiServer, doctor: Doctor, text: str, words: str
 ) -> None:
     well.put(config_map(default=text, slices=SLICES))
-    assert main(of_cluster) == 1
-    wrong, fine = told(capsys, "share-config")
+    wrong, fine = doctor.told("share-config", 1)
     assert wrong[0] == "error"
     assert f'"default" of {WHERE}, used by node-1, cannot be used: {words}' in wrong[1]
     assert "offers no GPU" in wrong[2]
@@ -79,13 +64,12 @@ def test_a_config_with_an_error_is_told_as_validate_tells_it(
 
 
 def test_a_label_that_names_no_config_is_told_with_the_nodes_and_the_configs_there_are(
-    well: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
+    well: ApiServer, doctor: Doctor
 ) -> None:
     well.put(config_map(default=MPS))
     node(well, "node-2", **{LABEL: "mpss"})
     node(well, "node-3", **{LABEL: "mpss"})
-    assert main(of_cluster) == 1
-    (first, _) = told(capsys, "share-config")
+    (first, _) = doctor.told("share-config", 1)
     assert first[0] == "error"
     assert first[1].startswith(f'node-2, node-3: label {LABEL}: no config "mpss" in {WHERE}')
     assert "it has default" in first[1]
@@ -93,11 +77,10 @@ def test_a_label_that_names_no_config_is_told_with_the_nodes_and_the_configs_the
 
 
 def test_nodes_of_several_configs_none_of_which_is_theirs_are_told(
-    well: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
+    well: ApiServer, doctor: Doctor
 ) -> None:
     well.put(config_map(mps=MPS, slices=SLICES))
-    assert main(of_cluster) == 0
-    severity, seen, _ = told(capsys, "share-config")[-1]
+    severity, seen, _ = doctor.told("share-config")[-1]
     assert severity == "info"
     assert seen.startswith(
         f"nothing is shared on node-1: they have no label {LABEL}, and no config"
@@ -107,11 +90,7 @@ def test_nodes_of_several_configs_none_of_which_is_theirs_are_told(
 
 @pytest.mark.parametrize(("there", "severity"), [(True, "ok"), (False, "error")])
 def test_settings_of_the_chart_are_heeded(
-    well: ApiServer,
-    of_cluster: list[str],
-    capsys: pytest.CaptureFixture[str],
-    there: bool,
-    severity: str,
+    well: ApiServer, doctor: Doctor, there: bool, severity: str
 ) -> None:
     own = yaml.safe_load(yaml.safe_dump(well.objects("daemonsets")[0]))
     pod = own["spec"]["template"]["spec"]
@@ -123,19 +102,15 @@ def test_settings_of_the_chart_are_heeded(
         configs = config_map(mps=MPS, slices=SLICES)
         configs["metadata"]["name"] = "own"
         well.put(configs)
-    assert main(of_cluster) == (0 if there else 1)
-    seen = told(capsys, "share-config")
+    seen = doctor.told("share-config", (0 if there else 1))
     assert seen[-1][0] == severity
     if there:
         assert f'"slices" of ConfigMap {NAMESPACE}/own, used by node-1' in seen[-1][1]
 
 
-def test_who_may_not_read_the_configmap_is_told_so(
-    well: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_may_not_read_the_configmap_is_told_so(well: ApiServer, doctor: Doctor) -> None:
     well.fail("get", "configmaps", status=403, message="forbidden by RBAC", times=9)
-    assert main(of_cluster) == 0
-    ((severity, _, advice),) = told(capsys, "share-config")
+    ((severity, _, advice),) = doctor.told("share-config")
     assert severity == "unknown"
     assert "admin's kubeconfig" in advice
 
@@ -149,11 +124,10 @@ def test_on_a_node_its_drivers_own_word_is_told(
     words += [f"--kubelet-plugins-directory-path={folder.parent}"]
     notes = ShareNotes(origin="file /a", problem="/a:3:5: no", remarks=("flags: no meaning",))
     write_notes(folder, notes)
-    main(words)
-    problem, remark = told(capsys, "share-config")
+    doctor = Doctor(words, capsys)
+    problem, remark = doctor.told("share-config", 1)
     assert problem[0] == "error"
     assert problem[1].endswith("newest share config: /a:3:5: no; file /a is in use")
     assert remark[:2] == ("info", "on this node: flags: no meaning")
     write_notes(folder, ShareNotes(origin="file /a", remarks=("a",)))
-    main(words)
-    assert told(capsys, "share-config")[0][:2] == ("ok", "this node's driver uses file /a")
+    assert doctor.told("share-config", 1)[0][:2] == ("ok", "this node's driver uses file /a")
