@@ -1,6 +1,7 @@
 """`dra-driver status --cluster` over an API server, as people run it."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,21 @@ PLAIN = slices([device(f"gpu-{number}") for number in range(4)])
 SHARED = slices(shares(10), [counter_set(shares=10)], node="node-2")
 
 
+Status = Callable[..., str]
+
+
 @pytest.fixture
-def words(api: ApiServer, tmp_path: Path) -> list[str]:
+def shown(api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Status:
+    """What it prints with these options; with status 1 only its error."""
     kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
-    return ["status", "--cluster", f"--kubeconfig={kubeconfig}"]
+
+    def shown(*options: str, status: int = 0) -> str:
+        assert main(["status", "--cluster", f"--kubeconfig={kubeconfig}", *options]) == status
+        said = capsys.readouterr()
+        assert (said.out if status else said.err) == ""
+        return said.err if status else said.out
+
+    return shown
 
 
 def in_use(api: ApiServer) -> None:
@@ -31,15 +43,9 @@ def in_use(api: ApiServer) -> None:
     api.put(share)
 
 
-def test_nodes_and_resource_names_of_the_whole_cluster(
-    api: ApiServer, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nodes_and_resource_names_of_the_whole_cluster(api: ApiServer, shown: Status) -> None:
     in_use(api)
-    assert main([*words, "--output=wide"]) == 0
-
-    shown = capsys.readouterr()
-    assert shown.err == ""
-    assert shown.out.splitlines() == [
+    assert shown("--output=wide").splitlines() == [
         "NODE    RESOURCE NAME          OFFERED  USED  BLOCKED  FREE",
         "node-1  nvidia.com/gpu         4        2     0        2",
         "node-2  nvidia.com/gpu.shared  10       1     0        9",
@@ -53,7 +59,7 @@ def test_nodes_and_resource_names_of_the_whole_cluster(
 
 
 def test_a_pod_that_has_devices_and_does_not_start_is_named_with_the_reason(
-    api: ApiServer, words: list[str], capsys: pytest.CaptureFixture[str]
+    api: ApiServer, shown: Status
 ) -> None:
     in_use(api)
     why = "NodePrepareResources failed: request gpu asks for 2 of nvidia.com/gpu; ask for 1"
@@ -69,21 +75,14 @@ def test_a_pod_that_has_devices_and_does_not_start_is_named_with_the_reason(
             "regarding": {"kind": "Pod"} | pod,
         },
     )
-    assert main(words) == 0
-    said = f"have devices and do not start:\n  pod default/pod: {why}\n"
-    assert said in capsys.readouterr().out
-    assert main([*words, "--output=json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    assert f"have devices and do not start:\n  pod default/pod: {why}\n" in shown()
+    document = json.loads(shown("--output=json"))
     assert document["refused"] == [{"pod": "default/pod", "why": why}]
 
 
-def test_one_node_alone(
-    api: ApiServer, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_node_alone(api: ApiServer, shown: Status) -> None:
     in_use(api)
-    assert main([*words, "--node=node-2", "--output=json"]) == 0
-
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(shown("--node=node-2", "--output=json"))
     assert [node["name"] for node in found["nodes"]] == ["node-2"]
     assert found["nodes"][0]["resources"][0] == {
         "name": "nvidia.com/gpu.shared",
@@ -97,16 +96,12 @@ def test_one_node_alone(
     assert found["poolsNotPublished"] == []
 
 
-def test_parts_of_a_device_by_capacity(
-    api: ApiServer, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_parts_of_a_device_by_capacity(api: ApiServer, shown: Status) -> None:
     share = ShareOffer(consumable=Consumable.of("4"))
     gpu = make.gpu(0, memory_bytes=15000 * 1024**2)
     api.put(*slices(projection(make.inventory(gpu), share=share).devices))
     api.put(part_of("gpu-0", "a", {"memory": "4000Mi", "cores": 20, "shares": 1}))
-    assert main(words) == 0
-
-    assert capsys.readouterr().out.splitlines() == [
+    assert shown().splitlines() == [
         "NODE    RESOURCE NAME   OFFERED  USED  BLOCKED  FREE",
         "node-1  nvidia.com/gpu  4        1     0        3",
         "",
@@ -117,18 +112,14 @@ def test_parts_of_a_device_by_capacity(
     ]
 
 
-def test_a_large_cluster_comes_in_pages(
-    api: ApiServer, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_large_cluster_comes_in_pages(api: ApiServer, shown: Status) -> None:
     for number in range(130):
         name = f"node-{number}"
         api.put(*slices([device("gpu-0")], node=name))
         for claim in range(5):
             facts = {"name": f"claim-{number}-{claim}", "uid": f"{number}-{claim}"}
             api.put(make.claim_object(*["gpu-0"][claim:], pool=name, **facts))
-    assert main([*words, "--output=json"]) == 0
-
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(shown("--output=json"))
     numbers = [resource for node in found["nodes"] for resource in node["resources"]]
     assert len(numbers) == 130
     assert {(one["offered"], one["used"], one["free"]) for one in numbers} == {(1, 1, 0)}
@@ -137,46 +128,32 @@ def test_a_large_cluster_comes_in_pages(
 
 
 @pytest.mark.parametrize("plural", ["resourceslices", "resourceclaims"])
-def test_a_permission_that_lacks_is_named(
-    api: ApiServer, words: list[str], plural: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_permission_that_lacks_is_named(api: ApiServer, shown: Status, plural: str) -> None:
     in_use(api)
     api.fail("list", plural, status=403, message="forbidden by RBAC")
-    assert main(words) == 1
-
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert f"grant the verb 'list' on {plural}.resource.k8s.io" in shown.err
-    assert "the kubeconfig's user" in shown.err
+    error = shown(status=1)
+    assert f"grant the verb 'list' on {plural}.resource.k8s.io" in error
+    assert "the kubeconfig's user" in error
 
 
-def test_a_cluster_without_the_api_is_too_old(
-    api: ApiServer, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cluster_without_the_api_is_too_old(api: ApiServer, shown: Status) -> None:
     api.fail("list", "resourceslices", status=404, message="404 page not found")
-    assert main(words) == 1
-    assert "does not serve resource.k8s.io/v1; this driver needs Kubernetes 1.34" in (
-        capsys.readouterr().err
-    )
+    needs = "does not serve resource.k8s.io/v1; this driver needs Kubernetes 1.34"
+    assert needs in shown(status=1)
 
 
 @pytest.mark.parametrize(
     ("more", "where"), [((), "in this cluster"), (("--node=node-7",), "for the node 'node-7'")]
 )
 def test_a_cluster_without_slices_of_the_driver_is_told_apart_from_an_empty_one(
-    api: ApiServer,
-    words: list[str],
-    more: tuple[str, ...],
-    where: str,
-    capsys: pytest.CaptureFixture[str],
+    api: ApiServer, shown: Status, more: tuple[str, ...], where: str
 ) -> None:
     (other,) = slices([device("gpu-0")], node="node-7")
     other["spec"]["driver"] = "net.example.com"
     other["metadata"]["name"] = "other"
     api.put(other)
-    assert main([*words, *more]) == 1
-    assert f"no ResourceSlice of the driver gpu.nvidia.com {where}" in capsys.readouterr().err
+    said = shown(*more, status=1)
+    assert f"no ResourceSlice of the driver gpu.nvidia.com {where}" in said
 
     api.put(*slices([], node="node-8"), *slices([], node="node-7"))
-    assert main([*words, *more]) == 0
-    assert "without devices" in capsys.readouterr().out
+    assert "without devices" in shown(*more)
