@@ -158,7 +158,7 @@ class CommandSettings:
         own |= {name: option(default="", hidden=True) for name in without_effect}
         if variables:
             own = {name: replace(setting, variable=True) for name, setting in own.items()}
-        cls.options = MappingProxyType({**cls.options, **own})
+        cls.options = MappingProxyType({**own, **cls.options})
 
     def __init__(self, **values: Any) -> None:
         wrong = dict.fromkeys(values.keys() - self.options.keys(), "there is no such setting")

@@ -16,19 +16,18 @@ from dra_driver import common_settings
 from dra_driver.admin.doctor.checks.finding import Finding, Place, Severity
 from dra_driver.admin.doctor.every_check import CHECKS, SERVER
 from dra_driver.admin.doctor.facts.cluster_facts import Cluster
-from dra_driver.admin.doctor.facts.places import Places, host_root
+from dra_driver.admin.doctor.facts.places import NodeSettings, Places
 from dra_driver.admin.doctor.report import WIDTH, as_json, as_text, status_of
 from dra_driver.admin.doctor.runner import Outcome, run_checks
 from dra_driver.admin.doctor.sources import Sources
 from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_programs
-from dra_driver.cdi.roots import roots_of
-from dra_driver.command_line import CommandSettings, changed, option
+from dra_driver.command_line import changed, option
 from dra_driver.common_settings import NODE_NAME, SECONDS
 from dra_driver.errors import SetupError
 from dra_driver.kube.connect import connect
 
 
-class Doctor(CommandSettings):
+class Doctor(NodeSettings):
     """Find what keeps pods from their GPUs, on this node and in the cluster."""
 
     example = "dra-driver doctor --scope cluster"
@@ -61,17 +60,6 @@ class Doctor(CommandSettings):
         help="Check whether virtual machines can have the GPUs, too. Without it that is checked "
         "where the driver's pod or DaemonSet has it.",
     )
-    host_root: Path | None = common_settings.HOST_ROOT
-    nvidia_driver_root: Path = common_settings.NVIDIA_DRIVER_ROOT
-    container_driver_root: Path | None = common_settings.CONTAINER_DRIVER_ROOT
-    nvidia_dev_root: Path | None = common_settings.NVIDIA_DEV_ROOT
-    container_dev_root: Path | None = common_settings.CONTAINER_DEV_ROOT
-    sys_root: Path = common_settings.SYS_ROOT
-    proc_root: Path = common_settings.PROC_ROOT
-    kubelet_plugins_directory_path: Path = common_settings.KUBELET_PLUGINS_DIRECTORY_PATH
-    kubelet_registrar_directory_path: Path = common_settings.KUBELET_REGISTRAR_DIRECTORY_PATH
-    cdi_root: Path = common_settings.CDI_ROOT
-    cgroup_root: Path | None = common_settings.CGROUP_ROOT
 
     def cli_cmd(self) -> None:
         """Look and print. Ends the process with status 1 or 2 unless all is well."""
@@ -97,14 +85,14 @@ class Doctor(CommandSettings):
     def _sources(self, missing: dict[Place, str]) -> Sources:
         in_a_pod = "KUBERNETES_SERVICE_HOST" in os.environ
         return Sources(
-            places=self._places(missing, in_a_pod=in_a_pod),
+            places=self._node(missing),
             cluster=self._cluster(missing, in_a_pod=in_a_pod),
             in_a_pod=in_a_pod,
             own_node=self.node_name or platform.node().lower(),
             vfio=self.vfio,
         )
 
-    def _places(self, missing: dict[Place, str], *, in_a_pod: bool) -> Places | None:
+    def _node(self, missing: dict[Place, str]) -> Places | None:
         plugins = self.kubelet_plugins_directory_path
         if self.scope == "cluster":
             missing[Place.NODE] = "--scope is cluster"
@@ -116,18 +104,10 @@ class Doctor(CommandSettings):
             )
             return None
         try:
-            roots = roots_of(self)
+            return self.places()
         except SetupError as error:
             missing[Place.NODE] = str(error)
             return None
-        return Places(
-            roots=roots,
-            host=host_root(self.host_root, roots, in_a_pod=in_a_pod),
-            plugins=plugins,
-            registrar=self.kubelet_registrar_directory_path,
-            cdi_root=self.cdi_root,
-            cgroup_root=self.cgroup_root,
-        )
 
     def _cluster(self, missing: dict[Place, str], *, in_a_pod: bool) -> Cluster | None:
         if self.scope == "node":

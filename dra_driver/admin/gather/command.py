@@ -20,12 +20,11 @@ from typing import Any
 from dra_driver import common_settings, gathered
 from dra_driver.admin.doctor.facts.cluster_facts import Cluster
 from dra_driver.admin.doctor.facts.node_facts import library
-from dra_driver.admin.doctor.facts.places import Places, host_root
+from dra_driver.admin.doctor.facts.places import NodeSettings, Places
 from dra_driver.admin.gather import machine, software
 from dra_driver.admin.gather.reading import Missing, documents_of
 from dra_driver.admin.gather.stand_ins import StandIns
-from dra_driver.cdi.roots import roots_of
-from dra_driver.command_line import CommandSettings, argument, option
+from dra_driver.command_line import argument, option
 from dra_driver.common_settings import NODE_NAME, SECONDS
 from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.nvml.library import NvmlLibrary
@@ -42,7 +41,7 @@ _OF_TEXTS = (gathered.CONFIG, gathered.STATE, gathered.LOG, gathered.SLICES)
 """Documents with text that people wrote."""
 
 
-class Gather(CommandSettings):
+class Gather(NodeSettings):
     """Describe this node in an archive, for an issue or for the simulator."""
 
     example = "dra-driver gather node.tar.gz"
@@ -63,17 +62,6 @@ class Gather(CommandSettings):
         check=NODE_NAME,
         help="Name of this machine's Node; unset: the host name.",
     )
-    host_root: Path | None = common_settings.HOST_ROOT
-    nvidia_driver_root: Path = common_settings.NVIDIA_DRIVER_ROOT
-    container_driver_root: Path | None = common_settings.CONTAINER_DRIVER_ROOT
-    nvidia_dev_root: Path | None = common_settings.NVIDIA_DEV_ROOT
-    container_dev_root: Path | None = common_settings.CONTAINER_DEV_ROOT
-    sys_root: Path = common_settings.SYS_ROOT
-    proc_root: Path = common_settings.PROC_ROOT
-    kubelet_plugins_directory_path: Path = common_settings.KUBELET_PLUGINS_DIRECTORY_PATH
-    kubelet_registrar_directory_path: Path = common_settings.KUBELET_REGISTRAR_DIRECTORY_PATH
-    cdi_root: Path = common_settings.CDI_ROOT
-    cgroup_root: Path | None = common_settings.CGROUP_ROOT
 
     def cli_cmd(self) -> None:
         """Gather and write. Raises SetupError if the archive cannot be written."""
@@ -124,7 +112,7 @@ class Gather(CommandSettings):
         def learner(part: str) -> Callable[[str, str], object]:
             return lambda kind, name: names[part].append((kind, name))
 
-        places = self._places()
+        places = self.places()
         return {
             gathered.NVML: partial(_nvml, places, self.timeout / _SHARE_OF_A_GPU),
             gathered.PCI: partial(machine.pci_document, places, missing),
@@ -137,18 +125,6 @@ class Gather(CommandSettings):
             gathered.LOG: partial(software.log_document, places, learner(gathered.LOG), missing),
             gathered.SLICES: partial(self._slices, learner(gathered.SLICES)),
         }
-
-    def _places(self) -> Places:
-        roots = roots_of(self)
-        in_a_pod = "KUBERNETES_SERVICE_HOST" in os.environ
-        return Places(
-            roots=roots,
-            host=host_root(self.host_root, roots, in_a_pod=in_a_pod),
-            plugins=self.kubelet_plugins_directory_path,
-            registrar=self.kubelet_registrar_directory_path,
-            cdi_root=self.cdi_root,
-            cgroup_root=self.cgroup_root,
-        )
 
     def _slices(self, learn: software.Learn) -> list[dict[str, Any]]:
         client = connect(self.kubeconfig, self.context, environment=os.environ)

@@ -12,7 +12,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dra_driver.cdi.roots import Roots
+from dra_driver import common_settings
+from dra_driver.cdi.roots import Roots, roots_of
+from dra_driver.command_line import CommandSettings
 from dra_driver.devices.driver_root import rooted
 
 _MOST_BYTES = 1024**2
@@ -50,6 +52,35 @@ class Places(Struct, frozen=True, kw_only=True):
         if self.host is None:
             return "the node's root folder is not visible; name it with --host-root"
         return f"it does not exist below {self.host}"
+
+
+class NodeSettings(CommandSettings):
+    """The settings of a command that looks at all of a node, after its own."""
+
+    host_root: Path | None = common_settings.HOST_ROOT
+    nvidia_driver_root: Path = common_settings.NVIDIA_DRIVER_ROOT
+    container_driver_root: Path | None = common_settings.CONTAINER_DRIVER_ROOT
+    nvidia_dev_root: Path | None = common_settings.NVIDIA_DEV_ROOT
+    container_dev_root: Path | None = common_settings.CONTAINER_DEV_ROOT
+    sys_root: Path = common_settings.SYS_ROOT
+    proc_root: Path = common_settings.PROC_ROOT
+    kubelet_plugins_directory_path: Path = common_settings.KUBELET_PLUGINS_DIRECTORY_PATH
+    kubelet_registrar_directory_path: Path = common_settings.KUBELET_REGISTRAR_DIRECTORY_PATH
+    cdi_root: Path = common_settings.CDI_ROOT
+    cgroup_root: Path | None = common_settings.CGROUP_ROOT
+
+    def places(self) -> Places:
+        """Return the node's places. Raises SetupError if the driver root is not there."""
+        roots = roots_of(self)
+        in_a_pod = "KUBERNETES_SERVICE_HOST" in os.environ
+        return Places(
+            roots=roots,
+            host=host_root(self.host_root, roots, in_a_pod=in_a_pod),
+            plugins=self.kubelet_plugins_directory_path,
+            registrar=self.kubelet_registrar_directory_path,
+            cdi_root=self.cdi_root,
+            cgroup_root=self.cgroup_root,
+        )
 
 
 def host_root(named: Path | None, roots: Roots, *, in_a_pod: bool) -> Path | None:
