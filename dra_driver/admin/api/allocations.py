@@ -1,4 +1,4 @@
-"""Which devices of a driver a ResourceClaim has, and who uses them.
+"""Which devices a ResourceClaim has, and who uses them.
 
 In: a ResourceClaim as a dict. Out: one `Allocation` for each device that was allocated to it for
 use. `status.allocation.devices.results` has them from the scheduler's decision until the claim is
@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
+from dra_driver.admin.api.slices import DeviceId
 from dra_driver.fields import Object, full_name, mapping, nanos, objects, text
 
 
@@ -26,23 +27,30 @@ class Allocation(Struct, frozen=True, kw_only=True):
     """
 
     claim: str
+    driver: str
     pool: str
     device: str
     users: tuple[str, ...]
     share_id: str | None = None
     consumed: Mapping[str, int] = {}
 
+    @property
+    def id(self) -> DeviceId:
+        """The device's key."""
+        return DeviceId(self.driver, self.pool, self.device)
 
-def allocations_in(claim: Object, driver: str) -> Iterator[Allocation]:
-    """Yield the devices of one driver that a claim has for use."""
+
+def allocations_in(claim: Object, driver: str = "") -> Iterator[Allocation]:
+    """Yield the devices that a claim has for use, of one driver or of all."""
     results = objects(claim, "status", "allocation", "devices", "results")
     if not results:
         return
     users = tuple(user_of(consumer) for consumer in objects(claim, "status", "reservedFor"))
     for result in results:
-        if result.get("driver") == driver and not result.get("adminAccess"):
+        if driver in ("", result.get("driver")) and not result.get("adminAccess"):
             yield Allocation(
                 claim=full_name(claim),
+                driver=str(result.get("driver")),
                 pool=str(result.get("pool")),
                 device=str(result.get("device")),
                 users=users,

@@ -142,7 +142,7 @@ def _usage_of_pool(node: str, pool: Pool, allocations: list[Allocation]) -> Pool
     return PoolUsage(
         node=node,
         pool=pool,
-        resources=_resources(pool, AllocatedState.by((pool.driver, each) for each in allocations)),
+        resources=_resources(pool, AllocatedState.by(allocations)),
         allocated=tuple(
             AllocatedDevice(resource=serves.get(each.device), allocation=each) for each in known
         ),

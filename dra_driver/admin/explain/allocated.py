@@ -4,14 +4,14 @@ A device that was allocated for admin access counts as free (KEP-5018); with a s
 device was allocated (KEP-5075). Pure.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
 from dra_driver import words
 from dra_driver.admin.api.allocations import Allocation, allocations_in
 from dra_driver.admin.api.slices import DeviceId
-from dra_driver.fields import Object, objects, text
+from dra_driver.fields import Object
 
 _GROUP = "podgroups/"
 _NAMED = 3
@@ -27,22 +27,16 @@ class AllocatedState(Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, claims: Iterable[Object]) -> "AllocatedState":
         """Return what these claims have."""
-        return cls.by(
-            (driver, allocation)
-            for claim in claims
-            for driver in _drivers(claim)
-            for allocation in allocations_in(claim, driver)
-        )
+        return cls.by(each for claim in claims for each in allocations_in(claim))
 
     @classmethod
-    def by(cls, allocations: Iterable[tuple[str, Allocation]]) -> "AllocatedState":
-        """Return what these allocations of drivers are."""
+    def by(cls, allocations: Iterable[Allocation]) -> "AllocatedState":
+        """Return what these allocations are."""
         whole: dict[DeviceId, tuple[Allocation, ...]] = {}
         parts: dict[DeviceId, tuple[Allocation, ...]] = {}
-        for driver, allocation in allocations:
+        for allocation in allocations:
             held = whole if allocation.share_id is None else parts
-            device = DeviceId(driver, allocation.pool, allocation.device)
-            held[device] = (*held.get(device, ()), allocation)
+            held[allocation.id] = (*held.get(allocation.id, ()), allocation)
         return cls(whole=whole, parts=parts)
 
     def has(self, device: DeviceId) -> bool:
@@ -60,11 +54,6 @@ class AllocatedState(Struct, frozen=True, kw_only=True):
             for name, amount in allocation.consumed.items():
                 amounts[name] = amounts.get(name, 0) + amount
         return amounts
-
-
-def _drivers(claim: Object) -> Iterator[str]:
-    results = objects(claim, "status", "allocation", "devices", "results")
-    yield from dict.fromkeys(text(result, "driver") for result in results)
 
 
 def named(holders: Iterable[Allocation]) -> str:

@@ -12,7 +12,9 @@ def test_each_device_of_a_claim_is_one_allocation() -> None:
     claim = make.claim_object("gpu-0", "gpu-1", namespace="team", name="two")
 
     assert list(allocations_in(claim, DRIVER_NAME)) == [
-        Allocation(claim="team/two", pool="node-1", device=device, users=("pod",))
+        Allocation(
+            claim="team/two", driver=DRIVER_NAME, pool="node-1", device=device, users=("pod",)
+        )
         for device in ("gpu-0", "gpu-1")
     ]
 
@@ -61,6 +63,7 @@ def test_of_a_part_of_a_device_it_is_known_which_and_what_it_consumes() -> None:
     assert list(allocations_in(claim, DRIVER_NAME)) == [
         Allocation(
             claim="team/part",
+            driver=DRIVER_NAME,
             pool="node-1",
             device="gpu-0",
             users=("pod",),
