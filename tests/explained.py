@@ -137,14 +137,23 @@ class Command:
 
     def __init__(self, api: ApiServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self._api, self._capsys = api, capsys
-        self._kubeconfig = api.write_kubeconfig(folder / "kubeconfig")
+        self.kubeconfig = api.write_kubeconfig(folder / "kubeconfig")
 
     def says(self, *things: Object, of: str = "pod train", status: int = 1, flags: str = "") -> str:
         """What it prints of a cluster that holds these things."""
-        self._api.put(*things)
-        words = ["explain", *of.split(), f"--kubeconfig={self._kubeconfig}", *flags.split()]
-        assert main(words) == status
-        shown = self._capsys.readouterr()
-        assert shown.err == ""
+        out, err = self._run(things, f"{of} {flags}", status)
+        assert err == ""
         assert {entry.verb for entry in self._api.log} <= {"get", "list"}
-        return shown.out
+        return out
+
+    def fails(self, *things: Object, of: str = "pod train") -> str:
+        """What it says of why it learnt nothing."""
+        out, err = self._run(things, of, 2)
+        assert out == ""
+        return err
+
+    def _run(self, things: Sequence[Object], words: str, status: int) -> tuple[str, str]:
+        self._api.put(*things)
+        assert main(["explain", *words.split(), f"--kubeconfig={self.kubeconfig}"]) == status
+        shown = self._capsys.readouterr()
+        return shown.out, shown.err

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import make
+from dra_driver.admin.api.allocations import Allocation, allocations_in
 from dra_driver.admin.api.slices import readable_slices
 from dra_driver.admin.explain.pools import Pool, Pools
 from dra_driver.devices.names import DRIVER_NAME
@@ -86,3 +87,8 @@ def slices(
 def read_pools(things: Iterable[Object]) -> list[tuple[str, Pool]]:
     """The pools of these slices, each with its node."""
     return Pools(readable_slices(things)).by_node()
+
+
+def used_by(*claims: Object) -> list[Allocation]:
+    """What claims have of this driver's devices."""
+    return [one for claim in claims for one in allocations_in(claim, DRIVER_NAME)]

@@ -11,18 +11,16 @@ import fuzz
 import make
 import packing
 from consuming import Scheduler
-from dra_driver.admin.api.allocations import allocations_in
 from dra_driver.admin.cluster.usage import ResourceUsage, usage_of
 from dra_driver.admin.cluster.view import report, table
 from dra_driver.admin.explain.pools import Pool
 from dra_driver.devices.model import MigMode
-from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import objects
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
-from published import Object, counter_set, device, part_of, read_pools, shares, slices
+from published import Object, counter_set, device, part_of, read_pools, shares, slices, used_by
 
 PUBLISHED = projection(make.inventory(*(make.gpu(minor, mig=make.mig()) for minor in range(2))))
 OFFERS = packing.offers(PUBLISHED)
@@ -71,7 +69,7 @@ made_up = st.lists(st.tuples(amounts, st.sampled_from(NAMES), st.booleans()), ma
 
 def resources(pools: list[tuple[str, Pool]], taken: list[str]) -> dict[str | None, ResourceUsage]:
     claim = make.claim_object(*taken)
-    found = usage_of(pools, allocations_in(claim, DRIVER_NAME))
+    found = usage_of(pools, used_by(claim))
     return {one.resource: one for pool in found.pools for one in pool.resources}
 
 
@@ -201,8 +199,7 @@ def test_a_scheduler_gives_out_as_much_of_each_capacity_as_is_free(
         if consumed is not None:
             name = schedulers[which].device["name"]
             claims.append(part_of(name, f"part-{number}", consumed))
-    allocations = [one for claim in claims for one in allocations_in(claim, DRIVER_NAME)]
-    (found,) = usage_of(read_pools(slices(IN_PARTS[mode])), allocations).pools
+    (found,) = usage_of(read_pools(slices(IN_PARTS[mode])), used_by(*claims)).pools
 
     assert sum(resource.parts for resource in found.resources) == len(claims)
     for one in found.resources:
@@ -235,13 +232,12 @@ def given_out_without_a_request(scheduler: Scheduler) -> int:
 def test_whatever_the_api_server_sends_there_is_an_answer(sent: Any) -> None:
     sent = sent if isinstance(sent, dict) else {}
     claims = objects(sent.get("claims"))
-    allocations = [one for claim in claims for one in allocations_in(claim, DRIVER_NAME)]
     pools = read_pools(objects(sent.get("slices")))
-    found = usage_of(pools, allocations)
+    found = usage_of(pools, used_by(*claims))
 
     assert table(found, wide=True).endswith("\n")
     assert report(found).endswith("\n")
     seen = sum(len(pool.allocated) + len(pool.not_published) for pool in found.pools)
     hidden = [pool.pool.name for pool in found.pools if pool.pool.fault]
-    unknown = [allocation for allocation in allocations if allocation.pool in hidden]
-    assert seen + len(found.stray) >= len(allocations) - len(unknown)
+    unknown = [allocation for allocation in used_by(*claims) if allocation.pool in hidden]
+    assert seen + len(found.stray) >= len(used_by(*claims)) - len(unknown)

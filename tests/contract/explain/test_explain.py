@@ -1,7 +1,6 @@
 """`dra-driver explain` over an API server, as people run it."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -415,16 +414,11 @@ def test_as_json(command: Command) -> None:
     ],
 )
 def test_a_permission_that_lacks_is_named(
-    api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, plural: str
+    api: ApiServer, command: Command, verb: str, plural: str
 ) -> None:
-    api.put(*CLUSTER, template(), pod(templates=["one-gpu"]))
     api.fail(verb, plural, status=403, message="forbidden by RBAC")
-    kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
-    assert main(["explain", "pod", "train", f"--kubeconfig={kubeconfig}"]) == 2
-
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert f"grant the verb '{verb}' on {plural}" in shown.err
+    said = command.fails(*CLUSTER, template(), pod(templates=["one-gpu"]))
+    assert f"grant the verb '{verb}' on {plural}" in said
 
 
 def test_clusters_without_taint_rules_have_none(api: ApiServer, command: Command) -> None:
@@ -440,25 +434,18 @@ def test_clusters_without_taint_rules_have_none(api: ApiServer, command: Command
         ("pod train -n elsewhere", "elsewhere/train"),
     ],
 )
-def test_what_is_not_there_could_not_be_learnt(
-    api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, said: str
-) -> None:
-    api.put(*CLUSTER, pod())
-    kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
-    assert main(["explain", *words.split(), f"--kubeconfig={kubeconfig}"]) == 2
-    assert said in capsys.readouterr().err
+def test_what_is_not_there_could_not_be_learnt(command: Command, words: str, said: str) -> None:
+    assert said in command.fails(*CLUSTER, pod(), of=words)
 
 
 def test_the_namespace_is_that_of_the_kubeconfigs_context_unless_one_is_given(
-    api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: Command,
 ) -> None:
-    kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
-    content = yaml.safe_load(kubeconfig.read_text())
+    content = yaml.safe_load(command.kubeconfig.read_text())
     content["contexts"][0]["context"]["namespace"] = "team"
-    kubeconfig.write_text(yaml.safe_dump(content))
-    for words, name in (((), "team/nobody"), (("-n", "other"), "other/nobody")):
-        assert main(["explain", "claim/nobody", f"--kubeconfig={kubeconfig}", *words]) == 2
-        assert f"there is no ResourceClaim {name}" in capsys.readouterr().err
+    command.kubeconfig.write_text(yaml.safe_dump(content))
+    assert "there is no ResourceClaim team/nobody" in command.fails(of="claim/nobody")
+    assert "no ResourceClaim other/nobody" in command.fails(of="claim/nobody -n other")
 
 
 @pytest.mark.parametrize("of", ["pod train", "pod/train", "po/train", "pods train"])
@@ -489,10 +476,6 @@ def test_yaml_says_what_json_does(command: Command) -> None:
     assert read == json.loads(command.says(status=0, flags="-o json"))
 
 
-def test_an_api_server_that_is_away_is_said_to_be(
-    api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
+def test_an_api_server_that_is_away_is_said_to_be(api: ApiServer, command: Command) -> None:
     api.stop()
-    assert main(["explain", "pod", "train", f"--kubeconfig={kubeconfig}"]) == 2
-    assert "the API server is not reachable" in capsys.readouterr().err
+    assert "the API server is not reachable" in command.fails()

@@ -1,16 +1,14 @@
 """Offered, used and free of devices that several claims have parts of."""
 
 import make
-from dra_driver.admin.api.allocations import allocations_in
 from dra_driver.admin.cluster.consumption import CapacityUsage
 from dra_driver.admin.cluster.usage import ResourceUsage, usage_of
 from dra_driver.admin.explain.pools import Pool
 from dra_driver.devices.model import Gpu
-from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
-from published import Object, counter_set, device, part_of, read_pools, slices
+from published import Object, counter_set, device, part_of, read_pools, slices, used_by
 
 MIB = 1024**2
 GPU, SMALL = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
@@ -24,8 +22,7 @@ def node(mode: str, *gpus: Gpu) -> list[tuple[str, Pool]]:
 
 
 def usage(pools: list[tuple[str, Pool]], *claims: Object, resource: str = GPU) -> ResourceUsage:
-    allocations = [one for claim in claims for one in allocations_in(claim, DRIVER_NAME)]
-    (found,) = usage_of(pools, allocations).pools
+    (found,) = usage_of(pools, used_by(*claims)).pools
     return next(one for one in found.resources if one.resource == resource)
 
 

@@ -1,12 +1,11 @@
 """Offered, used and free, where devices share hardware and where they do not."""
 
 import make
-from dra_driver.admin.api.allocations import Allocation, allocations_in
+from dra_driver.admin.api.allocations import Allocation
 from dra_driver.admin.cluster.usage import PoolUsage, usage_of
 from dra_driver.admin.explain.pools import Pool
-from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.slices.project import projection
-from published import SHARED, counter_set, device, read_pools, shares, slices
+from published import SHARED, counter_set, device, read_pools, shares, slices, used_by
 
 GPU, SMALL, HALF = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
 
@@ -15,7 +14,7 @@ Numbers = dict[str | None, tuple[int, int, int]]
 
 def has(*devices: str, pool: str = "node-1", name: str = "claim") -> list[Allocation]:
     claim = make.claim_object(*devices, pool=pool, name=name)
-    return list(allocations_in(claim, DRIVER_NAME))
+    return used_by(claim)
 
 
 def one_pool(pools: list[tuple[str, Pool]], allocations: list[Allocation]) -> PoolUsage:

@@ -3,22 +3,19 @@
 import json
 
 import make
-from dra_driver.admin.api.allocations import allocations_in
 from dra_driver.admin.cluster.usage import ClusterUsage, usage_of
 from dra_driver.admin.cluster.view import report, table
-from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
-from published import Object, counter_set, device, part_of, read_pools, shares, slices
+from published import Object, counter_set, device, part_of, read_pools, shares, slices, used_by
 
 MIB = 1024**2
 PLAIN = slices([device(f"gpu-{number}") for number in range(4)])
 
 
 def found(slices_there: list[Object], *claims: Object) -> ClusterUsage:
-    allocations = [one for claim in claims for one in allocations_in(claim, DRIVER_NAME)]
-    return usage_of(read_pools(slices_there), allocations)
+    return usage_of(read_pools(slices_there), used_by(*claims))
 
 
 def test_a_line_for_each_node_and_resource_name() -> None:
