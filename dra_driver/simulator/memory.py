@@ -10,12 +10,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dra_driver.devices.control_groups import USUAL, find_hierarchy
 from dra_driver.errors import SetupError
 from dra_driver.simulator.layout import NOT_A_MIG_INSTANCE, Fact, MemoryBackend
 from dra_driver.simulator.state import State
 
 _SUCCESS, _REFUSED_BY_LIMIT = 0, 20
+_CONTROLLERS = "cgroup.controllers"  # of version 2
 _REASONS = {
     2: "its control group is none below the machine's root of control groups",
     3: "its control group is one of cgroup v1",
@@ -102,8 +102,9 @@ def group_of(state: State, pid: int, proc: Path = Path("/proc")) -> Path | None:
     None on a host with only cgroup v1, where nothing is limited. Raises SetupError if there is no
     such process.
     """
-    root = find_hierarchy(Path(state.cgroup_root or USUAL))
-    if root is None:
+    usual = Path(state.cgroup_root or "/sys/fs/cgroup")
+    places = (place for place in (usual, usual / "unified") if (place / _CONTROLLERS).is_file())
+    if (root := next(places, None)) is None:
         return None
     try:
         lines = (proc / str(pid) / "cgroup").read_text().splitlines()

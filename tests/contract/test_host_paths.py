@@ -69,7 +69,8 @@ def test_without_the_driver_root_there_is_no_nvml(node: ProcessNode) -> None:
 def test_without_the_device_nodes_there_are_no_gpus(node: ProcessNode) -> None:
     driver = without(node, node.place.driver_root / "dev")
     cause = driver.wait_log("gpus not available")["cause"]
-    assert "its device nodes are not in this /dev" in cause
+    assert "has no device nodes of the GPU driver" in cause
+    assert "or mount the node's /dev" in cause
     assert node.wait_devices(0) == []
 
 

@@ -1,6 +1,7 @@
-"""A share config that changes under pods, on nodes with several cards: GPU by GPU, and never whole.
+"""A share config that changes under pods: device by device, and no device is ever given out whole.
 
-One node with four T4, and one with an A100, an L4, a T4 and a P4, on which MPS limits nothing.
+One node with four T4, one with an A100, an L4, a T4 and a P4, on which MPS limits nothing, and one
+with an A100 that its admin has divided into MIG devices.
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,9 +9,11 @@ from collections.abc import Iterator, Mapping
 import pytest
 from testbed.api import Object
 from testbed.cluster import Cluster
-from testbed.commands import wait_until
+from testbed.commands import run, wait_until
+from testbed.machine import DRIVER
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
+from dra_driver.simulator.profile import dump, load
 from e2e.kubernetes import needs
 from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene
@@ -35,6 +38,8 @@ pytestmark = [
 DIVIDED: Mapping[str, int] = {"t4x4": 4, "mixed": 3}
 """How many GPUs MPS divides, by profile."""
 
+SMALL = "nvidia.com/mig-1g.5gb"
+
 
 @pytest.fixture(scope="module", params=list(DIVIDED))
 def profile(request: pytest.FixtureRequest) -> str:
@@ -51,19 +56,49 @@ def shares(
         yield found
 
 
+@pytest.fixture(scope="module")
+def mig_shares(lasting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shares]:
+    """An A100 with two MIG devices of its admin's."""
+    folder = tmp_path_factory.mktemp("mig")
+    profile = load("a100-sxm4-40gb-x8")
+    gpu = profile.gpus[0].model_copy(update={"mig_mode": True})
+    path = folder / "a100.yaml"
+    path.write_text(dump(profile.model_copy(update={"gpus": [gpu]})))
+    with shares_of(str(path), folder, lasting) as found:
+        if not found.node.can_run_mps:
+            cannot_run("NVIDIA's MPS programs could not be had")
+        for _ in range(2):
+            found.node.machine.mig("create", "--gpu", "0", "--profile", "1g.5gb")
+        classes = run((DRIVER, "classes", SMALL))
+        found.node.cluster.kubectl("apply", "-f", "-", stdin=classes)
+        yield found
+        found.node.cluster.kubectl("delete", "-f", "-", stdin=classes)
+
+
+@pytest.fixture
+def mig_scene(mig_shares: Shares) -> Iterator[Scene]:
+    scene = Scene(mig_shares.node)
+    yield scene
+    scene.clear()
+    mig_shares.set(config(), 0)
+    assert scene.node.place.left_over() == []
+
+
 @pytest.fixture
 def scene(shares: Shares, request: pytest.FixtureRequest) -> Iterator[Scene]:
     yield from unshared_scene(shares, request)
 
 
 def offered(shares: Shares) -> dict[str, int]:
-    """How many shares of each kind are published, and how many whole GPUs for `nvidia.com/gpu`."""
+    """How many shares of each kind are published, and devices that a resource name gives whole."""
     counts = {"single-share": 0, "mps-share": 0, "whole": 0}
     for one in shares.node.slices():
         for device in one.get("devices", ()):
             name, attributes = device["name"], device["attributes"]
             kind = next((kind for kind in counts if kind in name), "whole")
-            counts[kind] += kind != "whole" or "sharedAs" not in attributes
+            counts[kind] += kind != "whole" or (
+                "uuid" in attributes and "sharedAs" not in attributes
+            )
     return counts
 
 
@@ -80,8 +115,8 @@ def allocated(scene: Scene, pod: str) -> list[str]:
     return [one["device"] for one in claim["status"]["allocation"]["devices"]["results"]]
 
 
-def tenant(scene: Scene, name: str, count: int = 1) -> str:
-    pod = scene.pod(name, limits={GPU: count})
+def tenant(scene: Scene, name: str, count: int = 1, of: str = GPU) -> str:
+    pod = scene.pod(name, limits={of: count})
     scene.running(pod)
     return pod
 
@@ -149,3 +184,23 @@ def test_pods_beyond_the_shares_of_a_node_wait_and_none_of_them_holds_a_share(
     assert not refused(scene, pods)
     scene.delete(pods[0])
     scene.running(pods[-1])
+
+
+def test_a_mig_device_follows_a_config_that_changes_under_a_pod_with_a_share_of_another(
+    mig_shares: Shares, mig_scene: Scene
+) -> None:
+    shares, scene = mig_shares, mig_scene
+    shares.write(config("mps", 2, name=SMALL))
+    wait_offered(shares, single_share=4)
+    first = tenant(scene, "one", of=SMALL)
+    (device,) = allocated(scene, first)
+    waits = device.partition("-single")[0]
+    shares.write(config("mps", 3, name=SMALL, failRequestsGreaterThanOne=False))
+    wait_offered(shares, single_share=2, mps_share=3)
+    two = tenant(scene, "two", 2, of=SMALL)
+    assert all("-mps-share-" in name and waits not in name for name in allocated(scene, two))
+    assert environment(scene, two)[THREADS] == "66"
+    before = scene.container_ids(two)
+    scene.delete(first)
+    wait_offered(shares, mps_share=6)
+    assert scene.container_ids(two) == before
