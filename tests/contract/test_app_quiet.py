@@ -80,7 +80,7 @@ def test_looks_that_find_nothing_changed_write_nothing(
     shares.write_text(SHARES)
     node.driver.env |= {"SHARE_CONFIG": str(shares), "MIG": "on-demand"}
     node.driver.start()
-    share = "gpu-7-share-0-of-4"
+    share = "gpu-7-single-share-0-of-4"
     node.wait_device(share)
     mig = eventually(lambda: partition(api, "gpu-3"), "partitions")
     claims = [

@@ -407,6 +407,7 @@ def test_warnings_in_place_of_refusals(render: Render) -> None:
         "dra-driver-pinned-pods": ["Warn"],
         "dra-driver-own-node": ["Deny"],
         "dra-driver-own-claims": ["Deny"],
+        "dra-driver-share-requests": ["Deny"],
     }
 
 

@@ -11,7 +11,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 BENCH = REPOSITORY / "dra_driver/bench"
 SIMULATOR = REPOSITORY / "dra_driver/simulator"
-NOT_INSTALLED = "error: the simulator is not installed, "
+NOT_INSTALLED = "error: the simulator is not installed "
 
 
 def build(project: Path, folder: Path) -> Path:

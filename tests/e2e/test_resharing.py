@@ -160,7 +160,7 @@ def test_a_gpu_that_a_pod_has_as_a_whole_keeps_no_other_from_being_divided(
     whole = tenant(scene, "whole")
     (device,) = allocated(scene, whole)
     shares.write(config("mps", 10, failRequestsGreaterThanOne=False))
-    # On a mixed node, whoever names no card has the P4, which is not divided.
+    # On a mixed node, who names no card has the P4, which is not divided.
     free = DIVIDED[profile] - (profile != "mixed")
     wait_until(
         lambda: offered(shares)["mps-share"] >= 10 * free, "the others to be divided", timeout=60

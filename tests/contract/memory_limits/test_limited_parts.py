@@ -152,15 +152,6 @@ def test_a_claim_of_two_pods_is_refused(node: LimitedNode) -> None:
     assert [node.limit(group, 1) for _, group in pods] == [None, None]
 
 
-def test_a_limit_of_its_own_is_the_pods(node: LimitedNode) -> None:
-    pod, group = node.pod()
-    config = make.config(
-        sharing={"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "4Gi"}}
-    )
-    node.driver.prepare(claim(node, pod, "claim", "10Gi", configs=[config]))
-    assert node.limit(group, 1) == 4 * GIB
-
-
 def without_memory(step: ClaimStep) -> UseShares:
     """The step as it is read of a record that does not say what enforces memory."""
     assert isinstance(step, UseShares)

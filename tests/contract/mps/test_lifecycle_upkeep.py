@@ -7,7 +7,6 @@ from structlog.testing import capture_logs
 
 from dra_driver.errors import StateError
 from dra_driver.mps import processes
-from dra_driver.mps.daemon import mounts
 from dra_driver.mps.daemon.health import ServerState
 from dra_driver.mps.daemon.probe import Server
 from worlds.played_mps import Life, environment, serving
@@ -166,16 +165,6 @@ def test_a_daemon_serves_on_while_members_cannot_be_read(shared: Life) -> None:
     with capture_logs() as logs:
         assert shared.lifecycle.ensure_serving(wanted, served) is served
     assert logs == []
-
-
-def test_a_daemon_serves_on_where_its_shm_cannot_be_limited(life: Life) -> None:
-    wanted = life.domain(0)
-    served = serving(life, wanted)
-    mounts.unmount_all(life.paths.shm)
-    life.paths.shm.rmdir()
-    with capture_logs() as logs:
-        assert life.lifecycle.ensure_serving(wanted, served) is served
-    assert [line["event"] for line in logs] == ["files in /dev/shm not limited"]
 
 
 def test_a_folder_in_whose_place_a_file_lies_is_named(life: Life) -> None:

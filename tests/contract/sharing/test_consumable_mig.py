@@ -139,24 +139,6 @@ def test_a_config_for_gpus_does_not_hold_for_parts_of_a_mig_device(node: Node) -
     assert left(node) == []
 
 
-def test_a_claim_may_lower_its_limits_on_a_mig_device_and_never_raise_them(node: Node) -> None:
-    lower, higher = (
-        make.config(
-            kind="MigDeviceConfig",
-            sharing={"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": size}},
-        )
-        for size in ("2Gi", "20Gi")
-    )
-    with node.mps.supervised():
-        ref = node.claim_parts("one", device=DEVICE, configs=(lower,))
-        node.driver.prepare(ref)
-        assert node.part_env(ref, "one", DEVICE)[LIMIT] == f"{mig_uuid(node)}=2048M"
-        with pytest.raises(ConfigError, match="more than request gpu has"):
-            node.driver.prepare(node.claim_parts("two", device=DEVICE, configs=(higher,)))
-        node.driver.unprepare(ref)
-        assert left(node) == []
-
-
 def test_a_part_of_a_mig_device_is_kept_when_the_driver_comes_back(node: Node) -> None:
     with node.mps.supervised():
         ref = node.claim_parts("one", device=DEVICE, cores=10, configs=(MPS_ON_MIG,))
