@@ -37,7 +37,6 @@ OF_THE_NODE = frozenset(
         "cudaDriverVersion",
         "addressingMode",
         "nvlinkIsland",
-        "nvlinkMesh",
         "fabricClusterUUID",
         "fabricClique",
         "resource.kubernetes.io/pciBusID",
@@ -47,7 +46,7 @@ OF_THE_NODE = frozenset(
 )
 """Attributes that are the card's own, its place in the machine, or what the node's image brings."""
 
-SHARED = frozenset({"parentUUID", "nvlinkIsland", "nvlinkMesh"})
+SHARED = frozenset({"parentUUID", "nvlinkIsland"})
 """Attributes whose value is the node's, and is the same for the same devices on every node."""
 
 

@@ -13,7 +13,6 @@ from msgspec import Struct, field
 
 from dra_driver.devices.device import Device, DeviceKind, Mig, NodeDevice, Vfio, Whole
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory
-from dra_driver.devices.nvlink import Joined
 from dra_driver.devices.shares import EqualShare
 from dra_driver.devices.versions import dotted
 
@@ -34,9 +33,6 @@ SHARED_AS = "sharedAs"
 
 NVLINK_ISLAND = "nvlinkIsland"
 """The island of a GPU joined to others: equal for all GPUs that it reaches over NVLink."""
-
-NVLINK_MESH = "nvlinkMesh"
-"""The mesh of a GPU: equal for GPUs of one island that are all joined to each other."""
 
 FABRIC_CLUSTER = "fabricClusterUUID"
 """UUID of the NVLink fabric that a GPU has joined, together with GPUs of other nodes."""
@@ -98,7 +94,7 @@ def describe(
     source: NodeDevice,
     inventory: Inventory,
     attributes: Attributes,
-    groups: Mapping[GpuUuid, Joined],
+    islands: Mapping[GpuUuid, GpuUuid],
 ) -> None:
     """Gather the attributes of a device; a fact that it or its card lacks is left out."""
     kind = source.device.kind
@@ -108,14 +104,12 @@ def describe(
     if isinstance(source.device.base, Vfio):
         _describe_passthrough(source.device.base, inventory, attributes)
     if kind is DeviceKind.GPU:  # MIG devices have no peer access over NVLink
-        _describe_joined(source.gpu, groups.get(source.gpu.uuid), attributes)
+        _describe_joined(source.gpu, islands.get(source.gpu.uuid), attributes)
 
 
-def _describe_joined(gpu: Gpu, groups: Joined | None, attributes: Attributes) -> None:
-    if groups is not None:
-        attributes.text(NVLINK_ISLAND, groups.island)
-        if groups.mesh is not None:
-            attributes.text(NVLINK_MESH, groups.mesh)
+def _describe_joined(gpu: Gpu, island: GpuUuid | None, attributes: Attributes) -> None:
+    if island is not None:
+        attributes.text(NVLINK_ISLAND, island)
     fabric = gpu.fabric
     if fabric is not None and fabric.is_joined and fabric.cluster is not None:
         attributes.text(FABRIC_CLUSTER, fabric.cluster)

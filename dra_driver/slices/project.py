@@ -93,7 +93,7 @@ def projection(  # noqa: PLR0913 (everything that decides what is published)
     withheld = [Withheld(index=gpu.index, reason=gpu.reason) for gpu in inventory.sick]
     offers: dict[int, GpuOffer] = {}
     minors: set[int] = set()
-    groups = joined(inventory.gpus)
+    islands = joined(inventory.gpus)
     for gpu in order.by_address(inventory.gpus):
         if gpu.minor in minors:
             reason = (
@@ -109,7 +109,7 @@ def projection(  # noqa: PLR0913 (everything that decides what is published)
         offer = GpuOffer(
             gpu=gpu,
             inventory=inventory,
-            joined=groups,
+            joined=islands,
             mig=mig,
             share=share,
             consumable=share.consumable if with_consumables else NO_CONSUMABLES,

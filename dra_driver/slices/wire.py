@@ -18,7 +18,6 @@ from dra_driver.devices.device import (
     profile_of,
 )
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigProfile
-from dra_driver.devices.nvlink import Joined
 from dra_driver.devices.shares import EqualShare, memory_mib
 from dra_driver.slices import counters
 from dra_driver.slices.attributes import RESOURCE_NAME, SHARED_AS, Attributes, Omitted, describe
@@ -58,7 +57,7 @@ def wire_form(  # noqa: PLR0913 (everything that decides how it is published)
     source: NodeDevice,
     inventory: Inventory,
     *,
-    joined: Mapping[GpuUuid, Joined],
+    joined: Mapping[GpuUuid, GpuUuid],
     in_parts: bool,
     consumable_by: Consumable,
     shared_as: str | None = None,

@@ -38,7 +38,7 @@ _WHOLE: Mapping[str, object] = {
     "resource.kubernetes.io/pcieRoot": "pci0000:5b",
     "resource.kubernetes.io/numaNode": 0,
 }
-_OF_GPUS = {"nvlinkIsland": "GPU-a", "nvlinkMesh": "GPU-a", "fabricClusterUUID": "u"}
+_OF_GPUS = {"nvlinkIsland": "GPU-a", "fabricClusterUUID": "u"}
 _OF_SHARES = {"resourceName": "nvidia.com/gpu", "replicas": 4, "sharedAs": "nvidia.com/gpu"}
 _OF_MIG = {"type": "mig", "parentUUID": _WHOLE["uuid"], "profile": "1g.10gb"}
 _CAPACITIES = (

@@ -36,7 +36,6 @@ from dra_driver.claims.state.records import check_uid, disk_refused
 from dra_driver.devices.device import NodeDevice
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.devices.nvlink import Joined
 from dra_driver.errors import ConfigError
 from dra_driver.host.files import Look, Name, delete, look_of, read_whole, write_whole
 from dra_driver.slices.attributes import Attributes, describe
@@ -92,12 +91,12 @@ def documents(
     record: ClaimRecord,
     gpus: Mapping[GpuUuid, Gpu],
     inventory: Inventory,
-    groups: Mapping[GpuUuid, Joined],
+    islands: Mapping[GpuUuid, GpuUuid],
 ) -> dict[str, Document]:
     """Return the metadata of each request of a claim, all of whose devices exist.
 
-    `groups` are the GPUs that NVLink joins. Raises TransientError while a GPU does not report its
-    MIG profiles.
+    `islands` is about the GPUs that NVLink joins. Raises TransientError while a GPU does not report
+    its MIG profiles.
     """
     if _folder(record) is None:
         return {}
@@ -111,7 +110,7 @@ def documents(
                     {
                         "name": _full_name(name, entries[0]),
                         "devices": [
-                            _device(entry, gpus[entry.device.gpu], inventory, groups)
+                            _device(entry, gpus[entry.device.gpu], inventory, islands)
                             for entry in entries
                         ],
                     }
@@ -148,10 +147,10 @@ def _full_name(request: str, entry: DeviceRecord) -> str:
 
 
 def _device(
-    entry: DeviceRecord, gpu: Gpu, inventory: Inventory, groups: Mapping[GpuUuid, Joined]
+    entry: DeviceRecord, gpu: Gpu, inventory: Inventory, islands: Mapping[GpuUuid, GpuUuid]
 ) -> Object:
     attributes = Attributes(entry.name)
-    describe(NodeDevice(gpu=gpu, device=entry.device), inventory, attributes, groups)
+    describe(NodeDevice(gpu=gpu, device=entry.device), inventory, attributes, islands)
     return {
         "driver": DRIVER_NAME,
         "pool": entry.pool,

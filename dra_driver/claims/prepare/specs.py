@@ -26,7 +26,7 @@ from dra_driver.claims.prepare.device_metadata import MetadataFiles, container_p
 from dra_driver.claims.prepare.steps import Steps
 from dra_driver.devices.device import NodeDevice, Vfio
 from dra_driver.devices.model import GpuUuid, Inventory, InventorySource
-from dra_driver.devices.nvlink import Joined, joined
+from dra_driver.devices.nvlink import joined
 from dra_driver.errors import DriverError
 from dra_driver.host.files import Look
 from dra_driver.host.worker import LogOnce
@@ -39,14 +39,14 @@ SETTLED_LOOKS = 6
 
 
 class _Known(Struct, frozen=True, kw_only=True):
-    """An inventory, and the GPUs in it that NVLink joins; `seen` is the latest that is equal.
+    """An inventory, and the NVLink islands of its GPUs; `seen` is the latest that is equal.
 
     Each look makes a new inventory; as long as they are equal, claims keep the first.
     """
 
     seen: Inventory
     inventory: Inventory
-    groups: Mapping[GpuUuid, Joined]
+    islands: Mapping[GpuUuid, GpuUuid]
 
 
 _Written = tuple[ClaimRecord, Spec, Inventory, tuple[Look | None, ...]]
@@ -126,7 +126,7 @@ class ClaimSpecs:
         uid, known, is_new = record.ref.uid, self._look(), True
         if self._metadata.is_on:
             gpus = recorded_gpus(record.devices, known.inventory)
-            metadata = documents(record, gpus, known.inventory, known.groups)
+            metadata = documents(record, gpus, known.inventory, known.islands)
             is_new = self._metadata.write(uid, metadata)
         self._step("described")
         self.files.write(uid, spec)
@@ -144,7 +144,7 @@ class ClaimSpecs:
             if known is not None and known.inventory == seen:
                 known = replace(known, seen=seen)
             else:
-                known = _Known(seen=seen, inventory=seen, groups=joined(seen.gpus))
+                known = _Known(seen=seen, inventory=seen, islands=joined(seen.gpus))
             self._known = known
         return known
 

@@ -24,7 +24,6 @@ from dra_driver.devices.device import (
 )
 from dra_driver.devices.mig import partitions as dividing
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice, MigMode, Refusal
-from dra_driver.devices.nvlink import Joined
 from dra_driver.devices.shares import Division, EqualShare
 from dra_driver.slices import counters, order
 from dra_driver.slices.attributes import Omitted
@@ -39,7 +38,7 @@ class GpuOffer(Struct):
 
     gpu: Gpu
     inventory: Inventory
-    joined: Mapping[GpuUuid, Joined]
+    joined: Mapping[GpuUuid, GpuUuid]
     mig: MigOffer
     share: ShareOffer = NO_SHARES
     consumable: Consumable = NO_CONSUMABLES

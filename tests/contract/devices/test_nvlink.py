@@ -41,19 +41,13 @@ class Node:
 
     def islands(self) -> list[list[int]]:
         """Look; return the islands as indices of GPUs."""
-        return self.groups(lambda found: found.island)
-
-    def meshes(self) -> list[list[int]]:
-        return self.groups(lambda found: found.mesh)
-
-    def groups(self, which: Callable[[Any], object]) -> list[list[int]]:
         inventory = self.session.look()
         assert inventory.sick == ()
         found = joined(inventory.gpus)
-        groups: dict[object, list[int]] = {}
+        groups: dict[str, list[int]] = {}
         for gpu in inventory.gpus:
             if gpu.uuid in found:
-                groups.setdefault(which(found[gpu.uuid]), []).append(gpu.index)
+                groups.setdefault(found[gpu.uuid], []).append(gpu.index)
         return sorted(groups.values())
 
     def down(self, index: int, *links: int, is_up: bool = False) -> None:
@@ -104,21 +98,15 @@ def test_joined_gpus_are_published_as_ever(name: str, node_of: MakeNode) -> None
     assert whole(node.session.look()) == yaml.safe_load((GOLDEN / f"{name}.yaml").read_text())
 
 
-@pytest.mark.parametrize("name", ["a100x8", "h100x8", "b200x8"])
-def test_an_nvswitch_node_is_one_island(name: str, node_of: MakeNode) -> None:
+@pytest.mark.parametrize("name", ["a100x8", "h100x8", "b200x8", "v100x8"])
+def test_a_node_with_nvswitch_and_a_dgx_1_are_one_island(name: str, node_of: MakeNode) -> None:
     node = node_of(name)
-    assert node.islands() == node.meshes() == [list(range(8))]
+    assert node.islands() == [list(range(8))]
 
 
 def test_a_node_of_two_boards_has_two_islands(node_of: MakeNode) -> None:
     node = node_of("a100-4x2")
-    assert node.islands() == node.meshes() == [[0, 1, 2, 3], [4, 5, 6, 7]]
-
-
-def test_a_dgx_1_is_one_island_with_two_meshes(node_of: MakeNode) -> None:
-    node = node_of("v100x8")
-    assert node.islands() == [list(range(8))]
-    assert node.meshes() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert node.islands() == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 @pytest.mark.parametrize("name", ["l4x2", "t4x4", "a30x4", "laptop", "generations"])
@@ -138,15 +126,10 @@ def test_of_joined_gpus_mig_devices_say_nothing(node_of: MakeNode) -> None:
 def test_a_link_that_goes_down_is_noticed_within_some_looks(node_of: MakeNode) -> None:
     node = node_of("v100x8")
     node.looks(1)
-    # GPU 0 has one link to GPU 1; the two are in one island still, and in no mesh together.
-    node.down(0, 0)
+    node.down(0, *range(6))
     node.looks(LOOKS - 2)
-    assert node.meshes() == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert node.islands() == [list(range(8))]
-    assert [0, 1, 2, 3] not in node.meshes()
-    node.down(0, 0, is_up=True)
-    node.looks(LOOKS)
-    assert node.meshes() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert node.islands() == [list(range(1, 8))]
 
 
 def test_a_gpu_all_of_whose_links_are_down_is_in_no_island(node_of: MakeNode) -> None:

@@ -1,9 +1,9 @@
-"""Islands and meshes of GPUs, from what each says of its links."""
+"""Islands of GPUs, from what each says of its links."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import make
-from dra_driver.devices.model import Fabric, Gpu, GpuUuid, MigMode, NvLink
+from dra_driver.devices.model import Fabric, Gpu, MigMode, NvLink
 from dra_driver.devices.nvlink import joined
 
 DONE = Fabric(state=3, status=0)
@@ -45,25 +45,16 @@ def down(gpu: Gpu) -> Gpu:
     )
 
 
-def groups(gpus: Iterable[Gpu], which: str) -> dict[int, list[int]]:
-    """Minor numbers by the minor number of the GPU that gives the group its name."""
+def islands(gpus: Iterable[Gpu]) -> dict[int, list[int]]:
+    """Minor numbers by the minor number of the GPU that gives the island its name."""
     gpus = list(gpus)
     minors = {gpu.uuid: gpu.minor for gpu in gpus}
     found: dict[int, list[int]] = {}
-    answers: Mapping[GpuUuid, object] = joined(gpus)
+    names = joined(gpus)
     for uuid, minor in minors.items():
-        name = getattr(answers.get(uuid), which, None)
-        if name is not None:
-            found.setdefault(minors[name], []).append(minor)
+        if uuid in names:
+            found.setdefault(minors[names[uuid]], []).append(minor)
     return found
-
-
-def islands(gpus: Iterable[Gpu]) -> dict[int, list[int]]:
-    return groups(gpus, "island")
-
-
-def meshes(gpus: Iterable[Gpu]) -> dict[int, list[int]]:
-    return groups(gpus, "mesh")
 
 
 def full(*minors: int) -> list[tuple[int, int]]:
@@ -74,37 +65,27 @@ CUBE_MESH = [*full(0, 1, 2, 3), *full(4, 5, 6, 7), (0, 4), (1, 5), (2, 6), (3, 7
 """Eight V100 in a DGX-1: two rings of four, and each GPU joined to its counterpart."""
 
 
-def test_gpus_without_links_are_in_no_group() -> None:
+def test_gpus_without_links_are_in_no_island() -> None:
     assert joined([make.gpu(0), make.gpu(1)]) == {}
 
 
 def test_two_boards_of_four_are_two_islands() -> None:
     gpus = linked(*full(0, 1, 2, 3), *full(4, 5, 6, 7), of=range(8))
     assert islands(gpus) == {0: [0, 1, 2, 3], 4: [4, 5, 6, 7]}
-    assert meshes(gpus) == islands(gpus)
 
 
 def test_bridged_pairs_are_islands_of_two() -> None:
     assert islands(linked((0, 1), (0, 1), (2, 3), of=range(5))) == {0: [0, 1], 2: [2, 3]}
 
 
-def test_a_partial_mesh_is_one_island_and_each_ring_a_mesh() -> None:
+def test_a_partial_mesh_is_one_island() -> None:
     gpus = linked(*CUBE_MESH, of=range(8))
     assert islands(gpus) == {0: list(range(8))}
-    assert meshes(gpus) == {0: [0, 1, 2, 3], 4: [4, 5, 6, 7]}
-
-
-def test_of_equal_meshes_that_with_most_links_comes_first() -> None:
-    # In a chain 0-1=2-3 the pair in the middle has two links, and leaves nothing for its ends.
-    gpus = linked((0, 1), (1, 2), (1, 2), (2, 3), of=range(4))
-    assert islands(gpus) == {0: [0, 1, 2, 3]}
-    assert meshes(gpus) == {1: [1, 2]}
 
 
 def test_nvswitch_joins_all_whose_links_lead_to_it() -> None:
     gpus = [switched(minor) for minor in range(8)]
     assert islands(gpus) == {0: list(range(8))}
-    assert meshes(gpus) == islands(gpus)
 
 
 def test_a_link_that_is_down_joins_nothing() -> None:
@@ -158,7 +139,7 @@ def test_a_link_to_a_gpu_that_is_not_there_joins_nothing() -> None:
     assert islands(linked((0, 7), of=[0, 1, 7])[:2]) == {}
 
 
-def test_a_gpu_that_an_admin_has_put_into_mig_mode_is_in_no_group() -> None:
+def test_a_gpu_that_an_admin_has_put_into_mig_mode_is_in_no_island() -> None:
     gpus = [switched(0), switched(1, mig_mode=MigMode.ENABLED, mig=make.mig()), switched(2)]
     assert islands(gpus) == {0: [0, 2]}
 
@@ -169,7 +150,6 @@ def test_a_gpu_that_is_in_mig_mode_for_claims_keeps_its_place() -> None:
     assert islands(gpus) == {0: [0, 1]}
 
 
-def test_a_group_is_named_after_its_gpu_with_the_lowest_address() -> None:
+def test_an_island_is_named_after_its_gpu_with_the_lowest_address() -> None:
     gpus = [switched(3), switched(1), switched(2)]
-    names = {found.island for found in joined(gpus).values()}
-    assert names == {make.gpu(1).uuid}
+    assert set(joined(gpus).values()) == {make.gpu(1).uuid}

@@ -27,7 +27,7 @@ def published(share: ShareOffer = NO_SHARES) -> list[dict[str, object]]:
 
 
 def about_nvlink(device: dict[str, object]) -> dict[str, str]:
-    names = ("nvlinkIsland", "nvlinkMesh", "fabricClusterUUID", "fabricClique")
+    names = ("nvlinkIsland", "fabricClusterUUID", "fabricClique")
     attributes = device["attributes"]
     assert isinstance(attributes, dict)
     return {name: attributes[name]["string"] for name in names if name in attributes}
@@ -37,7 +37,6 @@ def test_whole_gpus_say_with_which_they_are_joined_and_mig_devices_nothing() -> 
     first = make.gpu(0).uuid
     said = {
         "nvlinkIsland": first,
-        "nvlinkMesh": first,
         "fabricClusterUUID": CLUSTER,
         "fabricClique": f"{CLUSTER}.7",
     }
