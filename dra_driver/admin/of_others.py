@@ -40,9 +40,13 @@ _CARDS, _GPUS = (
 _KAI = "KAI-Scheduler alone reads this, and without a claim the pod has no GPU here: "
 _PART = "`dra-driver convert` makes a claim for a part of a GPU"
 
+_KAI_FRACTION = "gpu-fraction"
 KAI_MEMORY = "gpu-memory"
 KAI_CONTAINER = "gpu-fraction-container-name"
 KAI_DEVICES = "gpu-fraction-num-devices"
+KAI_PARTS = {_KAI_FRACTION, KAI_MEMORY, KAI_DEVICES}
+"""Annotations by which a pod asks KAI-Scheduler for a part of a GPU."""
+
 ANNOTATIONS: Mapping[str, str] = {
     "nvidia.com/gpumem": _LIMITS,
     "nvidia.com/gpucores": _LIMITS,
@@ -53,7 +57,7 @@ ANNOTATIONS: Mapping[str, str] = {
     "nvidia.com/numa-bind": "HAMi alone reads this: write the constraint `matchAttribute: "
     "resource.kubernetes.io/numaNode` in the claim",
     "nvidia.com/vgpu-mode": "HAMi alone reads this: ask for a MIG device, or for a part of a GPU",
-    "gpu-fraction": f"{_KAI}write {KAI_MEMORY} with the MiB in place of it, and {_PART}",
+    _KAI_FRACTION: f"{_KAI}write {KAI_MEMORY} with the MiB in place of it, and {_PART}",
     KAI_MEMORY: f"{_KAI}{_PART}",
 }
 """Annotations of pods, and what to do."""

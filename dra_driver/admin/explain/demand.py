@@ -24,6 +24,7 @@ from dra_driver.admin.explain.requests import (
     read_claim,
     selectors_of,
 )
+from dra_driver.admin.of_others import KAI_PARTS
 from dra_driver.admin.wrong_names import meant
 from dra_driver.claims.model.claim import is_pod_group
 from dra_driver.fields import Object, at, full_name, mapping, objects, text
@@ -36,9 +37,6 @@ BYPASSED_ADVICE = (
     "delete the pod, and choose its node by a nodeSelector or affinity on kubernetes.io/hostname "
     "in place of spec.nodeName, so that the scheduler allocates its devices"
 )
-
-FRACTIONS = frozenset({"gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"})
-"""Annotations of KAI-Scheduler, by which a pod asks it for part of a GPU."""
 
 _FRACTION_ADVICE = (
     "ask for nvidia.com/gpu in its limits, or by a claim for part of a GPU "
@@ -202,7 +200,7 @@ def with_problems(demand: Demand, node: Node | None) -> Demand:
     without = []
     if why := bypassing(demand, node):
         without.append(Finding(title=why, advice=(BYPASSED_ADVICE,)))
-    marks = [name for name in mapping(demand.pod, "metadata", "annotations") if name in FRACTIONS]
+    marks = [name for name in mapping(demand.pod, "metadata", "annotations") if name in KAI_PARTS]
     if marks and demand.is_empty and not demand.allocated:
         title = f"only KAI-Scheduler reads the pod's annotation {', '.join(marks)}: it gets no GPU"
         without.append(Finding(title=title, advice=(_FRACTION_ADVICE,)))
