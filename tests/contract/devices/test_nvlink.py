@@ -99,7 +99,9 @@ def test_joined_gpus_are_published_as_ever(name: str, node_of: MakeNode) -> None
 
 
 @pytest.mark.parametrize("name", ["a100x8", "h100x8", "b200x8", "v100x8"])
-def test_all_gpus_of_an_nvswitch_node_or_a_dgx_1_are_one_island(name: str, node_of: MakeNode) -> None:
+def test_all_gpus_of_an_nvswitch_node_or_a_dgx_1_are_one_island(
+    name: str, node_of: MakeNode
+) -> None:
     node = node_of(name)
     assert node.islands() == [list(range(8))]
 
