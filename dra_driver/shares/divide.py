@@ -46,6 +46,7 @@ _VOLTA = (7, 0)
 _MPS = (3, 5)
 _MORE_CLIENTS = (13, 1)
 _COMPUTE_SLICES = 7
+_NO_LIMITS = "MPS limits neither memory nor SMs on cards older than Volta"
 _SINGLE = "single"
 """The MIG strategy under which MIG devices have the resource name of GPUs."""
 
@@ -67,6 +68,11 @@ class _Candidate(Struct, frozen=True, kw_only=True):
         """The UUID of the device."""
         return Device(base=self.base).uuid or ""
 
+    @property
+    def words(self) -> str:
+        """Its GPU, for people."""
+        return f"GPU {self.gpu.index} ({self.gpu.product_name})"
+
 
 def divide(config: NodeConfig, inventory: Inventory) -> ShareLayout:
     """Return how a config divides the devices of a node."""
@@ -81,19 +87,23 @@ def divide(config: NodeConfig, inventory: Inventory) -> ShareLayout:
                 f"{resource.name} is not shared: its MIG devices are made on demand, for one claim "
                 "each; only those that exist are shared: make them by hand (--mig existing)"
             )
-        if config.shared_by is SharedBy.MPS:
-            unlimited = [each for each in candidates if _is_unlimited(each)]
-            remarks += _of_unlimited(resource, unlimited)
-            if not isinstance(resource.devices, DeviceList):
-                candidates = [each for each in candidates if each not in unlimited]
-                if resource.served_as == resource.name:
-                    unserved |= dict.fromkeys((each.place for each in unlimited), resource.name)
-        chosen = _chosen(resource, candidates, remarks)
+        unlimited = [each for each in candidates if _is_unlimited(config, each)]
+        if not isinstance(resource.devices, DeviceList):
+            remarks += (_left_whole(resource, each) for each in unlimited)
+            candidates = [each for each in candidates if each not in unlimited]
+            if resource.served_as == resource.name:
+                unserved |= dict.fromkeys((each.place for each in unlimited), resource.name)
+        chosen = list(_chosen(resource, candidates, remarks))
         reasons = {each: _why_not(config, resource, each, inventory) for each in chosen}
         refused |= {each.place: reason for each, reason in reasons.items() if reason is not None}
         fitting = [each for each, reason in reasons.items() if reason is None]
         divisions |= dict.fromkeys((each.place for each in fitting), _division(config, resource))
         remarks += _of_several(config, resource, fitting)
+        remarks += (
+            f"{resource.name}: each tenant can use all of {each.words}: {_NO_LIMITS}"
+            for each in fitting
+            if each in unlimited
+        )
     serving = {
         candidate.place: GPU
         for candidate in _candidates(GPU, config, inventory)
@@ -131,25 +141,17 @@ def _division(config: NodeConfig, resource: SharedResource) -> Division:
     )
 
 
-def _is_unlimited(candidate: _Candidate) -> bool:
-    """Tell whether MPS limits nothing of what clients use of a card."""
-    return candidate.gpu.cuda_compute_capability < _VOLTA
+def _is_unlimited(config: NodeConfig, candidate: _Candidate) -> bool:
+    """Tell whether the config wants MPS on a card on which MPS limits nothing."""
+    return config.shared_by is SharedBy.MPS and candidate.gpu.cuda_compute_capability < _VOLTA
 
 
-def _of_unlimited(resource: SharedResource, devices: Sequence[_Candidate]) -> Iterator[str]:
-    """Say what becomes of cards on which MPS limits nothing."""
-    is_listed = isinstance(resource.devices, DeviceList)
-    for each in devices:
-        what = f"GPU {each.gpu.index} ({each.gpu.product_name})"
-        limits = "MPS limits neither memory nor SMs on cards older than Volta"
-        if not is_listed:
-            users = "only claims" if resource.served_as == resource.name else "pods"
-            yield (
-                f"{resource.name}: {what} is not divided, because {limits}: {users} can have it, "
-                "as a whole; to divide it all the same, list this node's GPUs in `devices`"
-            )
-        elif each.gpu.cuda_compute_capability >= _MPS:
-            yield f"{resource.name}: each tenant can use all of {what}: {limits}"
+def _left_whole(resource: SharedResource, candidate: _Candidate) -> str:
+    users = "only claims" if resource.served_as == resource.name else "pods"
+    return (
+        f"{resource.name}: {candidate.words} is not divided, because {_NO_LIMITS}: {users} can "
+        "have it, as a whole; to divide it all the same, list this node's GPUs in `devices`"
+    )
 
 
 def _of_several(

@@ -92,8 +92,9 @@ def test_mps_divides_no_card_on_which_it_limits_nothing(devices: DeviceChoice) -
 
 def test_a_card_on_which_mps_limits_nothing_is_divided_if_it_is_listed() -> None:
     listed = dataclasses.replace(FOUR, devices=DeviceList((GpuIndex(0),)))
-    found = divided(dataclasses.replace(MPS, resources=(listed,)), PASCAL)
-    assert (len(found.divisions), found.unserved) == (1, {})
+    other = make.gpu(1, cuda_compute_capability=(6, 1))
+    found = divided(dataclasses.replace(MPS, resources=(listed,)), PASCAL, other)
+    assert (found.divisions.keys(), found.unserved) == ({make.place(PASCAL)}, {})
     (said,) = found.remarks
     assert said == (
         "nvidia.com/gpu: each tenant can use all of GPU 0 (Tesla P4): MPS limits neither memory "
