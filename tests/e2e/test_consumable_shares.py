@@ -102,7 +102,7 @@ def test_a_claim_for_which_no_memory_is_left_waits_until_there_is(scene: Scene) 
 
 
 @pytest.mark.usefixtures("mps_node")
-def test_two_requests_of_one_claim_are_two_parts_of_the_gpu_and_a_count_of_two_is_two_gpus(
+def test_two_requests_of_one_claim_are_refused_under_mps_and_a_count_of_two_is_two_gpus(
     scene: Scene,
 ) -> None:
     asked = {"capacity": {"requests": {"memory": "10Gi", "cores": "10"}}}
@@ -113,13 +113,9 @@ def test_two_requests_of_one_claim_are_two_parts_of_the_gpu_and_a_count_of_two_i
     }
     claim = scene.make("ResourceClaim", "two", {"spec": {"devices": devices}})
     pod = scene.pod("two", claims=[claim])
-    scene.running(pod)
-    (gpu,) = scene.gpus(pod)
-    first, second = results(scene, pod)
-    assert first["device"] == second["device"] == "gpu-0"
-    assert first["shareID"] != second["shareID"]
-    # The container uses both requests.
-    assert environment(scene.node.cluster, pod, "ctr", NAMESPACE)[LIMIT] == f"{gpu}=20480M"
+    said = scene.warning(pod, "FailedPrepareDynamicResources")
+    assert "ask for all shares of a container in one request" in said
+    scene.delete(pod)
     scene.unschedulable(tenant(scene, "counted", {"memory": "1Gi"}, MPS, count=2))
 
 
