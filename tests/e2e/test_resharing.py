@@ -11,6 +11,7 @@ from testbed.api import Object
 from testbed.cluster import Cluster
 from testbed.commands import run, wait_until
 from testbed.machine import DRIVER
+from testbed.pods import is_ready
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.simulator.profile import dump, load
@@ -172,18 +173,22 @@ def test_a_gpu_that_a_pod_has_as_a_whole_keeps_no_other_from_being_divided(
     assert not any(name.startswith(f"{device}-") for pod in pods for name in allocated(scene, pod))
 
 
-def test_pods_beyond_the_shares_of_a_node_wait_and_none_of_them_holds_a_share(
+def test_of_more_pods_than_a_node_has_shares_the_others_wait_with_the_reason(
     profile: str, shares: Shares, scene: Scene
 ) -> None:
-    count = 5 * DIVIDED[profile]
-    shares.write(config("mps", 5))
-    wait_offered(shares, single_share=count)
-    pods = [scene.pod(f"pod-{number}", limits={GPU: 1}) for number in range(count + 1)]
-    scene.running(*pods[:-1], timeout=180)
-    assert "cannot allocate all claims" in scene.unschedulable(pods[-1])
+    there = 10 * DIVIDED[profile]
+    shares.write(config("mps", 10))
+    wait_offered(shares, single_share=there)
+    pods = [scene.pod(f"pod-{number}", limits={GPU: 1}) for number in range(41)]
+
+    def waiting() -> list[str] | None:
+        found = [pod for pod in pods if not is_ready(scene.api.get("Pod", pod, NAMESPACE))]
+        return found if len(found) == len(pods) - there else None
+
+    late = wait_until(waiting, f"{there} pods to run", timeout=240)
+    for pod in late:
+        assert "cannot allocate all claims" in scene.unschedulable(pod)
     assert not refused(scene, pods)
-    scene.delete(pods[0])
-    scene.running(pods[-1])
 
 
 def test_a_mig_device_follows_a_config_that_changes_under_a_pod_with_a_share_of_another(
