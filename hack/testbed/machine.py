@@ -173,6 +173,7 @@ class SimulatedMachine:
         """Stop the kernel; one that an earlier program left ends when its files are unmounted."""
         unmount_all(self.root / "sys/kernel/simulator")
         if self._kernel is not None:
+            self._kernel.terminate()  # a copy of the mount, in some namespace, would let it live on
             self._kernel.wait(60)
             self._kernel = None
 

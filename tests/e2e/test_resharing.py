@@ -173,6 +173,10 @@ def test_a_gpu_that_a_pod_has_as_a_whole_keeps_no_other_from_being_divided(
     assert not any(name.startswith(f"{device}-") for pod in pods for name in allocated(scene, pod))
 
 
+@pytest.mark.long(
+    "tests/property/test_resharing.py"
+    "::test_a_gpu_follows_the_newest_config_as_soon_as_nobody_has_any_of_it"
+)
 def test_of_more_pods_than_a_node_has_shares_the_others_wait_with_the_reason(
     profile: str, shares: Shares, scene: Scene
 ) -> None:
