@@ -90,12 +90,13 @@ def _published(stage: Stage) -> list[str]:
 
 def _share(stage: Stage, gpu: str, index: int) -> str:
     """The name of a share of a GPU, which not all versions form in the same way."""
-    end = f"share-{index}-of-{_REPLICAS}"
-    return next(
-        name
-        for name in _published(stage)
-        if name.startswith(f"{gpu}-") and name.endswith(f"-{end}")
-    )
+    end = f"-share-{index}-of-{_REPLICAS}"
+
+    def look() -> str | None:
+        there = _published(stage)
+        return next((one for one in there if one.startswith(f"{gpu}-") and one.endswith(end)), None)
+
+    return wait_until(look, f"{gpu}{end} to be published", timeout=60)
 
 
 def _wait_shares(stage: Stage, *, any_there: bool) -> None:
