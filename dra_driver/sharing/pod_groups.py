@@ -22,7 +22,6 @@ from msgspec import Struct
 from dra_driver.errors import DeviceError
 
 _PODS = "kubepods"
-_CLASSES = ("burstable", "besteffort")
 _SLICE = ".slice"
 _DEEPEST = 6
 """How many levels below the root to search; a kubelet in a container has its folder deep down."""
@@ -75,29 +74,33 @@ def _find_tops(hierarchy: Path) -> Iterator[Path]:
         for folder in level:
             for child in _folders(folder):
                 seen += 1
-                if _is_top(child):
+                if is_top(child.name, folder.name):
                     yield child
                 elif seen < _MOST_FOLDERS:
                     below.append(child)
         level = below
 
 
-def _is_top(folder: Path) -> bool:
-    stem = folder.name.removesuffix(_SLICE)
-    if stem == folder.name:
+def is_top(name: str, above: str) -> bool:
+    """Tell whether a group is that of all pods, by its name and that of the group above it."""
+    stem = name.removesuffix(_SLICE)
+    if stem == name:
         return stem == _PODS
     # systemd prefixes the name of a slice with its parents' names, as in kubelet-kubepods.slice.
-    above = folder.parent.name.removesuffix(_SLICE)
-    return stem in (_PODS, f"{above}-{_PODS}")
+    return stem in (_PODS, f"{above.removesuffix(_SLICE)}-{_PODS}")
+
+
+def classes(top: str) -> list[str]:
+    """Return the names of the groups of QoS classes in a group of all pods."""
+    stem = top.removesuffix(_SLICE)
+    names = ("burstable", "besteffort")
+    return list(names) if stem == top else [f"{stem}-{name}{_SLICE}" for name in names]
 
 
 def _pod_groups(top: Path, uid: str) -> Iterator[Path]:
-    is_slice = top.name.endswith(_SLICE)
-    stem = top.name.removesuffix(_SLICE)
-    classes = [f"{stem}-{name}{_SLICE}" if is_slice else name for name in _CLASSES]
-    for place in (top, *(top / name for name in classes)):
+    for place in (top, *(top / name for name in classes(top.name))):
         name = f"pod{uid}"
-        if is_slice:
+        if top.name.endswith(_SLICE):
             name = f"{place.name.removesuffix(_SLICE)}-pod{uid.replace('-', '_')}{_SLICE}"
         yield from (folder for folder in _folders(place) if folder.name == name)
 

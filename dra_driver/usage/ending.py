@@ -10,13 +10,12 @@ its own (pidfd_open(2), Linux 5.3): a PID may be used again, so the process's st
 import os
 import signal
 from contextlib import suppress
-from pathlib import Path
 from typing import Protocol
 
 from dra_driver.errors import DeviceError, DriverError
 from dra_driver.sharing.pod_groups import PodGroups
 from dra_driver.usage.over_limit import Tenant
-from dra_driver.usage.processes import Processes, SeenProcess
+from dra_driver.usage.processes import Processes, SeenProcess, container_id
 
 
 class EndingError(DriverError):
@@ -59,7 +58,7 @@ class Ending:
         except DeviceError:
             return False
         for folder in () if pod is None else pod.containers:
-            if _id_of(folder) == victim.container_id:
+            if container_id(folder.name) == victim.container_id:
                 with suppress(OSError):  # an older kernel, or the group is only read from here
                     (folder / "cgroup.kill").write_bytes(b"1")
                     return True
@@ -87,8 +86,3 @@ class Ending:
             if descriptor is not None:
                 os.close(descriptor)
         return True
-
-
-def _id_of(folder: Path) -> str:
-    """Return the id of the container of a control group: crio-<id>.scope, <id> and the like."""
-    return folder.name.removesuffix(".scope").rpartition("-")[2]

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from dra_driver.devices.holders import harmless
 from dra_driver.host.pids import first_procfs
+from dra_driver.sharing.pod_groups import classes, is_top
 
 _LONGEST_STAT = 4096
 
@@ -30,8 +31,6 @@ LONGEST_TEXT = 64 * 1024
 
 _UID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
 _ID = "[0-9a-f]{64}"
-_CLASSES = ("burstable", "besteffort")
-_POD = re.compile(f"pod({_UID})")
 _CONTAINER = re.compile(
     f"(?:crio-)?({_ID})|(?:cri-containerd|crio|docker)-({_ID})\\.scope", re.ASCII
 )
@@ -39,7 +38,6 @@ _FLAT = re.compile(
     rf"(?:[A-Za-z0-9_.-]+-)?kubepods(?:-burstable|-besteffort)?-pod({_UID})\.slice"
     rf":(?:cri-containerd|crio|docker):({_ID})"
 )
-_PODS = "kubepods"
 _SLICE = ".slice"
 _OF_USERS = frozenset({"user.slice", "machine.slice"})
 
@@ -166,43 +164,33 @@ def _of_path(path: str) -> PodProcess | None:
             return None
         if match := _FLAT.fullmatch(part):
             return PodProcess(pod_uid=_uid(match[1]), container_id=match[2])
-        if _is_top(part, above):
+        if is_top(part, above):
             return _below(part, parts[place + 1 :])
         above = part
     return None
 
 
-def _is_top(part: str, above: str) -> bool:
-    """Tell whether a group is that of all pods; systemd puts the slices above it into its name."""
-    if part == _PODS:
-        return True
-    return part.endswith(_SLICE) and part.removesuffix(_SLICE) in (
-        _PODS,
-        f"{above.removesuffix(_SLICE)}-{_PODS}",
-    )
-
-
 def _below(top: str, parts: list[str]) -> PodProcess | None:
-    is_slice = top.endswith(_SLICE)
     stem = top.removesuffix(_SLICE)
-    classes = [f"{stem}-{name}{_SLICE}" if is_slice else name for name in _CLASSES]
-    if parts and parts[0] in classes:
+    if parts and parts[0] in classes(top):
         stem = parts[0].removesuffix(_SLICE)
         parts = parts[1:]
-    if not parts:
-        return None
-    name = parts[0]
-    if is_slice:
-        if not (name.startswith(f"{stem}-") and name.endswith(_SLICE)):
-            return None
-        name = name.removeprefix(f"{stem}-").removesuffix(_SLICE)
-    match = _POD.fullmatch(name)
+    before, after = (f"{stem}-", _SLICE) if top.endswith(_SLICE) else ("", "")
+    pattern = f"{re.escape(before)}pod({_UID}){re.escape(after)}"
+    match = re.fullmatch(pattern, parts[0]) if parts else None
     if match is None:
         return None
-    container = _CONTAINER.fullmatch(parts[1]) if len(parts) > 1 else None
-    return PodProcess(
-        pod_uid=_uid(match[1]), container_id=(container[1] or container[2]) if container else None
-    )
+    container = container_id(parts[1]) if len(parts) > 1 else None
+    return PodProcess(pod_uid=_uid(match[1]), container_id=container)
+
+
+def container_id(name: str) -> str | None:
+    """Return the id of the container that a group in a pod's group is of, None if it is of none.
+
+    CRI-O may put the container's monitor beside it (conmon_cgroup), in crio-conmon-<id>[.scope].
+    """
+    match = _CONTAINER.fullmatch(name)
+    return None if match is None else match[1] or match[2]
 
 
 def _uid(text: str) -> str:

@@ -16,6 +16,7 @@ from dra_driver.usage.processes import Processes, SeenProcess, now_ticks
 
 UID = "0b9c4c6e-0d2a-4c55-8f3c-7f2b0a1d9e11"
 ID, OTHER = "ab" * 32, "cd" * 32
+NAMES = ["{}", "crio-{}", "cri-containerd-{}.scope", "crio-{}.scope", "docker-{}.scope"]
 PROCESSES = Processes(Path("/proc"))
 
 
@@ -51,8 +52,9 @@ def test_without_control_groups_the_processes_that_were_seen_are_ended(
             raise OSError(38, "Function not implemented")
 
         monkeypatch.setattr(os, "pidfd_open", missing)
-    without_groups()(victim(seen(running.pid)))
-    assert running.wait(10) == -signal.SIGKILL
+    with subprocess.Popen(("sleep", "60")) as child:
+        without_groups()(victim(seen(running.pid), seen(child.pid)))
+        assert [each.wait(10) for each in (running, child)] == [-signal.SIGKILL] * 2
     without_groups()(victim(replace(seen(os.getpid()), pid=running.pid)))  # it has ended by now
 
 
@@ -81,25 +83,33 @@ def test_that_it_is_not_allowed_is_an_error(
         without_groups()(victim(seen(running.pid)))
 
 
-@pytest.mark.parametrize("name", ["{}", "crio-{}", "cri-containerd-{}.scope", "crio-{}.scope"])
-def test_with_control_groups_all_of_the_container_is_ended_at_once(
-    tmp_path: Path, running: subprocess.Popen[bytes], name: str
+@pytest.mark.parametrize("first", "0abcdef")
+@pytest.mark.parametrize("name", NAMES)
+def test_with_control_groups_all_of_the_container_is_ended_at_once_and_nothing_beside_it(
+    tmp_path: Path, running: subprocess.Popen[bytes], name: str, first: str
 ) -> None:
     pod = tmp_path / f"kubepods/burstable/pod{UID}"
-    mine, other = pod / name.format(ID), pod / name.format(OTHER)
-    for folder in (mine, other):
-        folder.mkdir(parents=True)
-        (folder / "cgroup.kill").touch()
-    Ending(PodGroups(tmp_path), PROCESSES)(victim(seen(running.pid)))
-    assert (mine / "cgroup.kill").read_bytes() == b"1"
-    assert (other / "cgroup.kill").read_bytes() == b""
+    mine = first + ID[1:]
+    beside = [name.format(OTHER), name.format(f"conmon-{mine}"), f"crio-conmon-{mine}.scope"]
+    beside += [f"a-{mine}", f"{mine}.scope", f"a-{mine}.scope", mine[:63], f"crio-{mine}-x"]
+    for group in (name.format(mine), *beside):
+        (pod / group).mkdir(parents=True, exist_ok=True)
+        (pod / group / "cgroup.kill").touch()
+    Ending(PodGroups(tmp_path), PROCESSES)(
+        Tenant(pod_uid=UID, container_id=mine, processes=(seen(running.pid),), used_bytes=1)
+    )
+    killed = [file.parent.name for file in pod.glob("*/cgroup.kill") if file.read_bytes()]
+    assert killed == [name.format(mine)]
     assert running.poll() is None  # the kernel does it
 
 
+@pytest.mark.parametrize("is_twice", [True, False])
 def test_where_a_group_cannot_be_ended_its_processes_are(
-    tmp_path: Path, running: subprocess.Popen[bytes]
+    tmp_path: Path, running: subprocess.Popen[bytes], is_twice: bool
 ) -> None:
     pod = tmp_path / f"kubepods/pod{UID}"
     (pod / ID / "cgroup.kill").mkdir(parents=True)  # it cannot be written
+    if is_twice:  # it is not known which of them is the kubelet's
+        (tmp_path / f"kubepods/burstable/pod{UID}").mkdir(parents=True)
     Ending(PodGroups(tmp_path), PROCESSES)(victim(seen(running.pid)))
     assert running.wait(10) == -signal.SIGKILL
