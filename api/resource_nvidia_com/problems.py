@@ -7,8 +7,10 @@ Python's JSON reader keeps the last of two equal keys and forgets the first. Who
 claim passes `keep_duplicates` as its `object_pairs_hook`, and `check_duplicates` then knows.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from resource_nvidia_com.printable import plain
 
@@ -48,19 +50,20 @@ def keep_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     value = dict(pairs)
     if len(value) == len(pairs):
         return value
-    keys = [key for key, _ in pairs]
-    return DuplicateKeys(pairs, [key for key in value if keys.count(key) > 1])
+    counts = Counter(key for key, _ in pairs)
+    return DuplicateKeys(pairs, [key for key, count in counts.items() if count > 1])
 
 
 def check_duplicates(value: object) -> None:
     """Raise InvalidConfigError if a key stands twice, or a value is nested too deep to tell."""
     try:
-        duplicates = [
+        found = (
             Problem(path=(*path, key), text=f'duplicate field "{dotted((*path, key))}"')
             for path, part in parts(value)
             if isinstance(part, DuplicateKeys)
             for key in part.duplicates
-        ]
+        )
+        duplicates = list(islice(found, 10))  # all those in 10 KiB may make 700 KiB of text
     except RecursionError as error:
         raise InvalidConfigError([Problem(path=(), text="it is nested too deep")]) from error
     if duplicates:

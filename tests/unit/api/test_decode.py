@@ -220,5 +220,14 @@ def test_a_key_written_twice_is_refused() -> None:
     assert refusal(in_a_list) == 'duplicate field "a[0].b"'
 
 
+def test_many_keys_written_twice_take_no_time_and_ten_of_them_are_named() -> None:
+    keys = ",".join(f'"{number}":0' for number in range(200_000))
+    value = json.loads(f"{{{keys},{keys}}}", object_pairs_hook=keep_duplicates)
+    assert value.duplicates == tuple(map(str, range(200_000)))
+    nested = json.loads('{"a":0,"a":' * 800 + "0" + "}" * 800, object_pairs_hook=keep_duplicates)
+    for each in (value, nested):
+        assert refusal(each).count("duplicate field") == 10
+
+
 def test_a_long_value_is_cut_in_the_error() -> None:
     assert len(refusal(parameters(sharing="x" * 9000))) < 200

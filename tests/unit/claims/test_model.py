@@ -28,6 +28,20 @@ def test_only_what_belongs_to_the_driver_is_kept() -> None:
     assert [found.origin for found in parsed.configs] == ["spec.devices.config[1] of the claim"]
 
 
+def test_a_config_of_another_driver_is_not_looked_through() -> None:
+    class Hostile(dict[str, Any]):
+        def __iter__(self) -> Any:
+            raise AssertionError("it was looked through")
+
+        items = keys = values = __len__ = __iter__
+
+    theirs = config(driver="net.example.com")
+    theirs["opaque"]["parameters"] = Hostile()
+    claim = make.claim_object("gpu-0", configs=[theirs, config()])
+    claim["spec"] = {"devices": {"config": [theirs, config()]}}
+    assert len(parse_claim(claim, DRIVER).configs) == 1
+
+
 def test_a_claim_of_a_pod_group_names_the_group_and_no_pod() -> None:
     found = make.claim_object("gpu-1")
     other = {"apiGroup": "example.com", "resource": "podgroups", "name": "not", "uid": "this"}
