@@ -167,6 +167,14 @@ def test_the_successor_knows_and_lifts(driver: Driver) -> None:
     assert (successor.wrong(), successor.changes) == ({}, 1)
 
 
+def test_what_an_admin_clears_are_the_xids_of_one_gpu(driver: Driver) -> None:
+    for gpu in GPUS[1:3]:
+        driver.hear(gpu, 62)
+    driver.look(*GPUS[:2], replace(GPUS[2], vitals=Vitals(recovery_action=1)), GPUS[3])
+    driver.tracker.clear(GPUS[2].uuid)
+    assert driver.wrong() == {GPUS[1].uuid: ["62"], GPUS[2].uuid: ["gpu-reset"]}
+
+
 def test_a_reboot_heals(driver: Driver) -> None:
     driver.hear(GPUS[2], 62)
     rebooted = Driver(driver.folder, boot_id="boot-2")
@@ -195,6 +203,22 @@ def test_two_gpus_that_are_lost_at_once_are_told_apart(driver: Driver) -> None:
 def test_a_gpu_that_is_taken_out_is_not_published_and_not_sick(driver: Driver) -> None:
     seen = driver.look(*GPUS[:3])
     assert driver.tracker.published(seen) == seen
+    assert driver.wrong() == {}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_gpu_that_comes_back_has_its_xid_no_more(driver: Driver, restarts: bool) -> None:
+    """A card without a recovery action (before R565) never says itself that it is well."""
+    silent = [replace(gpu, vitals=Vitals()) for gpu in GPUS]
+    driver.hear(GPUS[3], 62)
+    driver.look(*silent, later=600)
+    driver.look(*silent[:3])
+    assert driver.wrong() == {GPUS[3].uuid: ["62"]}, "it may be back any time"
+    if restarts:
+        driver = Driver(driver.folder, now=driver.now)
+    driver.look(*silent)
+    assert driver.wrong() == {GPUS[3].uuid: ["62"]}, "it takes two looks"
+    driver.look(*silent, later=60)
     assert driver.wrong() == {}
 
 
@@ -231,6 +255,8 @@ def test_an_event_of_an_instance_is_over_with_the_instance(driver: Driver) -> No
     driver.look(divided, *GPUS[1:])
     driver.hear(divided, 62, InstanceId(gpu_instance=device.gpu_instance))
     driver.look(divided, *GPUS[1:])
+    assert driver.wrong() == {divided.uuid: ["62"]}
+    driver.look(replace(divided, mig=make.mig(problem="it cannot be listed")), *GPUS[1:])
     assert driver.wrong() == {divided.uuid: ["62"]}
     driver.look(replace(divided, mig=make.mig()), *GPUS[1:])
     assert driver.wrong() == {}
