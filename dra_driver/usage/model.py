@@ -247,7 +247,7 @@ def _user(
         pod_uid=uid,
         container=name.name if name else "",
         container_id=container,
-        limit_bytes=_limit(by),
+        limit_bytes=_limit([claim for claim in by if not claim.entry.admin_access]),
         processes=processes,
     )
 

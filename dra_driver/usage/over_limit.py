@@ -54,6 +54,11 @@ class Tenant(Struct, frozen=True, kw_only=True):
     processes: tuple[SeenProcess, ...]
     used_bytes: int
 
+    @property
+    def process_keys(self) -> set[tuple[int, int]]:
+        """What identifies its processes, whatever they call themselves."""
+        return {(process.pid, process.start_ticks) for process in self.processes}
+
 
 class Excess(Struct, frozen=True, kw_only=True):
     """A party that has more than its limit. `tenants` begin with the largest."""
@@ -93,16 +98,16 @@ class Excess(Struct, frozen=True, kw_only=True):
 
 
 def claimed(record: ClaimRecord) -> Iterator[Claimed]:
-    """Yield what a prepared claim has of each device."""
-    for uuid in dict.fromkeys(entry.device.uuid for entry in record.devices):
-        entries = [entry for entry in record.devices if entry.device.uuid == uuid]
+    """Yield what a prepared claim has of each device; those with adminAccess it only sees."""
+    held = [entry for entry in record.devices if not entry.admin_access]
+    for uuid in dict.fromkeys(entry.device.uuid for entry in held):
+        entries = [entry for entry in held if entry.device.uuid == uuid]
         if uuid is None:
             continue
         shares = [entry.device.share for entry in entries if entry.device.share is not None]
         division = shares[0].division if shares else None
         try:
-            is_seen_only = any(entry.admin_access for entry in entries)
-            limit = None if is_seen_only else memory_limit(record, entries)
+            limit = memory_limit(record, entries)
         except StateError:
             limit = None
         yield Claimed(

@@ -6,8 +6,9 @@ prepared claim has a limit.
 
 Nothing is ended on the first look: a party has to be above its limit in two looks in a row, and the
 container that is ended must be on its GPU in both. It is the one of the party with the most memory.
-A look that a GPU has delayed ends nothing, because its figures are old, and a party's next
-container is ended only after the last one is gone. The reasons are in decision 30.
+A look that a GPU has delayed ends nothing, because its figures are old, and a party's next end
+comes only after the processes of the last one are gone. Who is not ended for such a reason is
+reported. The reasons are in decision 30.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -115,16 +116,16 @@ class OverLimitWatch(Worker):
         self._known: dict[ClaimUid, tuple[ClaimRecord, tuple[Claimed, ...]]] = {}
         self._before: Mapping[tuple[str, ...], Excess] = {}
         self._told_at: dict[tuple[str, ...], float] = {}
-        self._ending: dict[tuple[str, ...], str] = {}
+        self._ending: dict[tuple[str, ...], tuple[float, set[tuple[int, int]]]] = {}
         self._namespaces: dict[str, str] = {}
         self._once = LogOnce()
 
     def look(self) -> float:
         """Look once; return after how many seconds to look again. Raises DriverError."""
+        before, self._before = self._before, {}  # a look that fails is followed by a first one
         claims, gpus = self._claims()
         indices = [gpu.index for gpu in self._inventory.current().gpus if gpu.uuid in gpus]
         if not indices:
-            self._before = {}
             return _IDLE_SECONDS
         began = self._clock()
         seen = self._look.see(indices, sampled=False)
@@ -141,8 +142,8 @@ class OverLimitWatch(Worker):
         self._told_at = {party: at for party, at in self._told_at.items() if self._is_told(at)}
         self._ending = {party: who for party, who in self._ending.items() if party in now}
         for party, excess in now.items():
-            if party in self._before:
-                self._judge(excess, self._before[party], is_late=is_late)
+            if party in before:
+                self._judge(excess, before[party], is_late=is_late)
         self._before = now
         return self._pause(claims)
 
@@ -167,9 +168,8 @@ class OverLimitWatch(Worker):
                 pause = self.look()
                 self._once.forget()
             except TransientError:
-                self._before = {}  # NVML is being opened again
+                pass  # NVML is being opened again
             except DriverError as error:
-                self._before = {}
                 if self._once.is_new(str(error)):
                     log.warning("memory over limits not watched", reason=str(error))
             # Two looks need their interval, however often claims come and go.
@@ -211,15 +211,17 @@ class OverLimitWatch(Worker):
             self._report(excess)
             return
         victim = next((each for each in excess.tenants if each.container_id), None)
-        if victim is None:
-            self._report(excess)  # no container of it is known
-            return
-        here = {each.container_id for each in excess.tenants}
-        if is_late or self._ending.get(excess.party) in here:
-            return
-        if victim.container_id in {each.container_id for each in before.tenants}:
-            self._ending[excess.party] = victim.container_id
+        were_here = {each.container_id for each in before.tenants}
+        here = {key for each in excess.tenants for key in each.process_keys}
+        at, ended = self._ending.get(excess.party, (0.0, set()))
+        if ended & here:
+            if self._clock() < at + REPORT_SECONDS:
+                return  # their memory is still being freed
+        elif victim is not None and not is_late and victim.container_id in were_here:
+            self._ending[excess.party] = self._clock(), victim.process_keys
             self._end_it(excess, victim)
+            return
+        self._report(excess)
 
     def _end_it(self, excess: Excess, victim: Tenant) -> None:
         who, facts = self._name(victim), self._facts(excess, victim)
@@ -233,7 +235,10 @@ class OverLimitWatch(Worker):
         else:
             self._count("ended")
             log.warning("container over its memory limit ended", **facts)
-        self._tell(excess, KILLED, f"{text}. {_ADVICE}")
+        key = (*excess.party, victim.container_id)
+        if key not in self._told_at:  # a container may start what was ended again and again
+            self._told_at[key] = self._clock()
+            self._tell(excess, KILLED, f"{text}. {_ADVICE}")
 
     def _report(self, excess: Excess) -> None:
         if excess.party in self._told_at:

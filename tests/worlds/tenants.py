@@ -25,6 +25,7 @@ from dra_driver.usage.watch import OverLimit, OverLimitWatch
 MIB = 1 << 20
 GPU = make.gpu(0)
 CONTEXT = 510
+RESOURCE = "nvidia.com/gpu"
 
 
 @dataclass
@@ -72,9 +73,9 @@ class Tenants:
         )
 
     def claim(
-        self, name: str, mib: int, *pods: str, by: str = "share", resource: str = "nvidia.com/gpu"
+        self, name: str, mib: int | None, *pods: str, by: str = "share", resource: str = RESOURCE
     ) -> ClaimUid:
-        """Let pods have a claim of so much: a share, a part by capacity, or an MPS domain."""
+        """Let pods have a share, a part by capacity, an MPS domain, or `seen`: adminAccess."""
         ref = ClaimRef(uid=ClaimUid(f"uid-{name}"), namespace="team", name=name)
         who = tuple(ConsumerPod(name=pod, uid=uid_of(pod)) for pod in pods)
         share: Share | None = None
@@ -86,7 +87,7 @@ class Tenants:
             share = ConsumedShare(share_id=name, strategy=ShareStrategy.TIME_SLICING)
         device = Device(base=Whole(gpu=GPU.uuid), share=share)
         record = make.record(GPU)
-        entry = replace(record.devices[0], device=device)
+        entry = replace(record.devices[0], device=device, admin_access=by == "seen")
         key = device.key
         assert key is not None
         if by == "mps":
@@ -95,7 +96,8 @@ class Tenants:
             )
             step: Any = MpsDomain(devices=(device,), domain=domain, clients={key: 100})
         else:
-            limits = ShareLimits(taken=1, count=16, memory_mib={str(GPU.uuid): mib})
+            memory_mib = {} if mib is None else {str(GPU.uuid): mib}
+            limits = ShareLimits(taken=1, count=16, memory_mib=memory_mib)
             memory = MemoryPart(by=Backend.WATCHED, of_device=Backend.WATCHED)
             step = UseShares(
                 devices=(device,),
@@ -143,6 +145,10 @@ class Tenants:
             busy=0.0,
             processes=processes,
         )
+
+    def seen(self) -> tuple[GpuLoad, dict[int, SeenProcess]]:
+        """Return who is on the GPU, and all processes."""
+        return self.gpu_load(0), {pid: who for pid in self.jobs if (who := self.see(pid, before=0))}
 
     def see(self, pid: int, *, before: int) -> SeenProcess | None:
         job = self.jobs.get(pid)

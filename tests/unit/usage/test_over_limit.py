@@ -9,8 +9,11 @@ from msgspec.structs import replace
 import make
 from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.later import Later
+from dra_driver.devices.load import MigLoad
+from dra_driver.errors import StateError
 from dra_driver.kube.events import Regarding
-from dra_driver.usage.over_limit import KILLED, OVER, Tenant, claimed, excesses
+from dra_driver.usage.model import Known, used
+from dra_driver.usage.over_limit import KILLED, OVER, Tenant, claimed, excesses, tenants_of
 from dra_driver.usage.watch import BETWEEN_EVENTS, REPORT_SECONDS, tell
 from worlds.tenants import CONTEXT, GPU, Tenants, container_id
 
@@ -97,10 +100,120 @@ def test_what_the_share_config_says_of_a_resource_counts_more_than_the_setting(
 ) -> None:
     tenants = Tenants(action=node, resources={"nvidia.com/gpu.slow": resource})
     tenants.claim("one", LIMIT, "a", resource="nvidia.com/gpu.slow")
+    tenants.claim("all", None, "b")
     tenants.run(7, "a", MUCH)
     tenants.look(2)
     assert bool(tenants.ended) is ended
     assert tenants.watch.look() == (0.5 if ended else REPORT_SECONDS)
+
+
+def test_a_party_is_ended_only_if_all_of_its_resources_say_so() -> None:
+    tenants = Tenants(resources={"nvidia.com/slow": "report", "nvidia.com/fast": "end"})
+    tenants.claim("one", LIMIT, "a", resource="nvidia.com/fast")
+    tenants.claim("two", LIMIT, "a", resource="nvidia.com/slow")
+    tenants.run(7, "a", 2 * MUCH)
+    tenants.look(3)
+    assert (tenants.ended, tenants.counted) == ([], ["reported"])
+    assert tenants.watch.look() == 0.5  # a pod may have a claim of the fast ones alone
+
+
+def test_who_also_has_the_gpu_without_a_limit_has_none(tenants: Tenants) -> None:
+    tenants.claim("one", LIMIT, "a")
+    tenants.claim("all", None, "a")
+    tenants.run(7, "a", 3 * MUCH)
+    tenants.look(3)
+    assert (tenants.ended, tenants.told) == ([], [])
+
+
+@pytest.mark.parametrize("is_one_claim", [True, False])
+def test_admin_access_beside_a_share_takes_no_limit_away(
+    tenants: Tenants, is_one_claim: bool
+) -> None:
+    tenants.claim("one", LIMIT, "a")
+    tenants.claim("seen", None, "a", by="seen")
+    if is_one_claim:
+        share, seen = tenants.records
+        tenants.records[:] = [replace(share, devices=(*seen.devices, *share.devices))]
+    tenants.run(7, "a", MUCH)
+    known = Known(records=tuple(tenants.records))
+    ((user,),) = (device.users for device in used(*tenants.seen(), known).devices)
+    assert user.limit_bytes == LIMIT << 20
+    tenants.look(2)
+    assert tenants.ended == ["a/ctr"]
+    assert "its limit is 5000 MiB" in tenants.told[0][2]
+
+
+def test_a_look_that_fails_comes_between_two_in_a_row(
+    tenants: Tenants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenants.claim("one", LIMIT, "a")
+    tenants.run(7, "a", MUCH)
+    tenants.look()
+    with monkeypatch.context() as patched:
+        patched.setattr(tenants, "current", fails)
+        with pytest.raises(StateError):
+            tenants.look()
+    tenants.look()
+    assert tenants.ended == []
+    tenants.look()
+    assert tenants.ended == ["a/ctr"]
+
+
+def fails() -> None:
+    raise StateError("a record cannot be read")
+
+
+def test_a_container_that_starts_its_processes_again_is_ended_again_and_told_once(
+    tenants: Tenants,
+) -> None:
+    tenants.claim("one", LIMIT, "a")
+    for child in range(7, 11):  # where the kernel cannot end a whole group
+        tenants.run(child, "a", MUCH)
+        tenants.look(2)
+    assert tenants.counted == ["ended"] * 4
+    assert [reason for reason, _, _ in tenants.told] == [KILLED]
+    tenants.seconds += BETWEEN_EVENTS
+    tenants.run(11, "a", MUCH)
+    tenants.look(2)
+    assert len(tenants.told) == 2
+
+
+def test_who_was_ended_and_keeps_its_memory_is_told(tenants: Tenants) -> None:
+    tenants.claim("one", LIMIT, "a", "b")
+    tenants.run(7, "a", MUCH)
+    tenants.run(8, "b", 10)
+    stuck = tenants.jobs[7]
+    tenants.look(2)
+    tenants.jobs[7] = stuck  # the kernel cannot end it
+    tenants.look(10)  # 5 s
+    assert [reason for reason, _, _ in tenants.told] == [KILLED]
+    tenants.look(int(2 * REPORT_SECONDS))
+    assert [reason for reason, _, _ in tenants.told] == [KILLED, OVER]
+    assert tenants.ended == ["a/ctr"]
+
+
+def test_each_device_of_a_gpu_has_its_own_tenants_and_limits(tenants: Tenants) -> None:
+    migs = [
+        MigLoad(uuid=f"MIG-{n}", gpu_instance=n, compute_instance=0, memory=None) for n in (7, 9)
+    ]
+    tenants.claim("one", LIMIT, "a")
+    at = {1: (None, None), 2: (7, 0), 3: (7, 0), 4: (9, 0), 5: (9, 1)}  # the last has gone since
+    for pid in at:
+        tenants.run(pid, "a", pid * MUCH)
+    load, seen = tenants.seen()
+    processes = [
+        replace(each, gpu_instance=at[each.pid][0], compute_instance=at[each.pid][1])
+        for each in load.processes
+    ]
+    load = replace(load, migs=migs, processes=tuple(processes))
+    found = [*tenants_of(load, seen)]
+    amounts = [there[0].used_bytes // (MUCH << 20) for *_, there in found]
+    assert [name for name, *_ in found] == ["gpu-0", "gpu-0 MIG 7", "gpu-0 MIG 9"]
+    assert ([uuid for _, uuid, _ in found], amounts) == ([GPU.uuid, "MIG-7", "MIG-9"], [1, 5, 4])
+    (claim,) = claimed(tenants.records[0])
+    for name, uuid, there in found:
+        over = excesses(name, uuid, there, [claim], allowance_mib=0)
+        assert [each.party for each in over] == [(uuid, "uid-one")] * (uuid == claim.device)
 
 
 def test_the_containers_and_pods_of_a_share_have_its_limit_together(tenants: Tenants) -> None:
@@ -123,9 +236,13 @@ def test_claims_that_pods_have_together_are_one_party(tenants: Tenants) -> None:
         tenants.run(pid, pod, LIMIT // 3 * 2)
     tenants.look(3)
     assert tenants.ended == []
+    tenants.run(7, "a", MUCH)
+    tenants.run(9, "c", 10)  # together they are below
+    tenants.look(3)
+    assert tenants.ended == []
     tenants.run(9, "c", LIMIT)
     tenants.look(2)
-    assert tenants.ended == ["c/ctr"]
+    assert tenants.ended == ["a/ctr"]
 
 
 def test_the_limit_of_a_claims_mps_config_is_each_containers_own(tenants: Tenants) -> None:
@@ -135,8 +252,9 @@ def test_the_limit_of_a_claims_mps_config_is_each_containers_own(tenants: Tenant
     tenants.look(3)
     assert tenants.ended == []
     tenants.run(9, "b", LIMIT)
+    tenants.run(10, "a", LIMIT)
     tenants.look(2)
-    assert tenants.ended == ["b/ctr"]
+    assert tenants.ended == ["a/ctr", "b/ctr"]
 
 
 def test_the_next_of_a_party_is_ended_only_after_the_last_one_is_gone(tenants: Tenants) -> None:
@@ -170,7 +288,8 @@ def test_nobody_is_ended_of_whom_it_is_not_sure(tenants: Tenants, trouble: str) 
             tenants.run(7, "", MUCH)
     tenants.look(4)
     assert tenants.ended == []
-    assert [reason for reason, _, _ in tenants.told] == [OVER] * (trouble == "no container")
+    is_told = trouble in ("late", "no container")
+    assert [reason for reason, _, _ in tenants.told] == [OVER] * is_told
 
 
 def test_a_pod_without_a_claim_counts_for_nobody(tenants: Tenants) -> None:
@@ -194,6 +313,17 @@ def test_pods_that_came_later_are_asked_for_only_where_there_are_any(tenants: Te
     assert tenants.asked == [["one"], ["one"]]
     assert tenants.ended == ["later/ctr"]
     assert tenants.told[0][1] == ["one", "a", "later"]
+
+
+def test_a_record_that_was_written_again_counts_from_then_on(tenants: Tenants) -> None:
+    tenants.claim("one", LIMIT, "a")
+    tenants.claim("two", LIMIT, "later")
+    tenants.look()
+    first, later = tenants.records
+    tenants.records = [replace(first, pods=(*first.pods, *later.pods))]
+    tenants.run(8, "later", MUCH)
+    tenants.look(2)
+    assert (tenants.ended, tenants.asked) == (["later/ctr"], [])
 
 
 def test_the_names_of_containers_are_read_once_for_a_stranger(tenants: Tenants) -> None:
@@ -232,6 +362,7 @@ def test_what_has_no_name_is_told_as_what_it_is(container: str) -> None:
 
 def test_nothing_is_looked_at_while_no_claim_has_a_limit(tenants: Tenants) -> None:
     tenants.is_silent = True  # who asks would notice
+    tenants.claim("all", None, "a")
     assert tenants.watch.look() > REPORT_SECONDS
     assert container_id("a") != container_id("b")
 
