@@ -68,7 +68,7 @@ class Leftovers:
         """Take back what is there for a claim without a record; return whether all of it is gone.
 
         `made` are the MIG devices that were made for it; it is fine if one is gone by now. This
-        waits for no daemon: `end` comes before.
+        waits for no daemon: `end` comes before. Marks keep the claim's GPUs from others until then.
         """
         if made:
             log.warning("mig devices of a claim without a record undone", claim_uid=uid)
@@ -84,6 +84,7 @@ class Leftovers:
             return False
         for gpu in gpus_of(made):
             self._mig.tidy(gpu)
+        self._ownership.unmark_all(uid)
         return True
 
     def vacate(self, uid: ClaimUid, wanted: ClaimRecord) -> None:
@@ -100,14 +101,11 @@ class Leftovers:
                 f"{', '.join(marked)} cannot be used yet: what was made there for claim UID {uid}, "
                 "whose record is lost, has not ended"
             )
-        for gpu in marked:
-            self._ownership.unmark(gpu, uid)
 
     def forget(self, uid: ClaimUid) -> None:
         """Delete the files of a claim that is gone without a readable record. Raises StateError."""
         self._specs.delete(uid)
         self._records.delete(uid)
-        self._ownership.unmark_all(uid)
 
     def delete_halves(self) -> None:
         """Delete CDI files that a killed process did not finish, and notes of former boots."""

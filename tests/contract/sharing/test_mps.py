@@ -199,6 +199,33 @@ def test_a_domain_that_nobody_has_a_record_of_goes_when_its_gpu_is_given_to_anot
         assert node.mps.requests.list() == frozenset()
 
 
+def test_a_claim_whose_record_is_lost_has_no_daemon_left_when_its_end_is_answered(
+    node: Node,
+) -> None:
+    with node.mps.supervised():
+        ref = node.claim_gpus({"a": HALF})
+        node.driver.prepare(ref)
+        node.driver.claims.records.delete(ref.uid)
+        node.driver.unprepare(ref)
+        assert node.left() == []
+
+
+def test_a_daemon_that_outlives_the_answer_keeps_its_gpu_from_others(node: Node) -> None:
+    ref = node.claim_gpus({"a": HALF})
+    with node.mps.supervised():
+        node.driver.prepare(ref)
+    node.driver.claims.records.delete(ref.uid)
+    node.driver.unprepare(ref, seconds=0.5)
+    other = node.claim_gpus({"a": None}, name="other")
+    with pytest.raises(TransientError, match="whose record is lost, has not ended"):
+        node.driver.prepare(other, seconds=0.5)
+    with node.mps.supervised():
+        node.driver.prepare(other)
+        assert node.compute_modes() == {}
+        node.driver.unprepare(other)
+        assert node.left() == []
+
+
 def test_after_a_reboot_the_domain_of_a_claim_that_is_gone_is_taken_back(node: Node) -> None:
     ref = node.claim_gpus({"a": HALF})
     with node.mps.supervised():

@@ -49,6 +49,9 @@ class Node:
     def holders(self, gpu: GpuUuid) -> set[ClaimUid]:
         return {ONE}
 
+    def unmark_all(self, uid: ClaimUid) -> None:
+        self.taken.append(uid)
+
     def tidy(self, gpu: GpuUuid) -> None:
         self.taken.append(gpu)
 
@@ -90,7 +93,7 @@ def test_nothing_is_destroyed_below_daemons_that_remain() -> None:
     daemons = Daemons()
     assert leftovers(node, daemons, failed).sweep(ONE, {SLOT: ONE})
     assert daemons.swept == [(ONE, NO_WAIT)]
-    assert node.taken == [{SLOT: ONE}, SLOT.gpu]
+    assert node.taken == [{SLOT: ONE}, SLOT.gpu, ONE]
 
 
 def test_a_mig_device_that_is_in_use_is_counted_and_keeps_its_gpu_from_others() -> None:
