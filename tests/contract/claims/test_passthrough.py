@@ -163,15 +163,15 @@ def test_one_that_nvidias_driver_gave_to_a_machine_is_given_back_at_its_end(
     assert vms.left() == []
 
 
-@pytest.mark.parametrize("is_switched", [True, False])
+@pytest.mark.parametrize("bound_to", ["nvidia", None, "vfio-pci"])
 def test_what_nvidias_driver_had_begun_for_a_machine_is_given_back(
-    vms: Vms, *, is_switched: bool
+    vms: Vms, bound_to: str | None
 ) -> None:
     theirs, ref = NvidiaDriver(vms), vms.claim(FIRST)
     theirs.begin(ref)
-    if is_switched:
+    if bound_to != "nvidia":
         with vms.session.apart():
-            vms.pci.switch(vms.address(), "vfio-pci", override="vfio-pci", seconds=10)
+            vms.pci.switch(vms.address(), bound_to, override="vfio-pci", seconds=10)
     vms.restart()
     taken_over(vms)
     assert vms.drivers() == ["nvidia"] * 4
