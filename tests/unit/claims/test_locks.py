@@ -4,6 +4,7 @@ import errno
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,16 @@ def test_locks_that_nobody_wants_take_no_memory(tmp_path: Path) -> None:
     with locks.claim("uid", 0.0):
         pass
     locks.close()
+
+
+def test_a_thousand_claims_of_each_process_keep_no_lock_from_the_other(tmp_path: Path) -> None:
+    mine, theirs = (NodeLocks(tmp_path / "locks", time.monotonic) for _ in range(2))
+    with ExitStack() as held:
+        for number in range(1000):
+            held.enter_context(mine.claim(f"mine-{number}", 0.0))
+            held.enter_context(theirs.claim(f"theirs-{number}", 0.0))
+    mine.close()
+    theirs.close()
 
 
 def test_a_lock_of_another_process_is_waited_for_until_the_deadline(tmp_path: Path) -> None:

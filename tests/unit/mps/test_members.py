@@ -175,13 +175,16 @@ def test_a_claims_own_domain_cannot_be_joined(shared: SharedDomains) -> None:
         shared.join(replace(NODE, id=DomainId("claim")), "one")
 
 
+@pytest.mark.parametrize("has_folder", [True, False])
 def test_tidying_ends_what_nobody_is_left_in(
-    shared: SharedDomains, requests: DomainRequests, tmp_path: Path
+    shared: SharedDomains, requests: DomainRequests, tmp_path: Path, *, has_folder: bool
 ) -> None:
     shared.join(NODE, "one")
     shared.join(OTHER, "two")
     requests.write_desired(replace(NODE, id=DomainId("claim")))
     (tmp_path / "mps/members" / NODE.id / "one").unlink()  # and then it was killed
+    if not has_folder:
+        (tmp_path / "mps/members" / NODE.id).rmdir()
     assert shared.tidy() == {NODE.id}
     assert requests.desired(NODE.id) is None
     assert asked_for(requests, OTHER.id) == OTHER
