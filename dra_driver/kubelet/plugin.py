@@ -150,6 +150,7 @@ class KubeletPlugin:
         self._lost: set[Path] = set()
         self._once = LogOnce()
         self.is_open = False
+        self._is_closed = False
         self.is_registered = False
         """Whether the kubelet's last answer was that it registered this driver."""
         self._watch = _SocketWatch(self._look, check_seconds)
@@ -216,6 +217,7 @@ class KubeletPlugin:
         """
         end = time.monotonic() + grace
         self._watch.stop(grace)
+        self._is_closed = True
         while self._calls.running() and time.monotonic() < end:
             time.sleep(QUIET_LOOK_SECONDS)
         self._server.leave(self._paths.registration)
@@ -224,11 +226,14 @@ class KubeletPlugin:
             end += delay
         self._health.stop(HEALTH_SECONDS)
         left = max(end - time.monotonic(), 0.0)
-        self._server.stop(left).wait(timeout=left + 1)
-        self.rivals.leave()
+        self._close(left)
         self._plugin.end()
-        log.info("sockets closed", driver=DRIVER_NAME)
         return self._calls.running()
+
+    def _close(self, seconds: float) -> None:
+        self._server.stop(seconds).wait(timeout=seconds + 1)
+        self.rivals.leave()
+        log.info("sockets closed", driver=DRIVER_NAME)
 
     def _look(self) -> None:
         self._warn_of_rivals()
@@ -241,6 +246,8 @@ class KubeletPlugin:
             self._once.forget()
         except (SetupError, TransientError) as error:
             self._tell(error)
+        if self._is_closed:  # `stop` had no time to wait for this look
+            self._close(0)
 
     def _tell(self, error: DriverError) -> None:
         """Log why a socket is missing; once per cause, because it may be there at the next look."""

@@ -59,6 +59,16 @@ class Claims:
         self.unprepared.append(ref.uid)
 
 
+class AttachedHealth(HealthStream):
+    """Does what a test wants while sockets are made."""
+
+    meanwhile: Callable[[], object] = staticmethod(lambda: None)
+
+    def attach(self, server: grpc.Server) -> None:
+        super().attach(server)
+        self.meanwhile()
+
+
 class Running:
     """A plugin with everything around it, on sockets below a short path."""
 
@@ -69,10 +79,11 @@ class Running:
         self.calls = ClaimCalls(
             self.claims, Metrics(driver="d", node="n", version="1"), clock=lambda: 0.0
         )
+        self.health = AttachedHealth(tuple)
         self.plugin = KubeletPlugin(
             self.calls,
             self.paths,
-            HealthStream(tuple),
+            self.health,
             on_status=self.statuses.append,
             check_seconds=0.05,
         )
@@ -463,6 +474,22 @@ def test_two_drivers_of_one_name_are_noticed_by_both(tmp_path: Path) -> None:
     older.plugin.stop(0)
     assert newer.paths.registration.is_socket()
     newer.plugin.stop(0)
+
+
+@pytest.mark.parametrize("was_open", [True, False])
+def test_no_sockets_stay_that_a_look_makes_meanwhile(tmp_path: Path, *, was_open: bool) -> None:
+    running = Running(tmp_path)
+    if was_open:
+        running.plugin.start()
+        running.plugin._watch.stop(30)
+        running.paths.service.unlink()
+    running.health.meanwhile = lambda: running.plugin.stop(0)
+    with structlog.testing.capture_logs() as lines:
+        running.plugin._look()
+    assert lines[-1]["event"] == "sockets closed"
+    assert list(running.paths.registration.parent.iterdir()) == []
+    assert not running.paths.service.exists()
+    assert list((running.paths.data_directory / FOLDER).iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
