@@ -9,7 +9,10 @@ from dra_driver.host.turns import waiting
 
 def ends_within(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
     """Wait for the end of a process by its descriptor; Popen would poll, less and less often."""
-    descriptor = os.pidfd_open(process.pid)
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return True  # another thread has waited for it already
     try:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)

@@ -202,8 +202,9 @@ class PciBus:
             with self._lock:
                 self._hanging.pop(address, None)
             said.seek(0)
-            if process.wait():
-                reason = said.read().strip().rpartition("\n")[2]
+            if status := process.wait():
+                how = f"the process that writes to /sys ended with status {status}; see dmesg"
+                reason = said.read().strip().rpartition("\n")[2] or how
                 raise DeviceError(f"the driver of {address} cannot be changed: {reason}")
 
 

@@ -1,7 +1,9 @@
 """The switch of a PCI function's driver where the kernel refuses, or never comes back."""
 
 import os
+import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from dra_driver.devices.model import PciAddress
 from dra_driver.devices.passthrough.bus import PciBus
 from dra_driver.errors import DeviceError, TransientError
+from dra_driver.host.children import ends_within
 from worlds.pci import PciTree
 
 GPU = PciAddress("0000:10:00.0")
@@ -51,6 +54,23 @@ def test_what_has_no_effect_is_an_error(node: Node) -> None:
         node.to_vfio()
     assert (node.folder / "driver_override").read_text() == "vfio-pci"
     assert (node.tree.root / "bus/pci/drivers/vfio-pci/bind").read_text() == GPU
+
+
+def test_a_writer_that_was_killed_is_told_as_such(node: Node) -> None:
+    os.mkfifo(node.tree.root / "bus/pci/drivers/nvidia/unbind")
+    with ThreadPoolExecutor(1) as pool:
+        switch = pool.submit(node.to_vfio)
+        while not node.bus.hanging():
+            pass
+        node.bus._hanging[GPU].kill()
+        with pytest.raises(DeviceError, match=r"cannot be changed: the process .* status -9; see"):
+            switch.result()
+
+
+def test_a_writer_that_another_thread_has_seen_end_has_ended() -> None:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    assert ends_within(process, PATIENCE)
 
 
 def test_a_kernel_that_hangs_is_left_and_not_asked_twice(node: Node) -> None:
