@@ -1,6 +1,8 @@
 """Memory limits of shares are looked after, and come back whatever happened to them."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from itertools import product
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from dra_driver.claims.memory.watch import ESCAPED, NO_MEMORY, NOT_IN_FORCE
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.claims.report.unlimited_memory import NOT_LIMITED
+from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import UnavailableError
 from dra_driver.host.envelope import seal, unseal
@@ -50,6 +53,9 @@ def test_limits_that_nvml_has_forgotten_are_set_again(misc: LimitedNode) -> None
     misc.session.close()
     misc.look()
     assert (misc.limit(group), misc.others()) == (None, None)
+    misc.look_after()
+    assert (misc.limit(group), misc.others()) == (misc.share_mib, 1)
+    misc.node_memory.pods.admit_others(misc.uuid(0))  # somebody does
     misc.look_after()
     assert (misc.limit(group), misc.others()) == (misc.share_mib, 1)
 
@@ -241,6 +247,26 @@ def test_what_a_lost_record_has_left_of_the_limit_of_all_pods_is_taken_back(
     misc.driver.claims.records.delete(lost.uid)
     misc.look_after()
     assert misc.others() is None
+
+
+def test_a_claim_that_comes_before_a_look_has_the_lock_keeps_the_limit_of_all_pods(
+    misc: LimitedNode,
+) -> None:
+    lost = misc.claim_of(misc.pod()[0], share(0))
+    misc.driver.prepare(lost)
+    misc.driver.claims.records.delete(lost.uid)
+    pod, group = misc.pod()
+    late = misc.claim_of(pod, share(1), name="late")
+
+    class LateLocks(NodeLocks):
+        def gpus(self, uuids: Iterable[str], deadline: float) -> AbstractContextManager[None]:
+            misc.driver.prepare(late)
+            return super().gpus(uuids, deadline)
+
+    misc.watch._locks = LateLocks(misc.root / "locks", time.monotonic)
+    misc.look_after()
+    assert (misc.limit(group), misc.others()) == (misc.share_mib, 1)
+    misc.watch._locks.close()
 
 
 @pytest.mark.parametrize(
