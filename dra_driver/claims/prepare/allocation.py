@@ -1,11 +1,11 @@
 """Translates what a claim was allocated into devices of this node and the configs for them.
 
 The scheduler allocates by name, and a name begins with a minor number (devices/names.py). When a
-claim is prepared, the name is translated once into a device of this node; from then on the record
-has the device's UUID. The name of a MIG device means a place on a GPU. Whether a device exists
-there or has to be made is checked later, under a lock (claims/prepare/resolve.py). The name of a
-share says how many shares there are; what that means is up to the division that holds now. A
-consumed share has the name of its device, and differs from it by its share id.
+claim is prepared, the name is translated once into a device of this node. From then on, after a
+reboot too, the UUID in the record counts. The name of a MIG device means a place on a GPU. Whether
+a device exists there or has to be made is checked later, under a lock (claims/prepare/resolve.py).
+The name of a share says how many shares there are; what that means is up to the division that holds
+now. A consumed share has the name of its device, and differs from it by its share id.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -94,6 +94,21 @@ def allocation_of(
         asked_parts=claim.asked_parts,
     )
     return Allocation(draft=draft, gpus=recorded_gpus(devices, inventory), groups=groups)
+
+
+def as_recorded(inventory: Inventory, record: ClaimRecord) -> Inventory:
+    """Return the inventory with the minor numbers that a record's GPUs had when it was written.
+
+    So a claim that is prepared again has the same GPUs, although its names would mean others now.
+    """
+    known = {gpu.uuid for gpu in inventory.gpus}
+    names = {had.device.gpu: _gpu_named(parse_device_name(had.name)) for had in record.devices}
+    minors = {uuid: name.minor for uuid, name in names.items() if name and uuid in known}
+    taken = set(minors.values())
+    gpus = (replace(gpu, minor=minors.get(gpu.uuid, gpu.minor)) for gpu in inventory.gpus)
+    there = tuple(gpu for gpu in gpus if gpu.uuid in minors or gpu.minor not in taken)
+    excluded = tuple(gpu for gpu in inventory.excluded if gpu.minor not in taken)
+    return replace(inventory, gpus=there, excluded=excluded)
 
 
 def kind_named(name: str) -> DeviceKind:
@@ -198,10 +213,14 @@ def _passthrough(name: VfioName, inventory: Inventory) -> Device | None:
 
 def _excluded(name: _Parsed | None, inventory: Inventory) -> ExcludedGpu | None:
     """Return the GPU that a name refers to if it is excluded."""
+    of = _gpu_named(name)
+    return next((gpu for gpu in inventory.excluded if of and gpu.minor == of.minor), None)
+
+
+def _gpu_named(name: _Parsed | None) -> GpuName | MigName | None:
+    """Return the part of a name that has its GPU's minor number; None without one."""
     of = name.of if isinstance(name, ShareName) else name
-    if of is None or isinstance(of, VfioName):
-        return None
-    return next((gpu for gpu in inventory.excluded if gpu.minor == of.minor), None)
+    return None if isinstance(of, VfioName) else of
 
 
 def _base(name: GpuName | MigName, gpu: Gpu) -> Base | None:

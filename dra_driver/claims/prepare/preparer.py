@@ -27,7 +27,7 @@ from dra_driver.claims.model.claim import (
     uid_of,
 )
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, PendingCleanup, RecordState
-from dra_driver.claims.prepare.allocation import allocation_of
+from dra_driver.claims.prepare.allocation import allocation_of, as_recorded, recorded_gpus
 from dra_driver.claims.prepare.leftovers import gpus_of
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.steps import NO_WAIT
@@ -325,16 +325,20 @@ class ClaimPreparer:
         self, claim: Claim, former: ClaimRecord | None, end: float
     ) -> tuple[DeviceRecord, ...]:
         inventory = self._inventory.current()
+        named = inventory
         if former and former.state is not RecordState.RELEASED:
-            inventory = admitting(inventory, set(former.held_gpus))
+            inventory = named = admitting(inventory, set(former.held_gpus))
+            if has_devices_of(claim, former):
+                named = as_recorded(inventory, former)
         boot_id = self._claims.holdings.boot_id
-        allocation = allocation_of(claim, self._pool, inventory, self._divisions, boot_id)
+        allocation = allocation_of(claim, self._pool, named, self._divisions, boot_id)
         draft = allocation.draft
         if former:
             # The former record is of another boot or allocation, or a crash interrupted it.
             draft = replace(draft, pending=self._release(former, end))
             self._claims.cleanup.check_free(draft.pending, draft)
-            allocation = replace(allocation, draft=draft)
+            gpus = recorded_gpus(draft.devices, inventory)
+            allocation = replace(allocation, draft=draft, gpus=gpus)
         if not draft.devices:
             return ()
         try:

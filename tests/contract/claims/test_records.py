@@ -1,4 +1,4 @@
-"""Records on disk that are damaged, and those who only look at them while others write."""
+"""Records of earlier boots, or damaged, and those who only look at them while others write."""
 
 from pathlib import Path
 
@@ -130,3 +130,34 @@ def test_a_record_that_the_disk_does_not_give_out_hides_no_other(driver: Driver)
     driver.unprepare(good)
     with pytest.raises(StateError):  # what the other holds is not known
         driver.claims.holdings.are_there()
+
+
+def test_after_a_reboot_a_claim_gets_the_card_that_it_had(tmp_path: Path) -> None:
+    before = Driver(tmp_path)
+    refs = [before.api.add(f"gpu-{n}", uid=f"uid-{n}", name=f"c{n}") for n in (1, 2)]
+    one, two = make.gpu(1), make.gpu(2)
+    first = [before.prepare(ref) for ref in refs]
+    after = Driver(
+        tmp_path, replace(one, minor=2), replace(two, minor=1), boot_id="boot-2", api=before.api
+    )
+    assert [after.prepare(ref) for ref in refs] == first
+    assert [after.nodes(ref) for ref in refs] == [["/dev/nvidia2"], ["/dev/nvidia1"]]
+    for ref in refs:
+        after.unprepare(ref)
+    new = after.api.add("gpu-1", uid="new", name="new")
+    after.prepare(new)
+    assert after.nodes(new) == ["/dev/nvidia1"]
+    before.close()
+    after.close()
+
+
+def test_after_a_reboot_a_card_in_place_of_a_lost_one_is_known_by_its_name(tmp_path: Path) -> None:
+    before = Driver(tmp_path, make.gpu(1))
+    ref = before.api.add("gpu-1")
+    before.prepare(ref)
+    new = replace(make.gpu(2), minor=1)
+    after = Driver(tmp_path, new, boot_id="boot-2", api=before.api)
+    (device,) = after.prepare(ref)
+    assert device.device.gpu == new.uuid
+    before.close()
+    after.close()
