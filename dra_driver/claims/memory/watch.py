@@ -245,7 +245,7 @@ class MemoryWatch(Worker):
         try_all(works)
 
     def _refuse(self, pod: ConsumerPod, gpu: GpuUuid) -> None:
-        if not self._has_share(pod.uid, gpu):
+        if not any(tenant.pod == pod.uid for tenant in self._claims.holdings.tenants(gpu)):
             self._pods.refuse_pod(pod.uid, gpu)
 
     def _tell_group(self, record: ClaimRecord, group: ConsumerGroup, names: str) -> None:
@@ -263,10 +263,6 @@ class MemoryWatch(Worker):
                 "limited share reserved for a pod group", claim=str(record.ref), group=group.name
             )
         self._tell(record, about, NOT_LIMITED if unlimited else NO_MEMORY, note)
-
-    def _has_share(self, pod: str, gpu: GpuUuid) -> bool:
-        """Tell whether a claim gives a pod memory of a GPU."""
-        return any(tenant.pod == pod for tenant in self._claims.holdings.tenants(gpu))
 
     def _admit(self, gpu: GpuUuid) -> None:
         """Remove the limit of all other pods that a claim without a record has left on a GPU."""

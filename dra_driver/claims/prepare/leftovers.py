@@ -16,6 +16,7 @@ from dra_driver.claims.prepare.mig import MigDevices
 from dra_driver.claims.prepare.specs import ClaimSpecs
 from dra_driver.claims.prepare.steps import NO_WAIT, Steps
 from dra_driver.claims.state.holdings import Holdings
+from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.device import Vfio, Whole
 from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.errors import DriverError, TransientError
@@ -57,6 +58,17 @@ class Leftovers:
     def made_for(self, uid: ClaimUid) -> dict[MigSlot, ClaimUid]:
         """Return the MIG devices that were made for a claim; `sweep` needs their GPUs' locks."""
         return {slot: owner for slot, owner in self._ownership.made().items() if owner == uid}
+
+    def take_back(self, uid: ClaimUid, locks: NodeLocks, deadline: float) -> bool:
+        """Take back all that a claim without a record has left; return whether all of it is gone.
+
+        The caller holds the claim's lock.
+        """
+        self.forget(uid)
+        self.end(uid, deadline=deadline)
+        made = self.made_for(uid)
+        with locks.gpus(gpus_of(made), deadline):
+            return self.sweep(uid, made)
 
     def end(self, uid: ClaimUid, *, deadline: float) -> None:
         """End the daemons of a claim without a record; `sweep` reports those that did not end."""

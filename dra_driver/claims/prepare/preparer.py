@@ -28,7 +28,6 @@ from dra_driver.claims.model.claim import (
 )
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, PendingCleanup, RecordState
 from dra_driver.claims.prepare.allocation import allocation_of, as_recorded, recorded_gpus
-from dra_driver.claims.prepare.leftovers import gpus_of
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.steps import NO_WAIT
 from dra_driver.claims.state.divisions import Divisions
@@ -148,11 +147,7 @@ class ClaimPreparer:
         with self._wanting_no_more(uid), self._locks.claim(uid, end):
             record = self._records.read(uid)
             if record is None:
-                self._claims.leftovers.forget(uid)
-                self._claims.leftovers.end(uid, deadline=end)
-                made = self._claims.leftovers.made_for(uid)
-                with self._locks.gpus(gpus_of(made), end):
-                    self._claims.leftovers.sweep(uid, made)
+                self._claims.leftovers.take_back(uid, self._locks, end)
             else:
                 self._release_all(record, end)
 

@@ -18,7 +18,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ref_of
-from dra_driver.claims.prepare.leftovers import gpus_of
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.records import RecordStore
@@ -182,7 +181,9 @@ class OrphanedSpecs:
         try:
             with self._locks.claim(uid, self._clock()):
                 if self._claims.records.read(uid) is None:
-                    self._take_back(uid)
+                    log.info("spec of a claim that is gone deleted", claim_uid=uid)
+                    end = self._clock() + self._timing.undo_timeout
+                    self._claims.leftovers.take_back(uid, self._locks, end)
         except ConflictError:
             return False  # a call of the kubelet has its lock
         except DriverError as error:
@@ -190,12 +191,3 @@ class OrphanedSpecs:
                 log.warning("spec of a claim that is gone left", claim_uid=uid, reason=str(error))
             return False
         return True
-
-    def _take_back(self, uid: ClaimUid) -> None:
-        leftovers, now = self._claims.leftovers, self._clock()
-        leftovers.forget(uid)
-        log.info("spec of a claim that is gone deleted", claim_uid=uid)
-        leftovers.end(uid, deadline=now + self._timing.undo_timeout)
-        made = leftovers.made_for(uid)
-        with self._locks.gpus(gpus_of(made), self._clock()):
-            leftovers.sweep(uid, made)

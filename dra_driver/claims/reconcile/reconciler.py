@@ -17,7 +17,6 @@ import structlog
 
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, RecordState
-from dra_driver.claims.prepare.leftovers import gpus_of
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.preparer import ClaimPreparer
 from dra_driver.claims.reconcile.orphans import ClaimNames, OrphanedSpecs, ReconcileTiming
@@ -176,11 +175,7 @@ class Reconciler(Worker):
             if record is None:
                 if self._claims.specs.files.exists(uid):
                     return True  # it may be in use: claims/reconcile/orphans.py
-                self._claims.leftovers.forget(uid)
-                self._claims.leftovers.end(uid, deadline=self._undo_deadline())
-                made = self._claims.leftovers.made_for(uid)
-                with self._locks.gpus(gpus_of(made), self._clock() + self._timing.lock_timeout):
-                    return self._claims.leftovers.sweep(uid, made)
+                return self._claims.leftovers.take_back(uid, self._locks, self._undo_deadline())
             if not self._claims.holdings.is_prepared(record):
                 self._claims.cleanup.end(record, self._undo_deadline())
             with self._locks.gpus(record.touched_gpus, self._clock() + self._timing.lock_timeout):
