@@ -79,14 +79,8 @@ class Removal:
                 with self._locks.gpus(record.touched_gpus, end):
                     left = self._claims.cleanup.release(record, deadline=end)
                 return [f"{due.of.name} on {', '.join(due.of.gpus)}: {due.reason}" for due in left]
-            leftovers = self._claims.leftovers
-            leftovers.end(uid, deadline=end)
-            made = leftovers.made_for(uid)
-            with self._locks.gpus(gpus_of(made), end):
-                if not leftovers.sweep(uid, made):
-                    return ["its settings could not be undone"]
-            leftovers.forget(uid)
-            return []
+            is_gone = self._claims.leftovers.take_back(uid, self._locks, end)
+            return [] if is_gone else ["its settings could not be undone"]
 
     def _destroy(self) -> list[str]:
         """Destroy the MIG devices that are left, and turn MIG mode off where it was turned on."""

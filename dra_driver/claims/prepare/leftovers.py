@@ -2,7 +2,7 @@
 
 In: CDI specs, marks and notes on disk, and what lives by itself, such as MPS daemons. None of these
 proves that a claim exists: only a record does (claims/model/record.py). Callers hold the locks of
-the claim and of the GPUs where something is taken back, except in `end`, which waits for daemons.
+the claim and, except in `take_back`, of the GPUs where something is taken back.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -62,25 +62,23 @@ class Leftovers:
     def take_back(self, uid: ClaimUid, locks: NodeLocks, deadline: float) -> bool:
         """Take back all that a claim without a record has left; return whether all of it is gone.
 
-        The caller holds the claim's lock.
+        The caller holds the claim's lock. Raises StateError if its files cannot be deleted, and
+        ConflictError if another call has a GPU until the deadline.
         """
-        self.forget(uid)
-        self.end(uid, deadline=deadline)
+        self._specs.delete(uid)
+        self._records.delete(uid)
+        if uid in self._steps.claims():
+            log.warning("claim without a record undone", claim_uid=uid)
+            self._steps.sweep(uid, deadline)  # which waits for daemons, outside of the GPUs' locks
         made = self.made_for(uid)
         with locks.gpus(gpus_of(made), deadline):
             return self.sweep(uid, made)
-
-    def end(self, uid: ClaimUid, *, deadline: float) -> None:
-        """End the daemons of a claim without a record; `sweep` reports those that did not end."""
-        if uid in self._steps.claims():
-            log.warning("claim without a record undone", claim_uid=uid)
-            self._steps.sweep(uid, deadline)
 
     def sweep(self, uid: ClaimUid, made: Mapping[MigSlot, ClaimUid]) -> bool:
         """Take back what is there for a claim without a record; return whether all of it is gone.
 
         `made` are the MIG devices that were made for it; it is fine if one is gone by now. This
-        waits for no daemon: `end` comes before. Marks keep the claim's GPUs from others until then.
+        waits for no daemon. Marks keep the claim's GPUs from others until all of it is gone.
         """
         if made:
             log.warning("mig devices of a claim without a record undone", claim_uid=uid)
@@ -113,11 +111,6 @@ class Leftovers:
                 f"{', '.join(marked)} cannot be used yet: what was made there for claim UID {uid}, "
                 "whose record is lost, has not ended"
             )
-
-    def forget(self, uid: ClaimUid) -> None:
-        """Delete the files of a claim that is gone without a readable record. Raises StateError."""
-        self._specs.delete(uid)
-        self._records.delete(uid)
 
     def delete_halves(self) -> None:
         """Delete CDI files that a killed process did not finish, and notes of former boots."""

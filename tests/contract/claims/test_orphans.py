@@ -108,14 +108,14 @@ def test_a_spec_that_cannot_be_deleted_keeps_no_other_from_it(
 ) -> None:
     refs, clock = two_orphans(driver), Clock()
     driver.api.claims.clear()
-    forget = driver.claims.leftovers.forget
+    delete = driver.claims.specs.delete
 
     def refuses(uid: ClaimUid) -> None:
         if uid == refs[0].uid:
             raise StateError("the disk refused")
-        forget(uid)
+        delete(uid)
 
-    monkeypatch.setattr(driver.claims.leftovers, "forget", refuses)
+    monkeypatch.setattr(driver.claims.specs, "delete", refuses)
     reconciler = driver.reconciler(ReconcileTiming(grace=GRACE), clock)
     for _ in range(3):
         reconciler.compare_orphans()

@@ -1,6 +1,7 @@
 """What is taken back of a claim that has no record."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import make
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.prepare.leftovers import Leftovers
 from dra_driver.claims.prepare.steps import NO_WAIT
+from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.errors import DeviceError, TransientError
 
@@ -49,6 +51,9 @@ class Node:
     def holders(self, gpu: GpuUuid) -> set[ClaimUid]:
         return {ONE}
 
+    def delete(self, uid: ClaimUid) -> None:
+        self.taken.append(f"files of {uid}")
+
     def unmark_all(self, uid: ClaimUid) -> None:
         self.taken.append(uid)
 
@@ -78,11 +83,14 @@ def test_every_trace_of_a_claim_counts() -> None:
     assert leftovers(Node(), Daemons(), []).made_for(TWO) == {OTHER: TWO}
 
 
-def test_the_daemons_of_that_claim_alone_are_ended() -> None:
-    daemons = Daemons()
+def test_daemons_are_waited_for_before_anything_is_destroyed_and_only_where_there_are_any(
+    tmp_path: Path,
+) -> None:
+    daemons, locks = Daemons(), NodeLocks(tmp_path / "locks", lambda: 0.0)
     for uid in (TWO, ONE):
-        leftovers(Node(), daemons, []).end(uid, deadline=7.0)
-    assert daemons.swept == [(ONE, 7.0)]
+        assert leftovers(Node(), daemons, []).take_back(uid, locks, 7.0)
+    assert daemons.swept == [(TWO, NO_WAIT), (ONE, 7.0), (ONE, NO_WAIT)]
+    locks.close()
 
 
 def test_nothing_is_destroyed_below_daemons_that_remain() -> None:
