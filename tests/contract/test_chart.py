@@ -303,6 +303,7 @@ def test_network_policies_open_the_ports_for_metrics_and_no_other(render: Render
         ports = {port["name"]: port["containerPort"] for port in container["ports"]}
         assert opened == {ports.pop("metrics")}
         assert ports == ({"health": 9091} if "kubelet-plugin" in container["name"] else {})
+        assert [rule["from"] for rule in one["spec"]["ingress"]] == [[{"namespaceSelector": {}}]]
 
 
 def test_openshift_allows_what_the_pods_ask_for(render: Render) -> None:

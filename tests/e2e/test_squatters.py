@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from testbed.api import Api, ApiStatusError, Object
-from testbed.commands import TestbedError, wait_until
+from testbed.commands import wait_until
 from testbed.driver import DRIVER_NAME
 from testbed.machine import DRIVER
 
@@ -66,26 +66,6 @@ def test_another_nodes_token_takes_no_name_and_no_pool_of_this_node(
     for name in (first(OTHER), f"0000f-0123abcd-{DRIVER_NAME}-{OTHER}"):
         other_node.create(of_other(name=name))
         other_node.delete("ResourceSlice", name)
-
-
-def test_another_nodes_kubelet_takes_none_either(scene: Scene, other_node: Api) -> None:
-    here = scene.node.cluster.node
-
-    def create(one: Object) -> str:
-        return scene.node.cluster.kubectl(
-            *("create", "-f", "-", "--dry-run=server", "--as", f"system:node:{OTHER}"),
-            *("--as-group", "system:nodes", "--as-group", "system:authenticated"),
-            stdin=json.dumps(one),
-        )
-
-    taken = [*names_taken(here), of_other(name=first(here), driver="other.example.com")]
-    for one in taken:
-        with pytest.raises(TestbedError, match=r"may not name|publishes for gpu\.nvidia\.com only"):
-            create(one)
-    with pytest.raises(TestbedError, match=f"may not write ResourceSlices of pool {here}"):
-        create(of_other(name=first(OTHER), pool=here))
-    assert "created" in create(of_other(name=first(OTHER)))
-    assert "created" in create(of_other(name="theirs", pool="any", driver="other.example.com"))
 
 
 def test_slices_of_before_are_still_changed_and_deleted(scene: Scene, other_node: Api) -> None:

@@ -3,77 +3,150 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from testbed import manifests
 
 import make
 from dra_driver.slices.pool import build_slices, new_tag
 from dra_driver.slices.project import projection
+from policies import ACCOUNT, refusal, unneeded, user
 
-(POLICY,) = (
-    one
-    for one in manifests.installed("ValidatingAdmissionPolicy")
-    if one["metadata"]["name"].endswith("own-node")
-)
-RULES = "\n".join(validation["expression"] for validation in POLICY["spec"]["validations"])
+WITH_MIG = make.inventory(make.gpu(0, mig=make.mig(make.mig_device(0, "1g.10gb", 0))))
+GPU: Any = projection(make.inventory(make.gpu(0))).devices[0]
+MIG: Any = projection(WITH_MIG).devices[0]
+KUBELET = user("system:node:n1", groups=["system:nodes"])
 
 
-def only(pattern: str) -> str:
-    """The one place in the rules that a pattern finds."""
-    (found,) = re.findall(pattern, RULES)
-    return str(found)
+def published(inventory: Any = WITH_MIG, *, index: int = 0, node: str = "n1", tag: str = "") -> Any:
+    """A slice that a driver publishes."""
+    made = projection(inventory)
+    pool = build_slices(
+        made.devices, counter_sets=made.counter_sets, driver="gpu.nvidia.com", node_name=node
+    )
+    spec = pool.spec(min(index, len(pool.contents) - 1), generation=1)
+    return {"metadata": {"name": pool.slice_name(index, tag=tag)}, "spec": deepcopy(spec)}
+
+
+def said(new: Any, old: Any = None, *, node: str = "n1", **request: Any) -> str | None:
+    """What the driver of a node is answered that writes a slice; None: it may."""
+    return refusal("own-node", new, old, **{"userInfo": user(node=node), **request})
+
+
+def changed(name: str = "", device: Any = None, **spec: Any) -> Any:
+    """A slice with another name, another first device, or other fields."""
+    body = published(make.inventory(make.gpu(0)))
+    body["spec"] |= spec | ({"devices": [device]} if device else {})
+    return {"metadata": {"name": name or body["metadata"]["name"]}, "spec": body["spec"]}
+
+
+def without(device: Any, part: str, name: str) -> Any:
+    """A device that lacks an attribute or a capacity."""
+    return {**device, part: {key: value for key, value in device[part].items() if key != name}}
 
 
 @pytest.mark.parametrize("node", ["n1", "gpu.nvidia.com-n1", "a.b-c.example.com", "n" * 63])
 def test_names_have_the_form_that_it_takes(node: str) -> None:
-    form = re.compile(only(r"matches\('(\^\[0-9a-f\]\{5\}.*?)'\)"))
-    pool = build_slices((), driver="gpu.nvidia.com", node_name=node)
     for index in (0, 0xFFFFF):
         for tag in ("", new_tag()):
-            assert form.fullmatch(pool.slice_name(index, tag=tag).removesuffix(node))
-    others = build_slices((), driver="gpu.nvidia.com", node_name=f"x-{node}")
-    assert not form.fullmatch(others.slice_name(0).removesuffix(node))
+            assert said(published(index=index, node=node, tag=tag), node=node) is None
+    others = published(node=f"x-{node}")["metadata"]["name"]
+    answer = said({"metadata": {"name": others}, "spec": published(node=node)["spec"]}, node=node)
+    assert answer is not None
+    assert "may not name a ResourceSlice" in answer
 
 
 @pytest.mark.parametrize(
     "inventory",
     [
+        WITH_MIG,
         make.inventory(),
         make.inventory(make.gpu(0, mig=make.mig())),
-        make.inventory(make.gpu(0, mig=make.mig(make.mig_device(0, "1g.10gb", 0)))),
         make.inventory(make.gpu(0, memory_bytes=None), driver_version=None, cuda_version=None),
     ],
 )
 def test_devices_have_the_attributes_that_it_wants(inventory: Any) -> None:
-    devices = projection(inventory).devices
-    assert devices
-    for device in devices:
-        attributes: Any = device["attributes"]
-        capacity: Any = device["capacity"]
-        type_ = attributes["type"]["string"]
-        demanded = demanded_of(type_)
-        assert {"type", "productName", "brand", "architecture"} < demanded["attributes"]
-        for name in demanded["attributes"]:
-            value = "version" if name == "cudaComputeCapability" else "string"
-            assert value in attributes[name]
-        assert demanded["capacity"] <= capacity.keys()
-        assert not any(name.startswith("gpu.nvidia.com/") for name in [*attributes, *capacity])
+    slices = [published(inventory, index=index) for index in range(3)]
+    assert any(one["spec"].get("devices") for one in slices)
+    for one in slices:
+        assert said(one) is None
+        assert said(one, userInfo=KUBELET) is None
 
 
-def demanded_of(type_: str) -> dict[str, set[str]]:
-    """What the policy demands of devices of a type."""
-    texts, capacities = (
-        only(r"(\[[^]]*\])\.all\(name, device\.\?attributes"),
-        only(r"(\[[^]]*\])\.all\(name, device\.\?capacity"),
-    )
-    versions = only(r"attributes\[\?'(\w+)'\]\.\?version\.hasValue")
-    of_mig = only(r"string != 'mig' \|\| device\.attributes\.\?(\w+)")
-    attributes = {*re.findall(r"'(\w+)'", texts), versions, *([of_mig] if type_ == "mig" else [])}
-    return {"attributes": attributes, "capacity": set(re.findall(r"'(\w+)'", capacities))}
+LACKING = "each device needs the attributes type"
+REFUSED = [
+    *(
+        ({"new": new, **by}, text)
+        for by in ({}, {"userInfo": KUBELET})
+        for new, text in (
+            (changed(nodeName="n2"), "on node n1 may not write ResourceSlices of node n2"),
+            (changed(nodeName=""), "may not write ResourceSlices of several nodes"),
+            (changed(pool={"name": "n2"}), "may not write ResourceSlices of pool n2"),
+            (changed("00000-gpu.nvidia.com-n2"), "may not name a ResourceSlice"),
+            (changed("zzzzz-gpu.nvidia.com-n1"), "may not name a ResourceSlice"),
+            (changed(device=without(GPU, "capacity", "memory")), LACKING),
+        )
+    ),
+    ({"new": changed(), "userInfo": user()}, "the caller's token names no node"),
+    ({"new": None, "old": changed(), "userInfo": user()}, "the caller's token names no node"),
+    ({"new": None, "old": changed(nodeName="n2")}, "may not write ResourceSlices of node n2"),
+    ({"new": changed(nodeName="n2"), "old": changed(nodeName="n2")}, "of node n2"),
+    ({"new": changed(driver="other.example.com")}, "publishes for gpu.nvidia.com only"),
+    *(
+        ({"new": changed(device={**GPU, part: GPU[part] | {name: value}})}, LACKING)
+        for part, name, value in (
+            ("attributes", "brand", {"int": 1}),
+            ("attributes", "cudaComputeCapability", {"string": "9.0.0"}),
+            ("attributes", "gpu.nvidia.com/type", {"string": "gpu"}),
+            ("capacity", "gpu.nvidia.com/memory", {"value": "1Gi"}),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("asked", "text"), REFUSED)
+def test_all_else_is_refused(asked: dict[str, Any], text: str) -> None:
+    answer = said(**asked)
+    assert answer is not None
+    assert text in answer
+
+
+def test_no_rule_can_be_left_out() -> None:
+    asked = [{"userInfo": user(node="n1"), **one} for one, _ in REFUSED]
+    assert unneeded("own-node", asked) == []
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"new": None, "old": changed("nvidia-made-this-up")},
+        {"new": changed("nvidia-made-this-up"), "old": changed("nvidia-made-this-up")},
+        {"new": changed(device=without(GPU, "attributes", "brand")), "dryRun": True},
+        {"new": changed(driver="a.example.com", nodeName="n2", name="x"), "userInfo": KUBELET},
+        {"new": None, "old": changed(nodeName="n2"), "userInfo": KUBELET},
+        {"new": changed(nodeName="n2"), "userInfo": user(f"{ACCOUNT}-2")},
+    ],
+)
+def test_what_is_none_of_its_business_is_taken(asked: dict[str, Any]) -> None:
+    assert said(**asked) is None
+
+
+def demanded_of(device: Any) -> dict[str, set[str]]:
+    """What the policy demands of a device: it refuses one that lacks it."""
+    return {
+        part: {name for name in device[part] if said(changed(device=without(device, part, name)))}
+        for part in ("attributes", "capacity")
+    }
+
+
+def test_each_attribute_that_it_names_is_demanded() -> None:
+    of_gpus, of_migs = demanded_of(GPU), demanded_of(MIG)
+    texts = {"type", "productName", "brand", "architecture"}
+    assert of_gpus == {"attributes": {*texts, "cudaComputeCapability"}, "capacity": {"memory"}}
+    assert of_migs == {**of_gpus, "attributes": {*of_gpus["attributes"], "profile"}}
 
 
 TREE = Path(__file__).parents[3]
@@ -116,7 +189,7 @@ def objects_of(text: str, path: str) -> Iterator[object]:
 
 def test_all_that_our_own_selectors_read_without_a_guard_is_demanded() -> None:
     """A selector on what one device lacks stops its pod, whatever other nodes offer (KEP-4381)."""
-    of_gpus, of_migs = demanded_of("gpu"), demanded_of("mig")
+    of_gpus, of_migs = demanded_of(GPU), demanded_of(MIG)
     reads = [
         (path, part, name)
         for path, text in written()

@@ -4,18 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from testbed import manifests
 
-from dra_driver.admin.cel.evaluate import value_of
-from dra_driver.admin.cel.parser import parsed
 from dra_driver.devices.names import share_suffix
-
-(POLICY,) = (
-    one
-    for one in manifests.installed("ValidatingAdmissionPolicy")
-    if one["metadata"]["name"].endswith("share-requests")
-)
-SPEC = POLICY["spec"]
+from policies import refusal, unneeded
 
 
 def share(kind: str, index: int, of: str = "gpu-0", **result: Any) -> dict[str, Any]:
@@ -29,20 +20,9 @@ def claim(results: Sequence[Any] | None) -> dict[str, Any]:
     return {"metadata": {"name": "c"}, "status": status}
 
 
-def refusal(results: Sequence[Any], before: Sequence[Any] | None = None) -> str | None:
+def said(results: Sequence[Any], before: Sequence[Any] | None = None) -> str | None:
     """What the scheduler is answered that allocates this; None: it may."""
-    names: dict[str, Any] = {"object": claim(results), "oldObject": claim(before)}
-    for condition in SPEC["matchConditions"]:
-        if not value_of(parsed(condition["expression"]), names):
-            return None
-    variables: dict[str, object] = {}
-    names["variables"] = variables
-    for variable in SPEC["variables"]:
-        variables[variable["name"]] = value_of(parsed(variable["expression"]), names)
-    for validation in SPEC["validations"]:
-        if not value_of(parsed(validation["expression"]), names):
-            return str(value_of(parsed(validation["messageExpression"]), names))
-    return None
+    return refusal("share-requests", claim(results), claim(before))
 
 
 SINGLE, BY_MPS = "single-share", "mps-share"
@@ -66,13 +46,13 @@ MIG = "gpu-0-mig-2g20gb-14-0"
     ],
 )
 def test_what_a_request_may_have_is_allocated(results: list[Any]) -> None:
-    assert refusal(results) is None
+    assert said(results) is None
 
 
 @pytest.mark.parametrize("other", [share(SINGLE, 1), share(SINGLE, 0, "gpu-1")])
 def test_several_of_which_a_request_may_have_one_are_refused(other: Any) -> None:
     mixed = [share(BY_MPS, 0, request="x"), share(SINGLE, 0), other]
-    assert refusal(mixed) == (
+    assert said(mixed) == (
         "request gpu asks for several shares, and here a request may have only one: the share "
         "config sets failRequestsGreaterThanOne; ask for 1"
     )
@@ -82,13 +62,19 @@ def test_several_of_which_a_request_may_have_one_are_refused(other: Any) -> None
     ("one", "other"), [("gpu-0", "gpu-1"), (MIG, "gpu-0-mig-2g20gb-14-2"), ("gpu-1", "gpu-11")]
 )
 def test_shares_of_several_devices_are_refused_under_mps(one: str, other: str) -> None:
-    said = refusal([share(BY_MPS, 0, one), share(BY_MPS, 1, one), share(BY_MPS, 0, other)])
-    assert said is not None
-    assert "request gpu would get shares of several devices, and under MPS" in said
-    assert "matchAttribute: gpu.nvidia.com/uuid" in said
-    assert "belongs on nodes with one divided device" in said
+    answer = said([share(BY_MPS, 0, one), share(BY_MPS, 1, one), share(BY_MPS, 0, other)])
+    assert answer is not None
+    assert "request gpu would get shares of several devices, and under MPS" in answer
+    assert "matchAttribute: gpu.nvidia.com/uuid" in answer
+    assert "belongs on nodes with one divided device" in answer
 
 
 def test_claims_that_are_allocated_already_are_passed_over() -> None:
     there = [share(SINGLE, 0), share(SINGLE, 1)]
-    assert refusal(there, before=there) is None
+    assert said(there, before=there) is None
+
+
+def test_no_rule_can_be_left_out() -> None:
+    of_two = [[share(kind, 0), share(kind, 0, "gpu-1")] for kind in (SINGLE, BY_MPS)]
+    asked = [{"new": claim(results), "old": claim(None)} for results in of_two]
+    assert unneeded("share-requests", asked) == []
