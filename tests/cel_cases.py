@@ -135,6 +135,8 @@ SELECT = (
     "'aBc'.matches('(?i)^ABC$') && 'é'.matches('^\\\\pL$') && 'x'.matches('^[[:alpha:]]$') && matches('ab', 'b')",
     "'a|b'.matches('a\\\\|b') && 'ab'.matches('^(a|b)+$') && ''.matches('')",
     "device.attributes['gpu.nvidia.com'].driverVersion != 1",
+    "type(device.attributes['gpu.nvidia.com'].type) == string && type([1]) == list && type(1.5) != int",
+    "type(null) == null_type && type(type(1)) == type(string) && type({}) == map",
     "device.capacity['gpu.nvidia.com'].memory in [quantity('80Gi')]",
     "quantity('1500m').add(quantity('1500m')) == quantity('3')",
     "device.capacity['gpu.nvidia.com'].memory == quantity('80.0Gi')",

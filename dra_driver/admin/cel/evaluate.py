@@ -13,12 +13,14 @@ from typing import TypeVar, assert_never, cast
 from dra_driver.admin.cel import functions, syntax
 from dra_driver.admin.cel.values import (
     NONE,
+    TYPES,
     AbortError,
     Double,
     EvaluationError,
     NotUnderstoodError,
     Optional,
     Semver,
+    TypeOf,
     Uint,
     equal,
     is_number,
@@ -60,9 +62,9 @@ class _Evaluation:
             case syntax.Constant():
                 return node.value
             case syntax.Name():
-                if node.name not in names:
+                if node.name not in names and node.name not in TYPES:
                     raise NotUnderstoodError(f"the name {node.name}")
-                return names[node.name]
+                return names.get(node.name, TypeOf(node.name))
             case syntax.Select():
                 return _selected(self.value(node.operand, names), node.field, node.optional)
             case syntax.Index():

@@ -22,6 +22,7 @@ from dra_driver.admin.cel.values import (
     NotUnderstoodError,
     Optional,
     Semver,
+    TypeOf,
     Uint,
     equal,
     is_number,
@@ -163,13 +164,17 @@ def _quantity(text: Any) -> Quantity:
         raise EvaluationError(str(error)) from error
 
 
-def _is_quantity(text: Any) -> bool:
-    need(text, str)
-    try:
-        Quantity.parse(str(text))
-    except ValueError:
-        return False
-    return True
+def _reads(function: Function) -> Function:
+    def can(*values: Any) -> bool:
+        try:
+            function(*values)
+        except EvaluationError as error:
+            if error.__cause__ is None:  # a wrong type, not a wrong text
+                raise
+            return False
+        return True
+
+    return can
 
 
 def _semver(text: Any, normalize: Any = False) -> Semver:
@@ -181,27 +186,9 @@ def _semver(text: Any, normalize: Any = False) -> Semver:
         raise EvaluationError(str(error)) from error
 
 
-def _is_semver(text: Any, normalize: Any = False) -> bool:
-    need(text, str)
-    need(normalize, bool)
-    try:
-        Semver.parse(str(text), normalize=bool(normalize))
-    except ValueError:
-        return False
-    return True
-
-
 def _compare_to(left: Any, right: Any) -> int:
     need(left, Semver, Quantity)
     return compare(left, right)
-
-
-def _is_greater(left: Any, right: Any) -> bool:
-    return _compare_to(left, right) > 0
-
-
-def _is_less(left: Any, right: Any) -> bool:
-    return _compare_to(left, right) < 0
 
 
 def _number_of(place: int) -> Function:
@@ -348,8 +335,8 @@ _MEMBERS: Mapping[str, Function] = MappingProxyType(
         "max": _best(1),
         "isSorted": _is_sorted,
         "compareTo": _compare_to,
-        "isGreaterThan": _is_greater,
-        "isLessThan": _is_less,
+        "isGreaterThan": lambda left, right: _compare_to(left, right) > 0,
+        "isLessThan": lambda left, right: _compare_to(left, right) < 0,
         "major": _number_of(0),
         "minor": _number_of(1),
         "patch": _number_of(2),
@@ -374,11 +361,12 @@ _GLOBALS: Mapping[str, Function] = MappingProxyType(
         "string": _string,
         "bool": _bool,
         "dyn": lambda value: value,
+        "type": lambda value: TypeOf(type_name(value)),
         "quantity": _quantity,
-        "isQuantity": _is_quantity,
+        "isQuantity": _reads(_quantity),
         "sign": _sign,
         "semver": _semver,
-        "isSemver": _is_semver,
+        "isSemver": _reads(_semver),
         "sets.contains": _sets_contains,
         "sets.intersects": _sets_intersects,
         "sets.equivalent": _sets_equivalent,

@@ -120,25 +120,35 @@ class Defaulting(dict[str, object]):
         return {}
 
 
+class TypeOf(Struct, frozen=True):
+    """What `type(value)` is, and what the name of a type stands for."""
+
+    name: str
+
+
+_NAMES: Mapping[type, str] = {
+    bool: "bool",
+    Uint: "uint",
+    int: "int",
+    Double: "double",
+    str: "string",
+    bytes: "bytes",
+    list: "list",
+    dict: "map",
+    Defaulting: "map",
+    Semver: "kubernetes.Semver",
+    Quantity: "kubernetes.Quantity",
+    Fine: "kubernetes.Quantity",
+    Optional: "optional_type",
+    TypeOf: "type",
+    type(None): "null_type",
+}
+TYPES = frozenset(_NAMES.values())
+
+
 def type_name(value: object) -> str:
     """Return what CEL calls the type of a value."""
-    names: Mapping[type, str] = {
-        bool: "bool",
-        Uint: "uint",
-        int: "int",
-        Double: "double",
-        str: "string",
-        bytes: "bytes",
-        list: "list",
-        dict: "map",
-        Defaulting: "map",
-        Semver: "kubernetes.Semver",
-        Quantity: "kubernetes.Quantity",
-        Fine: "kubernetes.Quantity",
-        Optional: "optional_type",
-        type(None): "null_type",
-    }
-    return names[type(value)]
+    return _NAMES[type(value)]
 
 
 def is_number(value: object) -> bool:
