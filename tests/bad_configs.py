@@ -113,6 +113,11 @@ _ROOT = [
     ("sharing-is-a-list", config(sharing=["MPS"]), "sharing: must be a JSON object, not a list"),
     ("no-strategy", gpu(), 'missing field "sharing.strategy": must be TimeSlicing or MPS'),
     (
+        "device-plugin-field",
+        gpu(strategy="TimeSlicing", replicas=4),
+        f'unknown field "sharing.replicas": {ALLOWED_SHARING}',
+    ),
+    (
         "misspelt-strategy-field",
         gpu(stratgy="MPS"),
         (

@@ -171,8 +171,9 @@ def _check_sizes(made: Checks, path: tuple[str, ...], parent: str, rule: SizePer
     keys = f"it.all(device, device.matches({literal(DEVICE_KEY)}))"
     text = "must name each device by UUID (GPU-… or MIG-…) or by index (0 to 31)"
     made.refuse(path, path[-1], keys, text)
-    condition, text = _rule(Size(least=rule.least), "limit")
-    made.refuse(path, path[-1], f"it.all(device, limit,\n{condition})", f"of each device {text}")
+    condition, text = _rule(Size(least=rule.least), "one")
+    each = f"it.map(device, it[device]).all(one,\n{condition})"
+    made.refuse(path, path[-1], each, f"of each device {text}")
 
 
 def _check_exclusion(made: Checks, part: _Part, exclusion: Exclusion) -> None:

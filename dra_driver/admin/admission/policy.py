@@ -4,9 +4,11 @@ The API server then refuses claims, claim templates and DeviceClasses with a con
 would refuse.
 """
 
+from collections.abc import Iterable
+
 from dra_driver.admin.admission.cel import CONFIGS, Checks, Variable, checks, literal
 from dra_driver.admin.admission.template import OPAQUE, REQUESTS, Policy
-from dra_driver.admin.validate.meant_for import CLASSES
+from dra_driver.admin.validate.meant_for import KINDS
 from dra_driver.devices.names import DRIVER_NAME
 from resource_nvidia_com.decode import MODELS
 
@@ -26,9 +28,9 @@ How to read it
                    change, are passed over: nothing else is evaluated for them.
   variables        Each is a list. `configs` holds the parameters of every config for
                    {DRIVER_NAME}. Each other variable holds the values of the field it is named
-                   after, from all of these configs; null counts as not set. The last ones say,
-                   for each kind, which requests get its devices for certain, and what configs
-                   of other kinds name where no config is of that kind.
+                   after, from all of these configs; null counts as not set. The last ones say
+                   what each request may get and change: the kinds that fit, and the kinds
+                   of the configs that it has, of which the last one counts.
   validations      One rule each: the expression must hold, or the object is refused with the
                    message. When several fail, the API server shows the first one;
                    `dra-driver validate FILE` shows all of them, with line numbers.
@@ -47,37 +49,52 @@ and say why in their events.
 def policy_checks() -> Checks:
     """Return the variables and validations of the policy."""
     made = checks(MODELS)
-    configs = f"{OPAQUE}.map(it, {_IS_OURS}, it.opaque.parameters)"
-    made.variables.insert(0, Variable(name=CONFIGS, expression=configs))
+    configs = "variables.entries.map(it, it.opaque.parameters)"
+    made.variables.insert(
+        0, Variable(name="entries", expression=f"{OPAQUE}.filter(it, {_IS_OURS})")
+    )
+    made.variables.insert(1, Variable(name=CONFIGS, expression=configs))
     _check_kinds(made)
     return made
 
 
 def _check_kinds(made: Checks) -> None:
     """Add that configs are for devices that their requests can get (meant_for.py)."""
-    made.variables.append(Variable(name="requests", expression=REQUESTS))
-    for kind, class_name in CLASSES.items():
-        is_one = f"deviceClassName == {literal(class_name)}"
-        asking = (
-            f"(has(it.exactly) && it.exactly.{is_one} &&\n!it.exactly.?adminAccess.orValue(false))"
-            f"\n|| (has(it.firstAvailable) && it.firstAvailable.all(one, one.{is_one}))"
-        )
-        certain, named = f"requestsFor{kind}", f"requestsNotOf{kind}"
-        can_be = f"variables.requests.map(it, {asking}, it.name)"
-        others = (
-            f"variables.{CONFIGS}.exists(it, it.?kind.orValue(null) == {literal(kind)}) ? [] :\n"
-            f"{OPAQUE}.map(it, {_IS_OURS}, it.?requests.orValue([]))"
-        )
-        made.variables.append(Variable(name=certain, expression=can_be))
-        made.variables.append(Variable(name=named, expression=others))
-        made.refuse(
-            ("kind",),
-            named,
-            f"!it.exists(name, name in variables.{certain})\n"
-            "&& (it.size() > 0 || variables.requests.size() == 0\n"
-            f"|| variables.{certain}.size() < variables.requests.size())",
-            f"must be {kind} for requests of DeviceClass {class_name}",
-        )
+    of_class = ", ".join(f"{literal(name)}: {_listed(kinds)}" for name, kinds in KINDS.items())
+    kinds = f"{{{of_class}}}[?one.?deviceClassName.orValue('')].orValue({_listed(MODELS)})"
+    devices = (
+        f"{REQUESTS}.map(it, it.?firstAvailable.orValue([it.?exactly.orValue({{}})])\n"
+        ".map(one, !one.?adminAccess.orValue(false),\n"
+        "{'names': [string(it.name), it.name + '/' + one.?name.orValue('')],\n"
+        f"'kinds': {kinds}}}))"
+    )
+    kind = "it.opaque.parameters.?kind.orValue(null)"
+    is_for = (
+        f"it.?requests.orValue([]).size() == 0 ? {kind} in one.kinds :\n"
+        "one.names.exists(name, name in it.requests)"
+    )
+    by = f"dyn(variables.entries.filter(it, {is_for})\n.map(it, {kind}))"
+    decided = f"devices.map(one,\n{{'kinds': dyn(one.kinds), 'by': {by}}})"
+    decided = f"variables.devices.map(devices, {decided})"
+    made.variables.append(Variable(name="devices", expression=devices))
+    made.variables.append(Variable(name="decided", expression=decided))
+    classes = (f"{kind} for {name}" for name, (kind, *others) in KINDS.items() if not others)
+    fit, which = "must fit the devices of", ", ".join(classes)
+    fits = "one.by.size() == 0 || one.by[one.by.size() - 1] in one.kinds"
+    made.refuse(
+        ("kind",),
+        "decided",
+        f"it.size() == 0 || it.exists(one, {fits})",
+        f"{fit} each request that its config names: {which}",
+    )
+    has_none = "variables.decided.exists(devices, devices.exists(one, one.by.size() == 0))"
+    could = f"variables.decided.exists(devices, devices.exists(one,\n{kind} in one.kinds))"
+    unnamed = f"it.?requests.orValue([]).size() > 0 || {could}\n|| !{has_none}"
+    made.refuse(("kind",), "entries", unnamed, f"{fit} a request if its config names none: {which}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return f"[{', '.join(map(literal, names))}]"
 
 
 def policy_yaml() -> str:

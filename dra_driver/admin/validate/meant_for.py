@@ -2,26 +2,29 @@
 
 In: the requests and configs of a claim as written. Out: what certainly has no effect, in words for
 its author. Of DeviceClasses, only those that come with the driver are known, by their names; for
-any other, only Prepare knows what a request got. If a claim has configs of several kinds, one can
-hide another, and only Prepare knows which.
+any other, only Prepare knows what a request got. A request with alternatives counts only if a
+config fits none of them. Configs for requests with adminAccess are left to Prepare.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from msgspec import Struct
 
-from dra_driver.fields import text
+from dra_driver.fields import mapping, objects, text
+from resource_nvidia_com.decode import MODELS
+from resource_nvidia_com.printable import either
 
-CLASSES: Mapping[str, str] = MappingProxyType(
+KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "GpuConfig": "gpu.nvidia.com",
-        "MigDeviceConfig": "mig.nvidia.com",
-        "VfioDeviceConfig": "vfio.gpu.nvidia.com",
+        "gpu.nvidia.com": ("GpuConfig",),
+        "mig.nvidia.com": ("MigDeviceConfig",),
+        "vfio.gpu.nvidia.com": ("VfioDeviceConfig",),
+        # By `migStrategy: single` of a share config, MIG devices serve nvidia.com/gpu as well.
+        "gpu.resource.nvidia.com": ("GpuConfig", "MigDeviceConfig"),
     }
 )
-"""The DeviceClass whose devices configs of a kind are for, by the kind."""
+"""The kinds of configs that are for devices of a DeviceClass, by the class."""
 
 
 class WrittenConfig(Struct, frozen=True, kw_only=True):
@@ -31,21 +34,32 @@ class WrittenConfig(Struct, frozen=True, kw_only=True):
     requests: tuple[str, ...]
 
 
+class _Device(Struct, frozen=True, kw_only=True):
+    """What a request may get, the kinds that fit, and the config that Prepare takes for it."""
+
+    request: str
+    class_name: str
+    kinds: tuple[str, ...]
+    config: WrittenConfig | None
+
+    @property
+    def is_refused(self) -> bool:
+        return bool(self.kinds and self.config and self.config.kind not in self.kinds)
+
+
 def in_vain(requests: object, configs: Sequence[WrittenConfig]) -> Iterator[tuple[int, str]]:
     """Yield (index, why) of each config that has no effect; `requests` may have any shape."""
-    kinds = {config.kind for config in configs}
-    asked = requests if isinstance(requests, list) else []
-    others = [kind for kind in CLASSES if kind not in kinds]
-    for (index, config), other in product(enumerate(configs), others):
-        if config.kind not in CLASSES:
-            continue
-        names = [text(request, "name") for request in asked if _asks_for(request, CLASSES[other])]
-        wrong = [name for name in names if name in config.requests]
-        if not config.requests and names and len(names) == len(asked):
-            wrong = names
-        if wrong:
-            asks = f"request {', '.join(wrong)}, which asks for DeviceClass {CLASSES[other]}"
-            yield index, f"a {config.kind} has no effect on the devices of {asks}: write {other}"
+    asked = [[*_devices(one, configs)] for one in requests] if isinstance(requests, list) else []
+    every = [one for devices in asked for one in devices if one.kinds]
+    refused = [
+        one for devices in asked if all(one.is_refused for one in devices) for one in devices
+    ]
+    for index, config in enumerate(configs):
+        wrong = [one for one in refused if one.config is config]
+        if not config.requests and not any(config.kind in one.kinds for one in every):
+            wrong = [one for one in every if one.config is None]
+        if config.kind in MODELS:
+            yield from dict.fromkeys((index, _why(config.kind, one)) for one in wrong)
 
 
 def overridden(requests: object, configs: Sequence[WrittenConfig]) -> Iterator[tuple[int, str]]:
@@ -64,16 +78,22 @@ def overridden(requests: object, configs: Sequence[WrittenConfig]) -> Iterator[t
             yield index, f"{why} this one: write one of them"
 
 
-def _asks_for(request: object, class_name: str) -> bool:
-    """Tell whether a request certainly gets devices of a class, and may change them."""
-    if not isinstance(request, Mapping):
-        return False
-    exactly, alternatives = request.get("exactly"), request.get("firstAvailable")
-    if isinstance(exactly, Mapping):
-        return text(exactly, "deviceClassName") == class_name and not exactly.get("adminAccess")
-    return isinstance(alternatives, list) and _all_of(alternatives, class_name)
+def _devices(request: object, configs: Sequence[WrittenConfig]) -> Iterator[_Device]:
+    """Yield what a request may get: one of these, if there are several."""
+    name = text(request, "name")
+    for asked in objects(request, "firstAvailable") or (mapping(request, "exactly"),):
+        class_name = text(asked, "deviceClassName")
+        kinds = () if asked.get("adminAccess") else KINDS.get(class_name, tuple(MODELS))
+        names = {name, f"{name}/{text(asked, 'name')}"}
+        found = (
+            config
+            for config in reversed(configs)
+            if names & {*config.requests} or (not config.requests and config.kind in kinds)
+        )
+        yield _Device(request=name, class_name=class_name, kinds=kinds, config=next(found, None))
 
 
-def _all_of(alternatives: Iterable[object], class_name: str) -> bool:
-    names = [text(alternative, "deviceClassName") for alternative in alternatives]
-    return bool(names) and set(names) == {class_name}
+def _why(kind: str, device: _Device) -> str:
+    asks = f"request {device.request}, which asks for DeviceClass {device.class_name}"
+    kinds = either(device.kinds)
+    return f"a {kind} has no effect on the devices of {asks}: write {kinds}"

@@ -90,11 +90,8 @@ spec:
 G = "{name: g, exactly: {deviceClassName: gpu.nvidia.com}}"
 M = "{name: m, exactly: {deviceClassName: mig.nvidia.com}}"
 V = "{name: v, exactly: {deviceClassName: vfio.gpu.nvidia.com}}"
-ANY = "{name: any, exactly: {deviceClassName: fast.example.com}}"
-SEEN = "{name: m, exactly: {deviceClassName: mig.nvidia.com, adminAccess: true}}"
 BOTH = "{name: m, firstAvailable: [{name: a, deviceClassName: mig.nvidia.com}, "
 MIGS = BOTH + "{name: b, deviceClassName: mig.nvidia.com}]}"
-EITHER = BOTH + "{name: b, deviceClassName: gpu.nvidia.com}]}"
 
 
 def test_a_config_that_is_for_other_devices_than_its_request_gets_is_found() -> None:
@@ -113,28 +110,6 @@ def test_a_config_that_is_for_other_devices_than_its_request_gets_is_found() -> 
     both = misplaced("VfioDeviceConfig", M, also="GpuConfig")
     assert [text.split(": a ")[1].split()[0] for text in both] == ["VfioDeviceConfig", "GpuConfig"]
     assert all(text.endswith("mig.nvidia.com: write MigDeviceConfig") for text in both)
-
-
-@pytest.mark.parametrize(
-    ("kind", "requests", "named"),
-    [
-        ("GpuConfig", (G,), ""),
-        ("GpuConfig", (G, M), ""),
-        ("GpuConfig", (M, ANY), ""),
-        ("GpuConfig", (ANY,), "any"),
-        ("GpuConfig", (EITHER,), "m"),
-        ("GpuConfig", (SEEN, G), "g, m"),
-        ("VfioDeviceConfig", (V, G), ""),
-    ],
-)
-def test_a_config_that_may_have_an_effect_is_left_to_prepare(
-    kind: str, requests: tuple[str, ...], named: str
-) -> None:
-    assert misplaced(kind, *requests, named=named) == []
-
-
-def test_of_configs_of_both_kinds_one_may_hide_the_other() -> None:
-    assert misplaced("GpuConfig", M, also="MigDeviceConfig") == []
 
 
 def test_the_second_of_two_equal_keys_is_pointed_at() -> None:

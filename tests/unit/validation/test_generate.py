@@ -7,7 +7,6 @@ import yaml
 from dra_driver.admin.admission.cel import checks
 from dra_driver.admin.admission.generate import POLICY, SCHEMAS, generated
 from dra_driver.admin.admission.policy import policy_checks
-from dra_driver.devices.names import DRIVER_NAME
 from resource_nvidia_com.decode import MODELS
 from resource_nvidia_com.model import ConfigModel, Exclusion, part_of
 from resource_nvidia_com.rules import WholeNumber
@@ -51,12 +50,6 @@ def test_the_policy_refuses_by_default_and_is_bound() -> None:
     assert policy["spec"]["failurePolicy"] == "Fail"
     assert binding["spec"]["policyName"] == policy["metadata"]["name"]
     assert binding["spec"]["validationActions"] == ["Deny"]
-
-
-def test_what_is_not_for_this_driver_is_passed_over_first() -> None:
-    first = documents()[0]["matchConditions"][0]
-    assert first["name"] == "has-a-config-for-this-driver"
-    assert f"== '{DRIVER_NAME}'" in first["expression"]
 
 
 def test_an_admin_can_read_each_validation() -> None:

@@ -1,0 +1,155 @@
+"""The admission policies for what users write refuse, or warn of, that and nothing else."""
+
+from typing import Any
+
+import pytest
+
+from bad_configs import BAD_CONFIGS, VERSION
+from policies import refusal, unneeded
+
+DRIVER = "gpu.nvidia.com"
+
+
+def config(parameters: Any = None, *named: str, driver: str = DRIVER) -> dict[str, Any]:
+    return {"requests": list(named), "opaque": {"driver": driver, "parameters": parameters or {}}}
+
+
+def parameters(kind: str = "GpuConfig", **fields: Any) -> dict[str, Any]:
+    return {"apiVersion": VERSION, "kind": kind, **fields}
+
+
+def request(class_name: str = "any.example.com", name: str = "r", **fields: Any) -> dict[str, Any]:
+    return {"name": name, "exactly": {"deviceClassName": class_name, **fields}}
+
+
+def either(*class_names: str, **fields: Any) -> dict[str, Any]:
+    """A request with alternatives."""
+    subs = [{"name": f"s{n}", "deviceClassName": c, **fields} for n, c in enumerate(class_names)]
+    return {"name": "r", "firstAvailable": subs}
+
+
+def claim(*configs: Any, requests: Any = None, **metadata: Any) -> dict[str, Any]:
+    devices = {"requests": requests or [request()], "config": list(configs)}
+    return {"metadata": {"name": "c", **metadata}, "spec": {"devices": devices}}
+
+
+def template(body: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "t"}, "spec": {"spec": body["spec"]}}
+
+
+def selecting(*expressions: str) -> dict[str, Any]:
+    return {"selectors": [{"cel": {"expression": one}} for one in expressions]}
+
+
+BAD = config(parameters(sharing={"strategy": "Foo"}))
+MISSED = config(driver="gpu.nvidia.org")
+SLOW = parameters(
+    sharing={"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}},
+)
+LIMITED = parameters(
+    sharing={"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "1Gi"}}
+)
+CAN = selecting("device.attributes['gpu.nvidia.com'].cudaComputeCapability.major() > 6")
+NEAR = selecting("device.driver == 'gpu.nvida.com'")
+OURS = selecting("device.driver == 'gpu.nvidia.com' && device.attributes[\"gpu.nvidia.com\"].a")
+POD_CLAIM = {"resource.kubernetes.io/pod-claim-name": "gpu"}
+
+CONFIGS_REFUSED = [
+    *(claim(config(one.parameters)) for one in BAD_CONFIGS if one.in_policy),
+    template(claim(config(parameters()), BAD)),
+    *(
+        {"metadata": {"name": "class"}, "spec": {"config": [one]}}
+        for one in (BAD, config(parameters("Foo")))
+    ),
+    *(
+        claim(config(parameters(kind), *named), requests=[request(class_name)])
+        for named in ((), ("r",))
+        for kind, class_name in (
+            ("MigDeviceConfig", DRIVER),
+            ("GpuConfig", "mig.nvidia.com"),
+            ("GpuConfig", "vfio.gpu.nvidia.com"),
+        )
+    ),
+]
+NEARLY = [
+    *(claim(config(driver=name)) for name in ("gpu.nvidia.org", "gpus.nvidia.com", "nvidia.com")),
+    template(claim(MISSED)),
+    {"metadata": {"name": "class"}, "spec": {"config": [MISSED]}},
+    {"metadata": {"name": "class"}, "spec": NEAR},
+    claim(requests=[request(**NEAR)]),
+    claim(requests=[either("any.example.com", **NEAR)]),
+    *(claim(config(one), requests=[request(DRIVER)]) for one in (SLOW, LIMITED)),
+    claim(config(SLOW, "r/s1"), requests=[either(DRIVER, DRIVER)]),
+    template(claim(config(SLOW, "r"), requests=[request(DRIVER)])),
+]
+
+
+def pod(*resources: str, **spec: Any) -> dict[str, Any]:
+    """A pod that names its node."""
+    container = {"name": "c", "resources": {"limits": dict.fromkeys(resources, 1)}}
+    return {"metadata": {"name": "p"}, "spec": {"containers": [container], "nodeName": "n", **spec}}
+
+
+def workload(body: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "w"}, "spec": {"template": {"spec": body["spec"]}}}
+
+
+BY_TEMPLATE = {"resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}]}
+GPU_POD = pod("nvidia.com/gpu")
+FIRST = pod(initContainers=GPU_POD["spec"]["containers"])
+CRON_JOB = {"metadata": {"name": "j"}, "spec": {"jobTemplate": workload(GPU_POD)}}
+PAST_THE_SCHEDULER = [
+    *(GPU_POD, FIRST, workload(GPU_POD), CRON_JOB, pod("cpu", "nvidia.com/mig-1g.5gb")),
+    *(pod(**BY_TEMPLATE), workload(pod(**BY_TEMPLATE))),
+]
+REFUSED = {
+    "claim-configs": CONFIGS_REFUSED,
+    "near-misses": NEARLY,
+    "pinned-pods": PAST_THE_SCHEDULER,
+}
+TAKEN = [
+    claim(),
+    claim(config(parameters())),
+    claim(config(parameters(sharing={"strategy": "MPS", "mpsConfig": None}))),
+    claim(config({"any": "thing"}, driver="net.example.com")),
+    claim(config(parameters()), config({"any": "thing"}, driver="net.example.com")),
+    claim(config(parameters("VfioDeviceConfig", iommu={"enableAPIDevice": True}))),
+    claim(config(parameters()), requests=[request(DRIVER), request("mig.nvidia.com", "m")]),
+    claim(config(parameters(), "r"), requests=[either(DRIVER, "mig.nvidia.com")]),
+    claim(config(parameters(), "r"), requests=[request("fast.example.com"), request(DRIVER, "g")]),
+    {"metadata": {"name": "class"}, "spec": {"config": [config(parameters())], **OURS}},
+    claim(config({"any": "thing"}, driver="compute-domain.nvidia.com")),
+    claim(requests=[request(**OURS), either("any.example.com", **OURS)]),
+    claim(config(SLOW), requests=[request(DRIVER, **CAN)]),
+    claim(config(SLOW, "r/s0"), requests=[either(DRIVER, **CAN)]),
+    claim(config(SLOW, "other"), requests=[request(DRIVER)]),
+    claim(config(LIMITED), requests=[request(DRIVER)], annotations=POD_CLAIM),
+    claim(config(parameters(sharing={"strategy": "MPS"})), requests=[request(DRIVER)]),
+    *(pod("cpu"), pod(resourceClaims=[{"name": "c", "resourceClaimName": "c"}])),
+    *(pod("nvidia.com/gpu", nodeName=""), workload(pod("nvidia.com/gpu", nodeName=""))),
+    {**GPU_POD, "metadata": {"name": "p", "ownerReferences": [{"kind": "ReplicaSet"}]}},
+]
+
+
+@pytest.mark.parametrize(
+    ("policy", "body"), [(policy, body) for policy, bodies in REFUSED.items() for body in bodies]
+)
+def test_what_is_wrong_is_told_when_it_is_created_or_its_spec_changes(
+    policy: str, body: Any
+) -> None:
+    said = refusal(policy, body)
+    assert said
+    assert refusal(policy, body, {**body, "spec": {}}) == said
+    assert refusal(policy, {**body, "metadata": {"name": "other"}}, body) is None
+
+
+@pytest.mark.parametrize("policy", REFUSED)
+def test_no_rule_can_be_left_out(policy: str) -> None:
+    assert unneeded(policy, [{"new": body} for body in REFUSED[policy]]) == []
+
+
+@pytest.mark.parametrize("body", TAKEN)
+def test_nothing_else_is_told(body: Any) -> None:
+    policies = ["pinned-pods"] if "containers" in str(body) else ["claim-configs", "near-misses"]
+    for policy in policies:
+        assert refusal(policy, body) is None
