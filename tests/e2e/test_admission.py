@@ -157,16 +157,6 @@ def test_templates_and_device_classes_are_looked_at_too(api: Api) -> None:
     assert refusal(api, thing("DeviceClass", {})) == ""
 
 
-@pytest.mark.parametrize("place", [0, 1, 31])
-def test_one_wrong_config_among_the_most_that_a_claim_can_have_is_found(
-    api: Api, place: int
-) -> None:
-    many = [GOOD] * 32
-    assert refusal(api, claim(*many)) == ""
-    many[place] = BAD
-    assert refusal(api, claim(*many)) == REFUSAL
-
-
 def test_the_largest_claims_are_judged_within_the_api_server_s_limits(api: Api) -> None:
     devices = {str(index): "10Gi" for index in range(32)}
     settings_: Object = {"defaultPerDevicePinnedMemoryLimit": devices, "multiUser": True}

@@ -4,8 +4,6 @@ The API server then refuses claims, claim templates and DeviceClasses with a con
 would refuse.
 """
 
-from collections.abc import Iterable
-
 from dra_driver.admin.admission.cel import CONFIGS, Checks, Variable, checks, literal
 from dra_driver.admin.admission.template import OPAQUE, REQUESTS, Policy
 from dra_driver.admin.validate.meant_for import KINDS
@@ -49,19 +47,19 @@ and say why in their events.
 def policy_checks() -> Checks:
     """Return the variables and validations of the policy."""
     made = checks(MODELS)
-    configs = "variables.entries.map(it, it.opaque.parameters)"
-    made.variables.insert(
-        0, Variable(name="entries", expression=f"{OPAQUE}.filter(it, {_IS_OURS})")
-    )
-    made.variables.insert(1, Variable(name=CONFIGS, expression=configs))
+    made.variables[:0] = [
+        Variable(name="entries", expression=f"{OPAQUE}.filter(it, {_IS_OURS})"),
+        Variable(name=CONFIGS, expression="variables.entries.map(it, it.opaque.parameters)"),
+    ]
     _check_kinds(made)
     return made
 
 
 def _check_kinds(made: Checks) -> None:
     """Add that configs are for devices that their requests can get (meant_for.py)."""
-    of_class = ", ".join(f"{literal(name)}: {_listed(kinds)}" for name, kinds in KINDS.items())
-    kinds = f"{{{of_class}}}[?one.?deviceClassName.orValue('')].orValue({_listed(MODELS)})"
+    # As Python writes maps and lists of texts, so does CEL.
+    of_class = {name: [*kinds] for name, kinds in KINDS.items()}
+    kinds = f"{of_class}[?one.?deviceClassName.orValue('')].orValue({[*MODELS]})"
     devices = (
         f"{REQUESTS}.map(it, it.?firstAvailable.orValue([it.?exactly.orValue({{}})])\n"
         ".map(one, !one.?adminAccess.orValue(false),\n"
@@ -74,10 +72,13 @@ def _check_kinds(made: Checks) -> None:
         "one.names.exists(name, name in it.requests)"
     )
     by = f"dyn(variables.entries.filter(it, {is_for})\n.map(it, {kind}))"
-    decided = f"devices.map(one,\n{{'kinds': dyn(one.kinds), 'by': {by}}})"
-    decided = f"variables.devices.map(devices, {decided})"
-    made.variables.append(Variable(name="devices", expression=devices))
-    made.variables.append(Variable(name="decided", expression=decided))
+    each = f"devices.map(one,\n{{'kinds': dyn(one.kinds), 'by': {by}}})"
+    made.variables.extend(
+        [
+            Variable(name="devices", expression=devices),
+            Variable(name="decided", expression=f"variables.devices.map(devices, {each})"),
+        ]
+    )
     classes = (f"{kind} for {name}" for name, (kind, *others) in KINDS.items() if not others)
     fit, which = "must fit the devices of", ", ".join(classes)
     fits = "one.by.size() == 0 || one.by[one.by.size() - 1] in one.kinds"
@@ -91,10 +92,6 @@ def _check_kinds(made: Checks) -> None:
     could = f"variables.decided.exists(devices, devices.exists(one,\n{kind} in one.kinds))"
     unnamed = f"it.?requests.orValue([]).size() > 0 || {could}\n|| !{has_none}"
     made.refuse(("kind",), "entries", unnamed, f"{fit} a request if its config names none: {which}")
-
-
-def _listed(names: Iterable[str]) -> str:
-    return f"[{', '.join(map(literal, names))}]"
 
 
 def policy_yaml() -> str:

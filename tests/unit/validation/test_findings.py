@@ -90,8 +90,6 @@ spec:
 G = "{name: g, exactly: {deviceClassName: gpu.nvidia.com}}"
 M = "{name: m, exactly: {deviceClassName: mig.nvidia.com}}"
 V = "{name: v, exactly: {deviceClassName: vfio.gpu.nvidia.com}}"
-BOTH = "{name: m, firstAvailable: [{name: a, deviceClassName: mig.nvidia.com}, "
-MIGS = BOTH + "{name: b, deviceClassName: mig.nvidia.com}]}"
 
 
 def test_a_config_that_is_for_other_devices_than_its_request_gets_is_found() -> None:
@@ -102,7 +100,6 @@ def test_a_config_that_is_for_other_devices_than_its_request_gets_is_found() -> 
     assert misplaced("GpuConfig", M) == [f"14:11 {text}"]
     assert misplaced("GpuConfig", M, named="m") == [f"14:11 {text}"]
     assert misplaced("GpuConfig", G, M, named="g, m") == [f"15:11 {text}"]
-    assert misplaced("GpuConfig", MIGS, named="m") == [f"14:11 {text}"]
     (found,) = misplaced("MigDeviceConfig", G)
     assert found.endswith("request g, which asks for DeviceClass gpu.nvidia.com: write GpuConfig")
     (found,) = misplaced("GpuConfig", V)
