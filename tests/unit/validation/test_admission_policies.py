@@ -43,9 +43,7 @@ def selecting(*expressions: str) -> dict[str, Any]:
 
 BAD = config(parameters(sharing={"strategy": "Foo"}))
 MISSED = config(driver="gpu.nvidia.org")
-SLOW = parameters(
-    sharing={"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}},
-)
+SLOW = parameters(sharing={"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}})
 LIMITED = parameters(
     sharing={"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "1Gi"}}
 )
@@ -111,14 +109,12 @@ TAKEN = [
     claim(),
     claim(config(parameters())),
     claim(config(parameters(sharing={"strategy": "MPS", "mpsConfig": None}))),
-    claim(config({"any": "thing"}, driver="net.example.com")),
-    claim(config(parameters()), config({"any": "thing"}, driver="net.example.com")),
+    claim(config(parameters()), config({"any": "thing"}, driver="compute-domain.nvidia.com")),
     claim(config(parameters("VfioDeviceConfig", iommu={"enableAPIDevice": True}))),
     claim(config(parameters()), requests=[request(DRIVER), request("mig.nvidia.com", "m")]),
     claim(config(parameters(), "r"), requests=[either(DRIVER, "mig.nvidia.com")]),
     claim(config(parameters(), "r"), requests=[request("fast.example.com"), request(DRIVER, "g")]),
     {"metadata": {"name": "class"}, "spec": {"config": [config(parameters())], **OURS}},
-    claim(config({"any": "thing"}, driver="compute-domain.nvidia.com")),
     claim(requests=[request(**OURS), either("any.example.com", **OURS)]),
     claim(config(SLOW), requests=[request(DRIVER, **CAN)]),
     claim(config(SLOW, "r/s0"), requests=[either(DRIVER, **CAN)]),
