@@ -4,7 +4,7 @@ The reader (k8s.io/dynamic-resource-allocation/devicemetadata, 0.37.1) takes the
 file whose version it knows, and refuses the file for any other flaw. Rules are those that
 api/metadata/v1beta1 and api/resource/v1 declare; and, what only the API server checks yet, those of
 attributes in slices: how long values are, and what a version is. That both agree is tested by
-contract/claims/test_metadata_readers.py.
+e2e/test_device_metadata.py.
 """
 
 import json

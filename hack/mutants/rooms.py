@@ -37,7 +37,7 @@ _CLAIMS = (
     "contract/sharing/consumable_shares contract/sharing/shares contract/sharing/mps"
 )
 _LONG = (
-    "**/*crash contract/claims/claim_status* contract/claims/metadata_readers "
+    "**/*crash contract/claims/claim_status* "
     "contract/claims/hung_mig contract/claims/takeover* unit/claims/claim_status "
     "property/fuzz_kernel"
 )

@@ -26,7 +26,6 @@ def bare(tmp_path: Path) -> dict[str, str]:
         ("contract/test_style.py", ["vale"]),
         ("contract/test_alerts.py", ["promtool", "helm"]),
         ("contract/test_chart.py", ["helm"]),
-        ("contract/claims/test_metadata_readers.py", ["metadata"]),
         ("e2e/test_explain_judge.py", ["userspace", "judge", "cluster"]),
         ("e2e/test_crio.py", ["userspace", "cluster", "crio"]),
         ("neighbours/test_kueue.py", ["userspace", "cluster", "kueue"]),
