@@ -18,6 +18,9 @@ from dra_driver.devices.names import MPS_SHARE, SINGLE_SHARE
 MIB = 1024**2
 _PERCENT = 100
 
+MPS_SINCE, LIMITS_SINCE = (3, 5), (7, 0)
+"""Oldest compute capability with MPS, and the one since which it limits each client (Volta)."""
+
 
 class ShareStrategy(StrEnum):
     """How the tenants of a divided device use it: the names of the claim configs' strategies."""

@@ -21,7 +21,7 @@ from msgspec import Struct
 from dra_driver.devices.device import Base, Device, Mig, Whole, mig_of, place_of, profile_of
 from dra_driver.devices.mig.partitions import found_by_others
 from dra_driver.devices.model import Gpu, Inventory, MigDevice
-from dra_driver.devices.shares import Division, ShareStrategy
+from dra_driver.devices.shares import LIMITS_SINCE, MPS_SINCE, Division, ShareStrategy
 from dra_driver.shares.layout import ShareLayout
 from resource_nvidia_com.device_plugin import (
     Compute,
@@ -42,8 +42,6 @@ from resource_nvidia_com.share_devices import (
     MigUuid,
 )
 
-_VOLTA = (7, 0)
-_MPS = (3, 5)
 _MORE_CLIENTS = (13, 1)
 _COMPUTE_SLICES = 7
 _NO_LIMITS = "MPS limits neither memory nor SMs on cards older than Volta"
@@ -143,7 +141,7 @@ def _division(config: NodeConfig, resource: SharedResource) -> Division:
 
 def _is_unlimited(config: NodeConfig, candidate: _Candidate) -> bool:
     """Tell whether the config wants MPS on a card on which MPS limits nothing."""
-    return config.shared_by is SharedBy.MPS and candidate.gpu.cuda_compute_capability < _VOLTA
+    return config.shared_by is SharedBy.MPS and candidate.gpu.cuda_compute_capability < LIMITS_SINCE
 
 
 def _left_whole(resource: SharedResource, candidate: _Candidate) -> str:
@@ -227,7 +225,7 @@ def _why_not(
     if config.shared_by is not SharedBy.MPS:
         return None
     name = chosen.gpu.product_name
-    if chosen.gpu.cuda_compute_capability < _MPS:
+    if chosen.gpu.cuda_compute_capability < MPS_SINCE:
         return f"the share config wants it shared by MPS, which {name} does not support"
     most = _most_clients(chosen, inventory)
     if resource.replicas > most:
@@ -239,7 +237,7 @@ def _why_not(
 
 
 def _most_clients(chosen: _Candidate, inventory: Inventory) -> int:
-    if chosen.gpu.cuda_compute_capability < _VOLTA:
+    if chosen.gpu.cuda_compute_capability < LIMITS_SINCE:
         return 16
     most = 60 if (inventory.cuda_version or (0, 0)) >= _MORE_CLIENTS else 48
     if isinstance(chosen.base, Mig):

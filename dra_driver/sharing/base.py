@@ -24,9 +24,6 @@ S = TypeVar("S", bound=Step)
 EXCLUSIVE = "Exclusive"
 """Name of the strategy for configs that do not name one."""
 
-LIMITS_SINCE = (7, 0)
-"""Compute capability of Volta, the first generation whose MPS clients have their own limits."""
-
 
 class Unit(Struct, frozen=True, kw_only=True):
     """A device that a request of a claim got: its name, its GPU, and the device itself."""

@@ -16,13 +16,13 @@ from msgspec import Struct
 
 from dra_driver.cdi.model import Edits
 from dra_driver.devices.device import DeviceKey, memory_of
-from dra_driver.devices.shares import MIB
+from dra_driver.devices.shares import LIMITS_SINCE, MIB, MPS_SINCE
 from dra_driver.devices.versions import dotted
 from dra_driver.errors import ConfigError
 from dra_driver.mps.client_edits import client_edits
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, claim_of, mig_domain
 from dra_driver.mps.requests import DomainRequests
-from dra_driver.sharing.base import LIMITS_SINCE, Doer, Group, Unit, select_from
+from dra_driver.sharing.base import Doer, Group, Unit, select_from
 from dra_driver.sharing.steps import ALL_THREADS, JoinDomain, MpsDomain
 from resource_nvidia_com.quantity import quantity_bytes
 
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 GONE_SECONDS = 15.0
 """How long to wait for a daemon to end: it is asked to, and killed if it does not answer."""
-
-_MPS_SINCE = (3, 5)
-"""The oldest compute capability with MPS (NVIDIA's MPS documentation)."""
 
 D = TypeVar("D", MpsDomain, JoinDomain)
 
@@ -234,7 +231,7 @@ def _check_cards(units: Sequence[Unit], config: "MpsConfig") -> None:
         "defaultPinnedDeviceMemoryLimit": config.default_pinned_device_memory_limit,
         "defaultPerDevicePinnedMemoryLimit": config.default_per_device_pinned_memory_limit,
     }
-    needed = {"MPS": _MPS_SINCE} | {what: LIMITS_SINCE for what, value in asked.items() if value}
+    needed = {"MPS": MPS_SINCE} | {what: LIMITS_SINCE for what, value in asked.items() if value}
     for what, least in needed.items():
         for gpu in (unit.gpu for unit in units):
             if gpu.cuda_compute_capability < least:

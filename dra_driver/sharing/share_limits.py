@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from dra_driver.devices.device import DeviceKey, DeviceUuid, memory_of
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.shares import (
+    LIMITS_SINCE,
     MIB,
     ConsumedShare,
     EqualShare,
@@ -31,7 +32,7 @@ from dra_driver.devices.shares import (
     percentage,
 )
 from dra_driver.errors import ConfigError, StateError
-from dra_driver.sharing.base import LIMITS_SINCE, Group, Unit
+from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.steps import ALL_THREADS, Backend, ShareLimits
 from resource_nvidia_com.v1beta1.names import Interval
 

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from dra_driver.devices.device import Base, Mig, Whole
 from dra_driver.devices.model import Gpu, GpuUuid
-from dra_driver.devices.shares import ConsumedShare, Share, ShareStrategy
+from dra_driver.devices.shares import LIMITS_SINCE, ConsumedShare, Share, ShareStrategy
 from dra_driver.errors import ConfigError
 from dra_driver.host.worker import LogOnce
-from dra_driver.sharing.base import LIMITS_SINCE, Group, Unit
+from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.share_limits import share_of
 from dra_driver.sharing.steps import Backend, MemoryPart

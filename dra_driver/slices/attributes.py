@@ -29,7 +29,7 @@ REPLICAS = "replicas"
 """The number of shares into which a share's device is divided."""
 
 SHARED_AS = "sharedAs"
-"""The extended resource that shares serve, and so an undivided device like this one does not."""
+"""The extended resource that only shares serve, not a whole device like this one."""
 
 NVLINK_ISLAND = "nvlinkIsland"
 """The island of a GPU joined to others: equal for all GPUs that it reaches over NVLink."""
