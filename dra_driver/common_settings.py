@@ -134,8 +134,8 @@ MEMORY_COUNTERS = option(
 VFIO = option(
     default=False,
     variable=True,
-    help="Offer each GPU that can be passed through to virtual machines as well, as a device "
-    "of type vfio. A claim for one takes the GPU from the GPU driver.",
+    help="Offer GPUs that are bound to a VFIO driver to virtual machines, as devices of type vfio. "
+    "The driver binds none by itself.",
 )
 CONSUMABLE_SHARES = option(
     default="disabled",

@@ -99,7 +99,12 @@ FEATURE_GATES: Final = (
         _ON,
         "always on, unless --no-claim-status is set",
     ),
-    FeatureGate(PASSTHROUGH, "25.12", _S, "`true` is `--vfio`, `false` does nothing"),
+    FeatureGate(
+        PASSTHROUGH,
+        "25.12",
+        _S,
+        "`true` is `--vfio`, which takes no card from the GPU driver; `false` does nothing",
+    ),
     FeatureGate(
         "DRAListTypeAttributes", "0.5", _NO, f"{_NOT_HERE}: numaNode is published as a number"
     ),

@@ -180,14 +180,24 @@ def schedule_configs(claim: dict[str, Any], *configs: dict[str, Any]) -> None:
             devices["config"].append(one)
 
 
-def passthrough(of: Gpu, number: int = 0, **changes: Any) -> PassthroughGpu:
-    """A GPU of the PCI bus that can be given to a virtual machine."""
+def passthrough(number: int = 0, **changes: Any) -> PassthroughGpu:
+    """A GPU of the PCI bus that can be given to a virtual machine, at the address of a GPU."""
+    unknown: dict[str, Any] = dict.fromkeys(("product_name", "brand", "architecture"), "")
+    unknown |= dict.fromkeys(("addressing_mode", "memory_bytes"))
     facts: dict[str, Any] = {
-        "gpu": of,
+        "gpu": replace(
+            gpu(number),
+            index=-1,
+            minor=-1,
+            uuid=GpuUuid(f"GPU-pci-0000-{0x10 + number:02x}-00-0"),
+            cuda_compute_capability=(0, 0),
+            mig_mode=MigMode.UNSUPPORTED,
+            **unknown,
+        ),
         "number": number,
         "vendor_id": "0x10de",
         "device_id": "0x2330",
-        "driver": "nvidia",
+        "driver": "vfio-pci",
         "group": 7,
         "addressable_bytes": 128 * 1024**3,
     }

@@ -42,7 +42,6 @@ from dra_driver.devices.mig.refusals import Refusals
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.nvml.calls import NvmlCalls
-from dra_driver.devices.passthrough.bus import PciBus
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import (
     ApiError,
@@ -62,7 +61,7 @@ from dra_driver.mps.daemon import mounts
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.mps.supervisor import command as mps_cli
 from dra_driver.mps.supervisor.cgroup import DaemonGroup
-from dra_driver.node.passthrough import passthrough, passthrough_gpus
+from dra_driver.node.passthrough import passthrough_gpus
 from dra_driver.node.sharing import node_memory, node_sharing
 from dra_driver.ops.logs import configure_logs
 
@@ -255,7 +254,7 @@ class _Seen:
         """Do nothing: their state is read when it is needed."""
 
 
-def _session(roots: Roots, holdings: Holdings, bus: PciBus) -> DriverSession:
+def _session(roots: Roots, holdings: Holdings) -> DriverSession:
     ownership = holdings.ownership
     return DriverSession(
         driver_root=roots.driver,
@@ -265,7 +264,7 @@ def _session(roots: Roots, holdings: Holdings, bus: PciBus) -> DriverSession:
         made_here=lambda: ownership.made().keys(),
         turned_on=lambda: set(ownership.gpus_turned_on()),
         calls=NvmlCalls(clock=time.monotonic),
-        with_passthrough=passthrough_gpus(bus, roots, holdings.records.readable).look,
+        with_passthrough=passthrough_gpus(roots).look,
     )
 
 
@@ -275,21 +274,16 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
     roots = roots_of(settings)
     boot_id, ours = read_boot_id(roots.proc), version("dra-driver")
     holdings = open_holdings(directory, boot_id=boot_id, version=ours)
-    bus = PciBus(roots.sys)
-    session = _session(roots, holdings, bus)
+    session = _session(roots, holdings)
     seen = _Seen(session.look())
     memory = node_memory(session, roots, holdings, cgroup_root=settings.cgroup_root)
     holders = Holders(procs=(roots.proc, Path("/proc")), devs=(Path("/dev"),), clock=clock)
-    machines = passthrough(
-        bus, session, roots, holders=holders.of, on_switched=lambda: None, clock=clock
-    )
     sharing = node_sharing(
         session,
         roots,
         mps_folder=directory / "mps",
         mps_ready_seconds=_MPS_SECONDS,
         memory=memory.shares,
-        passthrough=machines,
         clock=clock,
     )
     claims = NodeClaims(

@@ -23,9 +23,7 @@ from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import Edits, Spec
 from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.cdi.spec import render
-from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.state.ownership import Ownership
-from dra_driver.claims.state.records import stored_records
 from dra_driver.command_line import CommandSettings, changed, option
 from dra_driver.common_settings import GpuOrderSetting, MigSetting, WholeGpusBesideShares
 from dra_driver.devices.device import Device, DeviceKind, Mig, NodeDevice, mig_of, name_of, whole
@@ -40,7 +38,6 @@ from dra_driver.devices.model import (
     Refusal,
 )
 from dra_driver.devices.names import DRIVER_NAME, gpu_name
-from dra_driver.devices.passthrough.bus import PciBus
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.shares import EqualShare
 from dra_driver.devices.versions import dotted
@@ -142,7 +139,6 @@ def look(
 ) -> tuple[Inventory, Mapping[GpuUuid, Refusal]]:
     """Look at the GPUs once, and at the driver's notes of those that refuse MIG mode."""
     at = data_directory, roots.proc
-    for_machines = passthrough_gpus(PciBus(roots.sys), roots, lambda: _records(data_directory))
     session = DriverSession(
         driver_root=roots.driver,
         dev=roots.dev,
@@ -151,7 +147,7 @@ def look(
         made_here=lambda: _noted(lambda notes: notes.made().keys(), frozenset(), at),
         turned_on=lambda: _noted(lambda notes: set(notes.gpus_turned_on()), set(), at),
         leave_out=lambda there: without_excluded(there, exclusion),
-        with_passthrough=for_machines.look if vfio else lambda inventory: inventory,
+        with_passthrough=passthrough_gpus(roots).look if vfio else lambda inventory: inventory,
     )
     try:
         return session.look(), _noted(Ownership.refusals, {}, at)
@@ -166,14 +162,6 @@ def _noted(question: Callable[[Ownership], T], nothing: T, at: tuple[Path, Path]
         return question(Ownership(directory, read_boot_id(proc)))
     except (SetupError, StateError):
         return nothing
-
-
-def _records(directory: Path) -> Sequence[ClaimRecord]:
-    """Return the records of claims; none if this user may not read them."""
-    try:
-        return stored_records(directory).records
-    except StateError:
-        return ()
 
 
 def shares_of(data_directory: Path, inventory: Inventory) -> ShareOffer:
@@ -246,7 +234,7 @@ def report(
         "withheld": [{"index": gpu.index, "reason": gpu.reason} for gpu in published.withheld],
         "notes": [
             *({"index": note.index, "text": note.text} for note in published.notes),
-            *({"index": None, "text": text} for text in _unheard(inventory)),
+            *({"index": None, "text": text} for text in _not_for_machines(inventory)),
         ],
         "counterSets": list(published.counter_sets),
         "devices": list(published.devices),
@@ -282,7 +270,7 @@ def table(
             for each in published.omitted
         ),
         *(f"GPU {note.index}: {note.text}" for note in published.notes),
-        *_unheard(inventory),
+        *_not_for_machines(inventory),
         *(
             f"cannot be prepared: {name or 'any GPU'}: {problem}"
             for name, problem in problems.items()
@@ -300,15 +288,11 @@ def table(
     return "\n".join(lines) + "\n"
 
 
-def _unheard(inventory: Inventory) -> Iterator[str]:
-    """Yield what keeps GPUs from virtual machines that NVML does not see, either."""
-    there = {gpu.uuid for gpu in inventory.gpus}
+def _not_for_machines(inventory: Inventory) -> Iterator[str]:
+    """Yield what keeps GPUs from virtual machines."""
     for card in inventory.passthrough:
-        if card.gpu.uuid not in there and card.problem is not None:
-            yield (
-                f"GPU at {card.gpu.pci_address}: it is not offered to virtual machines: "
-                f"{card.problem}"
-            )
+        if card.problem is not None:
+            yield f"not offered to virtual machines: {card.gpu.pci_address}: {card.problem}"
 
 
 def _row(gpu: Gpu) -> tuple[str, ...]:

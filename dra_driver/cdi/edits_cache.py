@@ -65,9 +65,7 @@ class NodeEdits(Struct, frozen=True, kw_only=True):
                     "before it is made"
                 )
             case Vfio():
-                return (
-                    Edits()
-                )  # its nodes come with the step that takes it (sharing/passthrough.py)
+                return Edits()  # its nodes come with its step (sharing/passthrough.py)
             case _:
                 assert_never(base)
 

@@ -92,10 +92,9 @@ class Mig(
 
 
 class Vfio(Struct, frozen=True, kw_only=True, tag_field="kind", tag="vfio"):
-    """A GPU for a virtual machine: taken from the GPU driver and known by its PCI address.
+    """A GPU for a virtual machine: bound to a VFIO driver and known by its PCI address.
 
-    `number` is its position among the GPUs on the PCI bus. `gpu` is the UUID that it has with the
-    GPU driver; it shows conflicts with other devices on the same GPU.
+    `number` is its position among the GPUs on the PCI bus. `gpu` is a UUID made from its address.
     """
 
     gpu: GpuUuid

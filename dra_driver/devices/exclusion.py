@@ -114,8 +114,9 @@ def _unmatched(inventory: Inventory, exclusion: Exclusion) -> Iterator[str]:
     """Yield a message for each word that names none of these GPUs, with the GPUs there are."""
     there = ", ".join(sorted({gpu.product_name for gpu in inventory.gpus})) or "no product known"
     there_are = count(len(inventory.gpus) + len(inventory.sick), "GPU")
+    named = (*inventory.gpus, *(card.gpu for card in inventory.passthrough))
     for source, word in exclusion.words():
-        if any(word.names(gpu) for gpu in inventory.gpus):
+        if any(word.names(gpu) for gpu in named):
             continue
         if any(word.is_index(sick.index) for sick in inventory.sick):
             continue

@@ -273,15 +273,13 @@ class PassthroughGpu(Struct, frozen=True, kw_only=True):
     """A GPU on the PCI bus that a virtual machine could have (devices/passthrough/).
 
     Attributes:
-        gpu: the GPU as NVML describes it, or last described it; otherwise what /sys says, with the
-            UUID from a claim's record or one made from its address.
+        gpu: what /sys says about it; the UUID is made from its address, whatever NVML says.
         number: its position among the GPUs on the PCI bus, by address.
         vendor_id, device_id: as the kernel writes them, such as `0x10de`.
         driver: the driver that it is bound to, such as `nvidia` or `vfio-pci`; None without one.
         group: number of its IOMMU group; -1 if it is in none.
         addressable_bytes: the sum of its 64-bit memory regions, rounded up to a power of two.
         has_iommufd: the node has /dev/iommu.
-        hangs: the switch of its driver hangs in the kernel.
         problem: why it cannot be given to a virtual machine, for people; None if it can.
     """
 
@@ -293,13 +291,7 @@ class PassthroughGpu(Struct, frozen=True, kw_only=True):
     group: int
     addressable_bytes: int
     has_iommufd: bool = False
-    hangs: bool = False
     problem: str | None = None
-
-    @property
-    def is_away(self) -> bool:
-        """Whether it is bound to a driver other than the GPU driver, or to none."""
-        return self.driver != GPU_DRIVER
 
 
 GPU_DRIVER = "nvidia"
@@ -378,8 +370,8 @@ class Inventory(Struct, frozen=True, kw_only=True):
     `excluded` are the excluded GPUs in order of their index; `unmatched` says, for people, which
     words of the exclusion name no GPU.
 
-    `passthrough` are the GPUs for virtual machines in order of their number; most of them are among
-    `gpus` as well. It is empty unless they are offered.
+    `passthrough` are the GPUs on the PCI bus in order of their number, those of the GPU driver
+    included. It is empty unless GPUs are offered to virtual machines.
 
     `driver_version` is NVML's text, such as `535.261.03`; `cuda_version` is (major, minor). Both
     are None only if the driver could not be asked at all. There are no GPUs then, and `problem`
@@ -396,9 +388,9 @@ class Inventory(Struct, frozen=True, kw_only=True):
     problem: str | None = None
 
     def known(self) -> dict[GpuUuid, Gpu]:
-        """Return all GPUs by UUID, including those that the GPU driver does not have now."""
-        away = {card.gpu.uuid: card.gpu for card in self.passthrough}
-        return away | {gpu.uuid: gpu for gpu in self.gpus}
+        """Return all GPUs by UUID, including those for virtual machines."""
+        for_machines = {card.gpu.uuid: card.gpu for card in self.passthrough}
+        return for_machines | {gpu.uuid: gpu for gpu in self.gpus}
 
 
 class InventorySource(Protocol):

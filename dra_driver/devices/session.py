@@ -30,7 +30,7 @@ from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.nvml.library import NvmlLibrary, find_library
 from dra_driver.devices.nvml.memory_limits import MemoryLimits
 from dra_driver.devices.nvml.mig import MigCalls
-from dra_driver.devices.passthrough.gpus import is_vfio
+from dra_driver.devices.passthrough.bus import is_vfio
 from dra_driver.devices.pci import numa_node, pci_order, pcie_root
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DeviceError, LostError, SilenceError, TransientError
@@ -180,18 +180,6 @@ class DriverSession:
             return nothing
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
-        """Keep NVML closed in this process while a GPU changes its driver.
-
-        While NVML is open, it keeps every GPU open that it has seen. Raises TransientError if it
-        cannot be closed now. The next look opens it again.
-        """
-        with self._looking:
-            if not self.close():
-                raise TransientError("NVML cannot be closed now: a call in it does not return")
-            yield
-
-    @contextmanager
     def mig(self) -> Iterator[MigCalls]:
         """Lend the MIG calls of the open library, which stays open meanwhile."""
         with self._lent:
@@ -213,10 +201,6 @@ class DriverSession:
     def set_compute_mode(self, uuid: str, mode: int) -> None:
         """Set a GPU's compute mode; it lasts until the driver is reloaded."""
         self._ask(lambda library: library.set_compute_mode(uuid, mode))
-
-    def set_persistence(self, uuid: str, *, on: bool) -> None:
-        """Set a GPU's persistence mode, through nvidia-persistenced if that runs."""
-        self._ask(lambda library: library.set_persistence(uuid, on=on))
 
     def memory_limits(self, uuid: str, cgroup: Path) -> MemoryLimits | None:
         """Return a control group's memory limits on a GPU, or those of the nearest group above."""

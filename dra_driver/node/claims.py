@@ -31,7 +31,6 @@ from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.node.context import NodeContext
 from dra_driver.node.gpus import NodeGpus
 from dra_driver.node.offers import NodeOffers
-from dra_driver.node.passthrough import passthrough
 from dra_driver.node.processes import NOT_SEEN, sees_processes
 from dra_driver.node.sharing import node_sharing
 from dra_driver.ops.metrics import DeviceType
@@ -53,14 +52,6 @@ class ClaimWork:
             mps_folder=context.mps_folder,
             mps_ready_seconds=settings.mps_ready_timeout,
             memory=offers.memory.shares,
-            passthrough=passthrough(
-                gpus.pci,
-                gpus.session,
-                context.roots,
-                holders=gpus.holders.of,
-                on_switched=changes.look,
-                clock=context.clock,
-            ),
             clock=context.clock,
         )
         self.claims = self._claims(context, gpus)

@@ -8,7 +8,6 @@ from dra_driver.devices.holders import Holders
 from dra_driver.devices.mig.refusals import Refusals
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.nvml.calls import NvmlCalls
-from dra_driver.devices.passthrough.bus import PciBus
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import StateError
 from dra_driver.feature_gates import DYNAMIC_MIG
@@ -27,7 +26,7 @@ class NodeGpus:
 
     `mig` is what is offered of MIG, which decides whether MIG modes are switched, and `refusals`
     are the GPUs that cannot be switched now. `exclusion` says which GPUs are left out, `holders`
-    which processes have one open. `session` is the way to NVML, `pci` that to the PCI bus.
+    which processes have one open. `session` is the way to NVML.
     """
 
     def __init__(self, context: NodeContext) -> None:
@@ -47,7 +46,6 @@ class NodeGpus:
             ownership=ownership,
             on_change=changes.look,
         )
-        self.pci = PciBus(roots.sys)
         self.session = DriverSession(
             driver_root=roots.driver,
             dev=roots.dev,
@@ -58,9 +56,7 @@ class NodeGpus:
             leave_out=self.exclusion.leave_out,
             calls=NvmlCalls(clock=context.clock, answer_seconds=settings.nvml_timeout),
             lets_go=self.mig.waits_for_others,
-            with_passthrough=passthrough_gpus(
-                self.pci, roots, context.holdings.records.readable
-            ).look
+            with_passthrough=passthrough_gpus(roots).look
             if settings.offers_passthrough
             else lambda inventory: inventory,
         )

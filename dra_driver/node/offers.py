@@ -9,13 +9,12 @@ from dra_driver.errors import StateError, UnavailableError
 from dra_driver.feature_gates import CONSUMABLE_SHARES
 from dra_driver.node.context import FIRST_LOOK_SECONDS, NodeContext
 from dra_driver.node.gpus import NodeGpus
-from dra_driver.node.passthrough import stuck
 from dra_driver.node.shares import NodeShares
 from dra_driver.node.sharing import node_memory
 from dra_driver.shares import last_good
 from dra_driver.shares.source import ShareConfigEvents, ShareConfigs
 from dra_driver.slices.consumable import Consumable
-from dra_driver.slices.node import CostWarning, DevicePlugin, MemoryCounters
+from dra_driver.slices.node import DevicePlugin, MemoryCounters
 from dra_driver.slices.offer.shares import WholeBesideShares
 from dra_driver.slices.order import GpuOrder
 from dra_driver.slices.project import Projection, projection
@@ -37,11 +36,6 @@ class NodeOffers:
         self._gpus = gpus
         self._memory_counters = MemoryCounters(
             context.server_version, are_wanted=settings.memory_counters
-        )
-        self._passthrough_cost = CostWarning(
-            context.server_version,
-            "gpus for virtual machines slow the scheduler",
-            advice="set --vfio on nodes for virtual machines alone, or upgrade to Kubernetes 1.37",
         )
         self._device_plugin = DevicePlugin(
             context.own_node,
@@ -104,11 +98,9 @@ class NodeOffers:
             with_consumables=with_consumables,
             mig=self._held.beside(gpus.mig.current(), inventory),
             refused=gpus.refusals.current(),
-            share=share.refusing({**gpus.exclusion.reasons(inventory), **stuck(inventory)}),
+            share=share.refusing(gpus.exclusion.reasons(inventory)),
             gpu_order=GpuOrder(settings.gpu_order),
         )
-        if settings.offers_passthrough:
-            self._passthrough_cost.give()
         if with_counters:
             projected = self._memory_counters.added_to(projected)
         self.shares.published(projected.devices)

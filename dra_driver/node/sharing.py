@@ -19,12 +19,12 @@ from dra_driver.devices.control_groups import find_hierarchy
 from dra_driver.devices.session import DriverSession
 from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
+from dra_driver.node.passthrough import passthrough
 from dra_driver.node.processes import sees_processes
 from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.nvidia_mps import NvidiaMps
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
-from dra_driver.sharing.passthrough import Passthrough
 from dra_driver.sharing.pod_groups import PodGroups
 from dra_driver.sharing.pod_limits import PodLimits
 from dra_driver.sharing.share_memory import ShareMemory
@@ -73,14 +73,13 @@ class NodeSharing(Struct, frozen=True, kw_only=True):
     shared_domains: SharedDomains
 
 
-def node_sharing(  # noqa: PLR0913 (all that it is put together from)
+def node_sharing(
     session: DriverSession,
     roots: Roots,
     *,
     mps_folder: Path,
     mps_ready_seconds: float,
     memory: ShareMemory,
-    passthrough: Passthrough,
     clock: Callable[[], float],
 ) -> NodeSharing:
     """Return what carries out sharing; a claim waits `mps_ready_seconds` for an MPS daemon."""
@@ -89,18 +88,19 @@ def node_sharing(  # noqa: PLR0913 (all that it is put together from)
     time_slicing = TimeSlicing(NvidiaSmi(roots.driver, roots.proc, clock), session)
     mps = Mps(requests, clock, ready_seconds=mps_ready_seconds)
     shares = Shares(memory, session)
+    machines = passthrough(roots)
     sharing = Sharing(
         planners={
             TimeSlice.name: time_slicing,
             MpsDomain.name: mps,
             UseShares.name: shares,
-            PassThrough.name: passthrough,
+            PassThrough.name: machines,
         },
         time_slices=time_slicing,
         mps_domains=mps,
         nvidia_mps=NvidiaMps(session),
         shares=shares,
         memberships=Memberships(requests, shared_domains, clock, ready_seconds=mps_ready_seconds),
-        passthrough=passthrough,
+        passthrough=machines,
     )
     return NodeSharing(sharing=sharing, requests=requests, shared_domains=shared_domains)

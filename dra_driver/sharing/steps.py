@@ -305,45 +305,24 @@ class JoinDomain(Step, frozen=True, kw_only=True, tag="joinDomain"):
         return Description(domain=self.domain.id)
 
 
-class BoundFunction(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A PCI function of a GPU, and the driver to which it was bound before.
-
-    `found_override` is its former driver_override, which names the only driver that may bind it.
-    """
-
-    address: PciAddress
-    found_driver: str | None = None
-    found_override: str = ""
-
-
 class PassThrough(Step, frozen=True, kw_only=True, tag="passThrough"):
-    """Moves a GPU from the GPU driver to a VFIO driver, for a virtual machine.
+    """Gives a GPU to a virtual machine; there is nothing to undo.
 
     Attributes:
         address: the GPU's address on the PCI bus.
-        driver: the VFIO driver.
-        functions: the GPU itself, and the functions that belong to it, such as audio.
+        driver: the VFIO driver that it is bound to.
         group: the number of its IOMMU group.
-        was_persistent: whether persistence mode was on.
         iommufd: whether the GPU is opened by its own node (IOMMUFD), not by that of its group.
         api_device: whether containers also get the node of the VFIO or IOMMUFD API.
     """
 
     name: ClassVar[str] = "VFIO"
-    excludes: ClassVar[bool] = True
 
     address: PciAddress
     driver: str
-    functions: tuple[BoundFunction, ...]
     group: int
-    was_persistent: bool = False
     iommufd: bool = False
     api_device: bool = False
-
-    @property
-    def gpu(self) -> GpuUuid:
-        """The GPU."""
-        return self.devices[0].gpu
 
     def describe(self, key: DeviceKey) -> Description:  # noqa: ARG002 (it has one device)
         """Return the driver and the IOMMU group."""

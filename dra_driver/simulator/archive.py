@@ -39,7 +39,7 @@ _NVML = "/libnvidia-ml.so."
 _OTHERS = ("firmware", "configs")
 _CPU_WORDS = 64
 _NVIDIA = "0x10de"
-_DISPLAY = "0x03"
+_DISPLAY, _NVSWITCH = "0x03", "0x0680"
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
 
 
@@ -114,6 +114,8 @@ def _content(documents: Mapping[str, Any], name: str) -> dict[str, Any]:
         "cards": cards,
         "missing_functions": _missing(gpus),
     }
+    if switches := _switches(places):
+        content["nvswitch"] = switches
     if gathered.FILES in documents:
         content["driver_files"] = _files(documents[gathered.FILES])
     if gpus and (count := _cpus(gpus[0])[1]):
@@ -176,6 +178,17 @@ def _places(documents: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     listed = mapping_of(gathered.PCI, documents.get(gathered.PCI, {}))
     devices = list_of("devices", listed.get("devices", []))
     return {str(device.get("address")): device for device in devices}
+
+
+def _switches(places: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the machine's NVSwitches; nothing if it has none."""
+    there = {
+        address: place
+        for address, place in sorted(places.items())
+        if place.get("vendor") == _NVIDIA and str(place.get("class")).startswith(_NVSWITCH)
+    }
+    devices = [place.get("device") for place in there.values()]
+    return {"device_id": devices[0], "addresses": [*there]} if there else {}
 
 
 def _addresses(gpus: Iterable[Answers], places: Mapping[str, dict[str, Any]]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Literal
 from dra_driver.command_line import CommandGroup, CommandSettings, argument, bounds, option
 from dra_driver.errors import SetupError
 from dra_driver.printing import say
-from dra_driver.simulator import driver_root, kernel, state
+from dra_driver.simulator import driver_root, state
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.archive import profile_of
 from dra_driver.simulator.cli_options import OPTIONAL_GPU, ROOT
@@ -242,22 +242,6 @@ class Boot(CommandSettings):
         say(f"boot id {machine.boot_id}; no process was ended: see --help")
 
 
-class RunKernel(CommandSettings):
-    """Be the kernel of a machine with an IOMMU, so that writes below /sys change GPUs' drivers.
-
-    Takes root, and ends at a signal.
-    """
-
-    root: Path = ROOT
-    ends_with_parent: bool = option(
-        default=False, help="End when what started this ends, in whatever way."
-    )
-
-    def cli_cmd(self) -> None:
-        """Run the command."""
-        kernel.run(Machine(self.root), _say_now, ends_with_parent=self.ends_with_parent)
-
-
 class Simulate(CommandGroup):
     """Simulate GPUs on a machine without any."""
 
@@ -276,7 +260,6 @@ class Simulate(CommandGroup):
             "memory": Memory,
             "busy": Busy,
             "reset": Reset,
-            "kernel": RunKernel,
         }
     )
 
@@ -354,10 +337,8 @@ def _as_json(machine: Machine, rows: list[GpuStatus]) -> str:
 
 
 def _state_word(status: GpuStatus, machine: Machine) -> str:
-    if status.present and status.driver is not None:
-        return "lost" if status.lost else "ok"
     if status.present:
-        return "leaving"
+        return "lost" if status.lost else "ok"
     is_there = (machine.sys_root / "bus/pci/devices" / status.gpu.pci).exists()
     return status.driver or ("unbound" if is_there else "removed")
 
@@ -380,11 +361,6 @@ def _effect(fault: state.Fault) -> str:
 
 def _word(words: dict[int, str], value: int | None) -> str:
     return "-" if value is None else words.get(value, str(value))
-
-
-def _say_now(line: str) -> None:
-    say(line)
-    sys.stdout.flush()
 
 
 def _report(sentence: str) -> None:

@@ -139,11 +139,6 @@ def make_vfio_node(dev: Path, number: int, nodes: NodePlan) -> None:
 def remove_gpu_nodes(dev: Path, gpu: SimulatedGpu) -> None:
     """Remove the nodes of one GPU; missing ones are no error."""
     (dev / f"nvidia{gpu.minor}").unlink(missing_ok=True)
-    remove_drm_nodes(dev, gpu)
-
-
-def remove_drm_nodes(dev: Path, gpu: SimulatedGpu) -> None:
-    """Remove the nodes that the kernel makes for a GPU; programs make /dev/nvidia<N>."""
     for name, _, purpose in drm_names(gpu):
         (dev / "dri" / name).unlink(missing_ok=True)
         (dev / "dri" / "by-path" / f"pci-{gpu.pci}-{purpose}").unlink(missing_ok=True)

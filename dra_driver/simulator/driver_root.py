@@ -37,6 +37,7 @@ from dra_driver.simulator import (
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.device_nodes import NodeKind, NodePlan
 from dra_driver.simulator.hardware import SimulatedGpu
+from dra_driver.simulator.iommu import NVIDIA
 from dra_driver.simulator.layout import MemoryBackend
 from dra_driver.simulator.pci_drivers import Bus
 from dra_driver.simulator.profile import Profile
@@ -187,36 +188,32 @@ def down(root: Path) -> bool:
 
 
 def bus_of(root: Path, description: Description) -> Bus | None:
-    """Return what may change drivers in a driver root; None for a machine without an IOMMU."""
-    if description.profile.iommu is None:
+    """Return what makes the IOMMU groups of a machine; None for one without an IOMMU."""
+    profile = description.profile
+    if profile.iommu is None:
         return None
+    gpus = [address for gpu in description.gpus for address in (gpu.pci, *gpu.bridges)]
+    switches = profile.nvswitch.addresses if profile.nvswitch else []
     return Bus(
         root=root,
-        iommu=description.profile.iommu,
-        gpus=tuple(description.gpus),
+        iommu=profile.iommu,
+        addresses=(*gpus, *switches),
         nodes=description.nodes,
-        driver_version=description.driver_version,
     )
 
 
 def add_gpu(root: Path, description: Description, now: state.State, gpu: SimulatedGpu) -> None:
     """Make the files of one GPU, and let NVML find it if nvidia has it."""
-    bus = bus_of(root, description)
-    if bus is None:
-        _make_gpu(root, description, gpu)
-        now.set_present(gpu.slot, present=True)
-        return
-    _add_to_bus(root, description, gpu)
-    bus.join_groups()
-    sysfs.set_driver(root / "sys", gpu.pci, None)
-    bus.start(now, gpu.pci)
+    _make_gpu(root, description, gpu)
+    if (bus := bus_of(root, description)) is not None:
+        bus.join()
+    now.set_present(gpu.slot, present=_driver_of(description, gpu) == NVIDIA)
 
 
 def remove_gpu(root: Path, description: Description, now: state.State, gpu: SimulatedGpu) -> None:
     """Remove the files of one GPU and of its MIG instances; handles of it answer lost."""
-    bus = bus_of(root, description)
-    if bus is not None:
-        bus.leave(now, gpu.pci)
+    if (bus := bus_of(root, description)) is not None:
+        bus.leave(gpu.pci)
     now.set_present(gpu.slot, present=False)
     now.reset_gpu(gpu.slot)
     forget_instances(root, gpu)
@@ -226,14 +223,19 @@ def remove_gpu(root: Path, description: Description, now: state.State, gpu: Simu
 
 
 def _make_gpu(root: Path, description: Description, gpu: SimulatedGpu) -> None:
-    procfs.add_gpu(root / "proc", gpu, description.driver_version)
-    _add_to_bus(root, description, gpu)
-    device_nodes.make_gpu_nodes(root / "dev", gpu, description.nodes)
+    driver = _driver_of(description, gpu)
+    is_nvidias = driver == NVIDIA
+    cpus, drm = description.profile.cpus_per_numa_node, description.nodes.drm and is_nvidias
+    sysfs.add_gpu(root / "sys", gpu, cpus, driver=driver, drm=drm)
+    if is_nvidias:
+        procfs.add_gpu(root / "proc", gpu, description.driver_version)
+        device_nodes.make_gpu_nodes(root / "dev", gpu, description.nodes)
 
 
-def _add_to_bus(root: Path, description: Description, gpu: SimulatedGpu) -> None:
-    cpus = description.profile.cpus_per_numa_node
-    sysfs.add_gpu(root / "sys", gpu, cpus, drm=description.nodes.drm)
+def _driver_of(description: Description, gpu: SimulatedGpu) -> str | None:
+    """Return the driver that a GPU is bound to; None for none."""
+    iommu = description.profile.iommu
+    return NVIDIA if iommu is None else iommu.driver_of(gpu.pci)
 
 
 def forget_instances(root: Path, gpu: SimulatedGpu) -> None:
@@ -294,8 +296,10 @@ def _build(root: Path, profile: Profile, options: Options) -> Description:
     sysfs.write_driver(root / "sys", version)
     for gpu in description.gpus:
         _make_gpu(root, description, gpu)
-    bus = bus_of(root, description)
-    if bus is not None:
+    if (switches := profile.nvswitch) is not None:
+        for address in switches.addresses:
+            sysfs.add_nvswitch(root / "sys", address, switches.device_id)
+    if (bus := bus_of(root, description)) is not None:
         bus.make()
     _write_state(root, description, options)
     (root / MARKER).write_text(description.to_json())
@@ -322,9 +326,8 @@ def _write_state(root: Path, description: Description, options: Options) -> None
     )
     with state.State(state.find(root / folder)) as now:
         _restore(now, profile)
-        bus = bus_of(root, description)
-        if bus is not None:
-            bus.boot(now)
+        for gpu in description.gpus:
+            now.set_present(gpu.slot, present=_driver_of(description, gpu) == NVIDIA)
 
 
 def _restore(now: state.State, profile: Profile) -> None:

@@ -38,8 +38,8 @@ class Iommu(_Part):
     """The machine has an IOMMU.
 
     `iommufd`: the kernel has /dev/iommu, and a character device for each function bound to
-    vfio-pci. `groups` are functions that share one. `drivers` is what GPUs are bound to from boot
-    on if not to nvidia: to vfio-pci by the kernel's command line, or to none.
+    vfio-pci. `groups` are functions that share one. `drivers` is what GPUs are bound to if not to
+    nvidia: to vfio-pci, as by the kernel's command line, or to none.
     """
 
     iommufd: bool = False
@@ -70,22 +70,10 @@ class Iommu(_Part):
                 what = "GPU" if known is gpus else "PCI function"
                 raise ValueError(f"iommu.{field}: the machine has no {what} {unknown[0]}")
 
-    def first_driver(self, pci: str) -> str | None:
-        """Return what a GPU or other function is bound to after boot; None for nothing."""
-        for function in self.functions:
-            if function.pci == pci:
-                return function.driver
+    def driver_of(self, pci: str) -> str | None:
+        """Return what a GPU is bound to; None for nothing."""
         chosen = self.drivers.get(pci, NVIDIA)
         return None if chosen == "none" else chosen
-
-    def takes(self, driver: str, pci: str) -> bool:
-        """Tell whether a driver takes a function without being told to.
-
-        vfio-pci takes none, except those whose ids are on the kernel's command line.
-        """
-        if driver == NVIDIA:
-            return all(function.pci != pci for function in self.functions)
-        return self.first_driver(pci) == driver
 
     def group_of(self, addresses: Iterable[str]) -> dict[str, int]:
         """Return the number of each function's group; groups are counted by first address."""

@@ -80,9 +80,6 @@ Engine = enum.IntEnum(
     start=0,
 )
 
-# Whether NVML has a card: no, yes, or only for sessions that already have it.
-Presence = enum.IntEnum("Presence", "NONE FULL LEAVING", start=0)
-
 # What enforces the memory limits of control groups: nothing, the driver, or the kernel.
 MemoryBackend = enum.IntEnum("MemoryBackend", "OFF MISC DMEM", start=0)
 
@@ -220,7 +217,7 @@ class AllocationRecord(ctypes.Structure):
 
 
 class GpuRecord(ctypes.Structure):
-    """One slot of the machine. `present` is a Presence."""
+    """One slot of the machine."""
 
     _fields_: ClassVar = [
         ("present", ctypes.c_uint32),

@@ -43,7 +43,7 @@ FUNCTION_NOT_FOUND = 13
 class GpuStatus(Struct, frozen=True, kw_only=True):
     """One GPU as it is now. Modes are NVML's numbers, None when the card has no such mode.
 
-    `driver` is what /sys shows: none for a present GPU while nvidia lets go of it.
+    It is `present` if NVML finds it. `driver` is what /sys shows.
     """
 
     gpu: SimulatedGpu
@@ -63,7 +63,6 @@ class Machine:
     def __init__(self, root: Path) -> None:
         self.driver_root = root
         self.description: Description = driver_root.describe(root)
-        self.bus = driver_root.bus_of(root, self.description)
 
     @classmethod
     def create(cls, root: Path, profile: Profile | str, options: Options | None = None) -> Self:
@@ -132,10 +131,7 @@ class Machine:
     @property
     def gpus(self) -> list[SimulatedGpu]:
         """The machine's GPUs by slot, pulled ones included."""
-        if self.bus is None:
-            return self.description.gpus
-        with self._state() as now:  # taken by a driver again, a GPU may have another number
-            return [self.bus.as_it_is(now, gpu) for gpu in self.bus.gpus]
+        return self.description.gpus
 
     # What it is set to
 
@@ -408,8 +404,6 @@ class Machine:
                 return
             now.forget_mig()
             now.set_driver_loaded(loaded=True)
-            if self.bus is not None:
-                self.bus.probe(now)
         for gpu in self.gpus:
             driver_root.forget_instances(self.driver_root, gpu)
 
@@ -436,12 +430,9 @@ class Machine:
 
     def reboot(self, boot_id: str | None = None) -> None:
         """Restart the machine: a new boot id, volatile settings, faults and run files gone."""
-        # First, so that nothing begun before the reboot is finished after it (kernel.py).
         procfs.write_boot_id(self.proc_root, boot_id or str(uuid.uuid4()))
         with self._state() as now:
             now.reset_volatile()
-            if self.bus is not None:
-                self.bus.boot(now)
             present = [gpu for gpu in self.gpus if now.present(gpu.slot)]
             with now.locked() as record:
                 for gpu in present:

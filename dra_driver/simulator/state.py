@@ -29,7 +29,6 @@ from dra_driver.simulator.layout import (
     Kill,
     LinkEnd,
     MemoryBackend,
-    Presence,
     Text,
 )
 from dra_driver.simulator.profile import MigProfile, Process
@@ -284,10 +283,6 @@ class State:
         """Whether the card is in the machine."""
         return bool(self._record.gpus[slot].present)
 
-    def presence(self, slot: int) -> Presence:
-        """Return who gets a card from NVML: nobody, all, or only those that already have it."""
-        return Presence(self._record.gpus[slot].present)
-
     def lost(self, slot: int) -> bool:
         """Whether the card has fallen off the bus."""
         return bool(self._record.gpus[slot].lost)
@@ -331,11 +326,6 @@ class State:
         with self.locked() as record:
             record.gpus[slot].present = int(present)
             self._wake(record)
-
-    def set_leaving(self, slot: int) -> None:
-        """Keep a card from new sessions of NVML while the driver lets go of it."""
-        with self.locked() as record:
-            record.gpus[slot].present = Presence.LEAVING
 
     def set_lost(self, slot: int, lost: bool) -> None:
         """Let a card fall off the bus, or bring it back."""

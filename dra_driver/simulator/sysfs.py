@@ -2,8 +2,7 @@
 
 In: the GPUs. Out: below a sys folder, the PCI tree the kernel shows: devices/pci<root>/<bridges>/
 <address> with its attributes, bus/pci/devices/<address> linking there (which is how a PCIe root is
-found), the DRM nodes' names, and the module's version. Which driver a device has is in
-pci_drivers.
+found), the DRM nodes' names, and the module's version. IOMMU groups are in pci_drivers.
 """
 
 import os
@@ -15,9 +14,6 @@ from dra_driver.simulator.device_nodes import drm_names
 from dra_driver.simulator.hardware import NVIDIA_VENDOR, SimulatedGpu
 
 _BRIDGE = {"vendor": "0x8086", "device": "0x352a", "class": "0x060400"}
-NO_OVERRIDE = "(null)"
-"""What the kernel shows if nothing was written to driver_override."""
-
 _WITHOUT_VIRTUAL_FUNCTIONS = frozenset({"kepler", "maxwell", "pascal", "volta", "turing"})
 _MIB = 1024**2
 # What the kernel says of a BAR (<linux/ioport.h>): of 32 bits, or of 64 and prefetched.
@@ -35,8 +31,10 @@ def write_driver(sys: Path, driver_version: str) -> None:
         (sys / folder).mkdir(parents=True, exist_ok=True)
 
 
-def add_gpu(sys: Path, gpu: SimulatedGpu, cpus_per_numa_node: int, *, drm: bool) -> None:
-    """Write the files of one GPU and of the bridges above it."""
+def add_gpu(
+    sys: Path, gpu: SimulatedGpu, cpus_per_numa_node: int, *, driver: str | None, drm: bool
+) -> None:
+    """Write the files of one GPU, which is bound to a driver, and of the bridges above it."""
     folder = sys / "devices" / f"pci{gpu.root_bus}"
     for bridge in gpu.bridges:
         folder /= bridge
@@ -58,26 +56,22 @@ def add_gpu(sys: Path, gpu: SimulatedGpu, cpus_per_numa_node: int, *, drm: bool)
     if gpu.card.architecture not in _WITHOUT_VIRTUAL_FUNCTIONS:
         attributes["sriov_numvfs"] = "0"
     add_function(sys, folder, attributes)
-    if drm:
-        add_drm(sys, gpu)
-    set_driver(sys, gpu.pci, "nvidia")
+    for name, _, _ in drm_names(gpu) if drm else ():
+        (folder / "drm" / name).mkdir(parents=True, exist_ok=True)
+    set_driver(sys, gpu.pci, driver)
 
 
 def add_function(sys: Path, folder: Path, attributes: Mapping[str, str]) -> None:
     """Write the files of one PCI function, which has no driver yet."""
-    write(folder, {"driver_override": NO_OVERRIDE, "modalias": _modalias(attributes), **attributes})
+    write(folder, attributes)
     link(sys / "bus/pci/devices" / folder.name, folder)
 
 
-def add_drm(sys: Path, gpu: SimulatedGpu) -> None:
-    """Name the DRM nodes of a GPU that nvidia has."""
-    for name, _, _ in drm_names(gpu):
-        (device(sys, gpu.pci) / "drm" / name).mkdir(parents=True, exist_ok=True)
-
-
-def remove_drm(sys: Path, gpu: SimulatedGpu) -> None:
-    """Forget the DRM nodes of a GPU."""
-    shutil.rmtree(device(sys, gpu.pci) / "drm", ignore_errors=True)
+def add_nvswitch(sys: Path, address: str, device_id: str) -> None:
+    """Write the files of an NVSwitch."""
+    attributes = {"vendor": f"0x{NVIDIA_VENDOR:04x}", "device": device_id, "class": "0x068000"}
+    add_function(sys, sys / "devices" / f"pci{address[:7]}" / address, attributes)
+    set_driver(sys, address, "nvidia-nvswitch")
 
 
 def set_driver(sys: Path, pci: str, driver: str | None) -> None:
@@ -87,6 +81,7 @@ def set_driver(sys: Path, pci: str, driver: str | None) -> None:
         (sys / "bus/pci/drivers" / before / pci).unlink(missing_ok=True)
         (folder / "driver").unlink()
     if driver is not None:
+        (sys / "bus/pci/drivers" / driver).mkdir(parents=True, exist_ok=True)
         link(sys / "bus/pci/drivers" / driver / pci, folder)
         link(folder / "driver", sys / "bus/pci/drivers" / driver)
 
@@ -127,17 +122,6 @@ def link(path: Path, target: Path) -> None:
     """Make a relative link."""
     path.unlink(missing_ok=True)
     path.symlink_to(os.path.relpath(target, path.parent))
-
-
-def _modalias(attributes: Mapping[str, str]) -> str:
-    """Return the text by which the kernel finds the modules for a device."""
-    number = {name: value.removeprefix("0x").upper() for name, value in attributes.items()}
-    kind = number["class"]
-    return (
-        f"pci:v{number['vendor']:0>8}d{number['device']:0>8}"
-        f"sv{number['subsystem_vendor']:0>8}sd{number['subsystem_device']:0>8}"
-        f"bc{kind[:2]}sc{kind[2:4]}i{kind[4:]}"
-    )
 
 
 def _resource(gpu: SimulatedGpu) -> str:

@@ -23,7 +23,7 @@ from dra_driver.slices.attributes import Omitted
 from dra_driver.slices.consumable import NO_CONSUMABLES
 from dra_driver.slices.offer.gpu import GpuOffer, fill
 from dra_driver.slices.offer.mig import ALL, MigOffer
-from dra_driver.slices.offer.passthrough import offer_passthrough
+from dra_driver.slices.offer.passthrough import passthrough_devices
 from dra_driver.slices.offer.shares import NO_SHARES, ShareOffer
 from dra_driver.slices.order import GpuOrder
 from dra_driver.slices.wire import Published, WireDevice
@@ -122,15 +122,15 @@ def projection(  # noqa: PLR0913 (everything that decides what is published)
         else:
             minors.add(gpu.minor)
             offers[gpu.minor] = offer
-    away = offer_passthrough(offers.values(), inventory, with_counters=with_counters)
     filled = order.in_fill_order(offer.gpu for offer in offers.values())
     in_order = {gpu.minor: offers[gpu.minor] for gpu in filled}
-    return _arranged(in_order, away, withheld, share, gpu_order)
+    for_machines = tuple(passthrough_devices(inventory))
+    return _arranged(in_order, for_machines, withheld, share, gpu_order)
 
 
 def _arranged(
     offers: dict[int, GpuOffer],
-    away: tuple[Published, ...],
+    for_machines: tuple[Published, ...],
     withheld: list[Withheld],
     share: ShareOffer,
     gpu_order: GpuOrder,
@@ -144,8 +144,7 @@ def _arranged(
     published += [device for offer in filled for device in offer.existing]
     published += _shares_in_order([part for each in filled for part in each.existing_shares], share)
     published += [part for offer in filled for part in offer.partitions]
-    published += [offer.passthrough for offer in filled if offer.passthrough is not None]
-    published += away
+    published += for_machines
     return Projection(
         devices=tuple(device.as_published() for device in published),
         sources=tuple(device.source for device in published),

@@ -42,7 +42,8 @@ class Needs:
         nics: how many network cards it has, each below another PCIe root with GPUs.
         made: profiles of the MIG devices that an admin has made before on each divided GPU.
         existing: the same, if the driver makes none itself.
-        iommu: whether it passes a GPU through; a machine without an IOMMU gets one for it.
+        iommu: whether it gives a GPU to a virtual machine; the machine gets an IOMMU for it, and
+            one of its GPUs is bound to vfio-pci.
         features: the feature gates that must be on in Kubernetes.
     """
 
@@ -94,10 +95,15 @@ def machine(name: str) -> Profile:
 
 
 def with_iommu(name: str, folder: Path) -> str:
-    """Write the profile of a machine that has an IOMMU as well; return the path of the file."""
+    """Write the profile of a machine whose last GPU is bound to vfio-pci; return the file's path.
+
+    GPUs in MIG mode stay with the GPU driver.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "machine.yaml"
-    file.write_text(profiles.dump(profiles.changed(profiles.load(name), {"iommu": True})))
+    file, on = folder / "machine.yaml", profiles.load(name)
+    whole = [gpu.pci for gpu in on.gpus if not gpu.mig_mode]
+    iommu = {"drivers": {whole[-1]: "vfio-pci"}}
+    file.write_text(profiles.dump(profiles.changed(on, {"iommu": iommu})))
     return str(file)
 
 

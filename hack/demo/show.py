@@ -105,9 +105,9 @@ def _chosen(options: argparse.Namespace) -> tuple[list[demos.Demo], dict[str, st
     if demo in {None, "all"}:
         wanted = demos.names() if demo else DEFAULT_DEMOS
         chosen, left_out = demos.load_all(wanted, machine, kubernetes)
-        in_pods = {one.name for one in chosen if one.passthrough and options.install}
-        left_out |= dict.fromkeys(in_pods, "a pod has the /sys of this machine")
-        return [one for one in chosen if one.name not in in_pods], left_out
+        alone = {one.name for one in chosen if one.passthrough}
+        left_out |= dict.fromkeys(alone, "it takes a GPU from the other demos; run it by its name")
+        return [one for one in chosen if one.name not in alone], left_out
     try:
         return [demos.load(demo, machine, kubernetes)], {}
     except machines.UnfitError as reason:

@@ -4,7 +4,6 @@ Their settings are read here, because tests ask before and after each test, and 
 takes longer than many tests.
 """
 
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.mig_cli import listed
 from dra_driver.simulator.processes import Activity, let_do
 from dra_driver.simulator.state import FILE_PREFIX
-from testbed.commands import TestbedError, run, wait_until
+from testbed.commands import TestbedError, run
 from testbed.mounts import unmount_all
 
 DRIVER = Path(sys.executable).with_name("dra-driver")
@@ -45,15 +44,10 @@ class SimulatedMachine:
         self.root = root
         self.profile = profile
         self._options = options
-        self._kernel: subprocess.Popen[bytes] | None = None
 
     def up(self) -> None:
-        """Make the driver root; NVIDIA's user-space files are fetched the first time.
-
-        With an IOMMU its kernel is started, too.
-        """
+        """Make the driver root; NVIDIA's user-space files are fetched the first time."""
         self._do("up", "--profile", self.profile, *self._options, timeout=300)
-        self._start_kernel()
 
     def mount(self) -> None:
         """Mount the root, so that pods get it read-only and hardware can still be changed.
@@ -61,18 +55,15 @@ class SimulatedMachine:
         A driver in a container also mounts its root, and in it the machine's /dev, /proc and /sys.
         Mounts in a read-only volume stay writable.
         """
-        self._stop_kernel()
         run(("mount", "--bind", self.root, self.root))
         run(("mount", "--make-private", self.root))
         (state,) = (file for file in self.root.rglob(f"{FILE_PREFIX}*") if not file.is_symlink())
         for path in (*(self.root / name for name in ("dev", "proc", "sys")), state):
             run(("mount", "--bind", path, path))
         run(("mount", "--make-rshared", self.root))
-        self._start_kernel()
 
     def down(self) -> None:
         """Remove the driver root, mounted or not."""
-        self._stop_kernel()
         unmount_all(self.root)
         self._do("down")
 
@@ -152,30 +143,6 @@ class SimulatedMachine:
         Raises TestbedError if a process is on it, or has NVML open.
         """
         self._do("reset", "--gpu", gpu)
-
-    def _start_kernel(self) -> None:
-        """Start what acts on writes below /sys. It outlives this program, like a cluster."""
-        with self._read() as machine:
-            if machine.bus is None:
-                return
-        log = self.root.with_name(f"{self.root.name}-kernel.log")
-        with log.open("wb") as file:
-            self._kernel = subprocess.Popen(
-                (DRIVER, "simulate", "kernel", "--root", self.root),
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        wait_until(lambda: b"serving" in log.read_bytes(), "the machine's kernel", timeout=60)
-
-    def _stop_kernel(self) -> None:
-        """Stop the kernel; one that an earlier program left ends when its files are unmounted."""
-        unmount_all(self.root / "sys/kernel/simulator")
-        if self._kernel is not None:
-            self._kernel.terminate()  # a copy of the mount, in some namespace, would let it live on
-            self._kernel.wait(60)
-            self._kernel = None
 
     @contextmanager
     def _read(self) -> Iterator[Machine]:

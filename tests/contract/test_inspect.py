@@ -58,14 +58,16 @@ def test_programs_get_gpus_and_devices(
 def test_gpus_for_virtual_machines_are_shown_as_the_setting_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine = Machine.create(
-        tmp_path / "vms", profiles.changed(profiles.load("t4x4"), {"iommu": True})
-    )
+    profile = profiles.load("t4x4")
+    iommu = {"drivers": {gpu.pci: "vfio-pci" for gpu in profile.gpus[2:]}}
+    machine = Machine.create(tmp_path / "vms", profiles.changed(profile, {"iommu": iommu}))
     assert main(words(machine)) == 0
     assert "gpu-vfio" not in capsys.readouterr().out
     assert main(words(machine, "--vfio", "--output=json")) == 0
-    devices = json.loads(capsys.readouterr().out)["devices"]
-    assert [device["name"] for device in devices][4:] == [f"gpu-vfio-{n}" for n in range(4)]
+    found = json.loads(capsys.readouterr().out)
+    names = [device["name"] for device in found["devices"]]
+    assert names == ["gpu-0", "gpu-1", "gpu-vfio-2", "gpu-vfio-3"]
+    assert [note["text"].count("bound to nvidia") for note in found["notes"]] == [1, 1]
 
 
 def test_a_lost_gpu_is_shown_with_the_reason(

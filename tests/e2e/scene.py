@@ -160,7 +160,7 @@ class Scene:
 
         return wait_until(look, f"the event {reason} of {pod}", timeout=timeout)
 
-    def published(self, *, timeout: float = 120, by_name: bool = True) -> None:
+    def published(self, *, timeout: float = 120) -> None:
         """Wait until exactly the devices are published that were when the scene began."""
 
         def same() -> bool:
@@ -172,19 +172,15 @@ class Scene:
                 == (pools[0]["generation"], len(pools))
                 for pool in pools
             )
-            before = devices(self._slices, by_name=by_name)
-            return is_whole and devices(found, by_name=by_name) == before
+            return is_whole and devices(found) == devices(self._slices)
 
         wait_until(same, "the driver's slices to be as before", timeout=timeout)
 
-    def rewritten(self, *, by_name: bool = True) -> None:
-        """Accept that slices were written since the scene began, but not that devices changed.
-
-        Unless `by_name` a GPU may have come back under another minor number, which names it.
-        """
+    def rewritten(self) -> None:
+        """Accept that slices were written since the scene began, but not that devices changed."""
 
         def settled() -> list[Object] | None:
-            self.published(by_name=by_name)
+            self.published()
             found = slice_facts(self.api)
             time.sleep(_SETTLED_S)
             return found if found == slice_facts(self.api) else None
@@ -261,11 +257,10 @@ def slice_facts(api: Api) -> list[Object]:
     return sorted(facts, key=lambda fact: str(fact["name"]))
 
 
-def devices(slices: Sequence[Object], *, by_name: bool = True) -> list[str]:
-    """The devices of slices, each as JSON, sorted; without what names them if that may change."""
-    named = () if by_name else ("name", "consumesCounters")
+def devices(slices: Sequence[Object]) -> list[str]:
+    """The devices of slices, each as JSON, sorted."""
     return sorted(
-        json.dumps({key: device[key] for key in device if key not in named}, sort_keys=True)
+        json.dumps(device, sort_keys=True)
         for one in slices
         for device in one["spec"].get("devices") or ()
     )

@@ -70,7 +70,7 @@ SOUND = checkpoint(CLAIMS, boot_id="boot-1")
 INVENTORY = make.inventory(
     make.gpu(0),
     make.gpu(1, mig=make.mig(DEVICE)),
-    passthrough=(make.passthrough(make.gpu(2), 2, driver="vfio-pci"),),
+    passthrough=(make.passthrough(2),),
 )
 
 
@@ -82,6 +82,7 @@ def drafted(data: bytes) -> int:
     for claim in found.claims:
         with suppress(DriverError):
             records += [record for record in (drafts.of(claim),) if record is not None]
+            assert list(drafts.on_vfio(claim)) in ([], [make.gpu(2).pci_address])
     for record in records:
         assert decode(encode(record)) == record
         made_for(record)

@@ -81,27 +81,26 @@ def test_gpus_that_are_left_out_are_listed_with_the_word_that_does_it() -> None:
 
 
 def test_gpus_for_virtual_machines_are_told_apart_with_what_keeps_others_from_them() -> None:
-    gpus = [make.gpu(minor) for minor in range(4)]
-    bound = "0000:13:00.0 is bound to nouveau"
     inventory = make.inventory(
-        *gpus[:2],
+        make.gpu(0),
+        make.gpu(1),
         passthrough=(
-            make.passthrough(gpus[0]),
-            make.passthrough(gpus[1], 1, problem="it has virtual functions"),
-            make.passthrough(gpus[2], 2, driver="vfio-pci"),
-            make.passthrough(gpus[3], 3, driver="nouveau", problem=bound),
+            make.passthrough(0, driver="nvidia", problem="it is bound to nvidia"),
+            make.passthrough(1, driver="nvidia", problem="it has virtual functions"),
+            make.passthrough(2),
+            make.passthrough(3),
         ),
     )
 
     text = table(inventory, {})
     assert "  all: type=gpu, productName=NVIDIA H100 80GB HBM3, " in text
     assert "  all for virtual machines: type=vfio, " in text
-    assert f"  gpu-vfio-0: uuid={gpus[0].uuid}, " in text
-    assert f"  gpu-vfio-2: uuid={gpus[2].uuid}, " in text
-    assert "GPU 1: it is not offered to virtual machines: it has virtual functions" in text
-    assert f"GPU at 0000:13:00.0: it is not offered to virtual machines: {bound}" in text
+    assert "  gpu-vfio-2: uuid=GPU-pci-0000-12-00-0, " in text
+    assert "  gpu-vfio-3: uuid=GPU-pci-0000-13-00-0, " in text
+    assert "not offered to virtual machines: 0000:10:00.0: it is bound to nvidia" in text
+    assert "not offered to virtual machines: 0000:11:00.0: it has virtual functions" in text
     notes = report(inventory, {})["notes"]
-    assert [note["index"] for note in notes] == [1, None]  # type: ignore[attr-defined]
+    assert [note["index"] for note in notes] == [None, None]  # type: ignore[attr-defined]
 
 
 def test_devices_are_told_in_the_order_of_the_setting() -> None:

@@ -28,7 +28,7 @@ from dra_driver.mps.domain import (
     shared_domain,
 )
 from dra_driver.shares.notes import NotedConsumable, ShareNotes
-from dra_driver.sharing.steps import BoundFunction, MpsDomain, PassThrough, TimeSlice
+from dra_driver.sharing.steps import MpsDomain, PassThrough, TimeSlice
 from resource_nvidia_com.v1beta1.names import Interval
 
 SLICED, SERVED, PLAIN = make.gpu(0), make.gpu(1), make.gpu(2)
@@ -142,7 +142,6 @@ def test_a_gpu_of_a_virtual_machine_says_what_it_is_bound_to() -> None:
         devices=(vfio,),
         address=gpu.pci_address,
         driver="vfio-pci",
-        functions=(BoundFunction(address=gpu.pci_address, found_driver="nvidia"),),
         group=18,
     )
     (entry,) = make.record(gpu).devices

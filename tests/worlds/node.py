@@ -103,13 +103,14 @@ class Node:
         self.calls = NvmlCalls(clock=time.monotonic)
         roots = self.roots()
         self.pci = PciBus(roots.sys)
-        cards = passthrough_gpus(self.pci, roots, self.holdings.records.readable)
         self.session = session_on(
             self.machine,
             made_here=lambda: notes.made().keys(),
             turned_on=lambda: set(notes.gpus_turned_on()),
             calls=self.calls,
-            with_passthrough=cards.look if self.pci.has_iommu() else lambda found: found,
+            with_passthrough=passthrough_gpus(roots).look
+            if self.pci.has_iommu()
+            else lambda found: found,
         )
         self.mps = MpsDomains(self.root)
         self.driver = Driver(
@@ -157,14 +158,7 @@ class Node:
         members = Memberships(
             self.mps_requests(), self.mps.shared, time.monotonic, ready_seconds=PATIENCE
         )
-        machines = passthrough(
-            self.pci,
-            self.session,
-            self.roots(),
-            holders=self.holders.of,
-            on_switched=self.look,
-            clock=time.monotonic,
-        )
+        machines = passthrough(self.roots())
         self.sharing = Sharing(
             planners={
                 TimeSlice.name: slices,

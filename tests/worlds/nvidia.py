@@ -148,12 +148,9 @@ class NvidiaDriver:
         return {"gpu": None, "mig": {"concrete": concrete, "device": device(ref, result)}}
 
     def _passed_through(self, ref: ClaimRef, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Bind a GPU to vfio-pci. That driver's UUIDs of such GPUs are made of their addresses."""
+        """Note a GPU that is bound to vfio-pci; that driver makes its UUID from its address."""
         number = int(result["device"].rpartition("-")[2])
         address = self.node.inventory.passthrough[number].gpu.pci_address
-        with self.node.session.apart():
-            self.node.pci.switch(address, "vfio-pci", override="vfio-pci", seconds=10)
-        self.node.look()
         info = {"uuid": str(uuid5(NAMESPACE_DNS, address)), "pciBusID": address}
         return {"info": info, "device": device(ref, result)}
 

@@ -1,4 +1,4 @@
-"""A PCI bus as /sys shows it, of plain files: what is read of it, and what is written to it."""
+"""A PCI bus as /sys shows it, of plain files."""
 
 from pathlib import Path
 
@@ -10,17 +10,15 @@ SMALL_BAR = "0x00000000fa000000 0x00000000faffffff 0x0000000000040200"  # 16 MiB
 class PciTree:
     """Builds it function by function. Links are as the kernel makes them, by name."""
 
-    def __init__(self, root: Path, *drivers: str) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
         (root / "kernel/iommu_groups").mkdir(parents=True)
-        for name in ("nvidia", "vfio-pci", *drivers):
-            (root / "bus/pci/drivers" / name).mkdir(parents=True)
 
     def add(  # noqa: PLR0913 (all that tells functions apart)
         self,
         address: str,
         *,
-        driver: str | None = "nvidia",
+        driver: str | None = "vfio-pci",
         group: int | None = None,
         class_id: str = GPU_CLASS,
         vendor: str = "0x10de",
@@ -35,8 +33,6 @@ class PciTree:
             "device": "0x2330",
             "class": class_id,
             "resource": f"{SMALL_BAR}\n{BAR}\n0x0 0x0 0x0\n",
-            "driver_override": "(null)",
-            "modalias": "pci:v000010DEd00002330sv000010DEsd000016C1bc03sc02i00",
         }
         if virtual_functions is not None:
             facts["sriov_numvfs"] = str(virtual_functions)

@@ -102,15 +102,14 @@ OF_NODES: tuple[Check, ...] = (
     _of_node(
         id="gpu-holders",
         title="processes that have GPUs open",
-        why="while a process has a GPU open, it cannot be reset or given to a virtual machine, nor "
-        "its MIG mode changed",
+        why="while a process has a GPU open, it cannot be reset, nor its MIG mode changed",
         look=lambda sources: sources.of_gpus(sources.holders),
     ),
     _of_node(
         id="passthrough",
         title="GPUs for virtual machines",
-        why="a virtual machine gets all of an IOMMU group, by a VFIO driver, and only while no "
-        "process has the GPU open",
+        why="a virtual machine gets a GPU that the node's admin has bound to a VFIO driver, and "
+        "with it all of its IOMMU group",
         look=Sources.passthrough,
     ),
     _of_node(

@@ -129,12 +129,8 @@ class Sources:
     def passthrough(self) -> Iterable[Seen]:
         """Judge whether virtual machines can have the GPUs, where the driver offers them."""
         if self._vfio or self._installed_with_vfio():
-            return self.of_gpus(self._passthrough)
+            return self.of_gpus(lambda inventory: passthrough.judged(inventory.passthrough))
         return [ok("GPUs are not offered to virtual machines (--vfio)")]
-
-    def _passthrough(self, inventory: Inventory) -> Iterable[Seen]:
-        holders = node_facts.holder_facts(self.places, inventory, in_a_pod=self._in_a_pod)
-        return passthrough.judged(node_facts.passthrough_facts(self.places, inventory), holders)
 
     def _installed_with_vfio(self) -> bool:
         try:

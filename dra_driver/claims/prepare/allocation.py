@@ -33,6 +33,7 @@ from dra_driver.devices.names import (
 from dra_driver.devices.shares import MIB, ConsumedShare, Division, EqualShare, ShareStrategy
 from dra_driver.errors import ConfigError, DeviceError, DriverError, TransientError
 from dra_driver.sharing.base import strategy_name
+from dra_driver.words import count
 
 _Parsed = GpuName | MigName | VfioName | ShareName
 
@@ -97,7 +98,7 @@ def allocation_of(
 
 
 def as_recorded(inventory: Inventory, record: ClaimRecord) -> Inventory:
-    """Return the inventory with the minor numbers that a record's GPUs had when it was written.
+    """Return the inventory with the numbers that a record's GPUs had when it was written.
 
     So a claim that is prepared again has the same GPUs, although its names would mean others now.
     """
@@ -108,7 +109,14 @@ def as_recorded(inventory: Inventory, record: ClaimRecord) -> Inventory:
     gpus = (replace(gpu, minor=minors.get(gpu.uuid, gpu.minor)) for gpu in inventory.gpus)
     there = tuple(gpu for gpu in gpus if gpu.uuid in minors or gpu.minor not in taken)
     excluded = tuple(gpu for gpu in inventory.excluded if gpu.minor not in taken)
-    return replace(inventory, gpus=there, excluded=excluded)
+    bases = (had.device.base for had in record.devices)
+    numbers = {base.address: base.number for base in bases if isinstance(base, Vfio)}
+    cards = tuple(
+        replace(card, number=numbers.get(card.gpu.pci_address, card.number))
+        for card in inventory.passthrough
+        if card.gpu.pci_address in numbers or card.number not in numbers.values()
+    )
+    return replace(inventory, gpus=there, excluded=excluded, passthrough=cards)
 
 
 def kind_named(name: str) -> DeviceKind:
@@ -204,8 +212,6 @@ def _device(
 def _passthrough(name: VfioName, inventory: Inventory) -> Device | None:
     for card in inventory.passthrough:
         if card.number == name.number:
-            if card.problem is not None:
-                raise DeviceError(f"it cannot be given to a virtual machine: {card.problem}")
             gpu = card.gpu
             return Device(base=Vfio(gpu=gpu.uuid, address=gpu.pci_address, number=name.number))
     return None
@@ -259,12 +265,18 @@ def recorded_gpus(devices: Iterable[DeviceRecord], inventory: Inventory) -> dict
         gpu = known.get(entry.device.gpu)
         if gpu is None:
             what = f"{entry.device.gpu} (prepared as {entry.name})"
-            raise _absent(what, DeviceKind.GPU, inventory)
+            raise _absent(what, entry.device.kind, inventory)
         gpus[gpu.uuid] = gpu
     return gpus
 
 
 def _absent(what: str, kind: DeviceKind, inventory: Inventory) -> DriverError:
+    if kind is DeviceKind.VFIO and inventory.problem is None:
+        return DeviceError(
+            f"{what} is not on this node, which offers virtual machines "
+            f"{count(len(inventory.passthrough), 'GPU')}; the GPUs changed after the claim was "
+            "allocated: delete the pod and its claim so that they are scheduled again"
+        )
     if inventory.driver_version is None:
         return TransientError(
             f"the GPU driver of this node does not answer, so {what} cannot be prepared yet; "

@@ -18,7 +18,7 @@ from dra_driver.claims.prepare.mig import MigDevices
 from dra_driver.devices.device import Base, Device, Mig, Vfio, Whole, place_of
 from dra_driver.devices.mig.partitions import is_whole
 from dra_driver.devices.model import Gpu, GpuUuid, MigMode
-from dra_driver.errors import DeviceError, TransientError
+from dra_driver.errors import DeviceError
 
 
 def resolve(mig: MigDevices, draft: ClaimRecord, gpus: Mapping[GpuUuid, Gpu]) -> ClaimRecord:
@@ -85,10 +85,6 @@ def _found(mig: MigDevices, entry: DeviceRecord, gpu: Gpu, uid: ClaimUid) -> Bas
                 raise DeviceError(
                     f'device "{entry.name}" is for virtual machines, and there is nothing that a '
                     "claim with admin access could see of it; ask for the GPU itself"
-                )
-            if gpu.mig_instances:
-                raise TransientError(
-                    f'device "{entry.name}" still has MIG devices, which are being removed'
                 )
             return device.base
         case _:

@@ -28,7 +28,6 @@ from dra_driver.claims.prepare.steps import Steps, mig_steps, sharing_steps
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.devices.model import GpuUuid
 from dra_driver.sharing import time_slicing
-from dra_driver.sharing.steps import PassThrough
 
 
 class Begun(Struct, frozen=True, kw_only=True):
@@ -78,8 +77,7 @@ class Transaction:
         spec: Spec | None = None
         if record.is_complete:
             record = replace(record, steps=(*record.steps, *sharing))
-            if not any(isinstance(step, PassThrough) for step in sharing):
-                spec = self._specs.of(record)  # else its device nodes exist only afterwards
+            spec = self._specs.of(record)
         # Up to here nothing was changed that would have to be undone.
         for uuid in record.held_gpus:
             self._holdings.ownership.mark(uuid, record.ref.uid)

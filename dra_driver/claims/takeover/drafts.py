@@ -6,8 +6,8 @@ for a claim if the checkpoint has its parent's UUID instead of its own; then tha
 on demand. Otherwise the checkpoint does not say: they count as made for claims if this driver makes
 them too, and no GPU has one without a claim or waits in MIG mode for one.
 
-The GPU of a virtual machine is returned to the GPU driver in the end, whichever driver had it
-before, as that driver does. The PCI bus tells where it is and its IOMMU group (`--vfio`).
+A GPU of a virtual machine stays with the VFIO driver that it is bound to (`--vfio`), because this
+driver binds none. So nothing is left to undo of a claim that was only about to get one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +34,6 @@ from dra_driver.claims.takeover.nvidia_checkpoint import (
 from dra_driver.devices.device import Base, Device, Mig, MigIds, Vfio, Whole, mig_of, place_of
 from dra_driver.devices.mig.partitions import partition_named
 from dra_driver.devices.model import (
-    GPU_DRIVER,
     BareInstance,
     Gpu,
     GpuUuid,
@@ -46,15 +45,13 @@ from dra_driver.devices.model import (
     PciAddress,
 )
 from dra_driver.devices.names import DRIVER_NAME, GpuName, MigName, VfioName, parse_device_name
-from dra_driver.devices.passthrough.gpus import is_vfio
-from dra_driver.devices.passthrough.variants import VFIO_PCI
+from dra_driver.devices.passthrough.bus import is_vfio
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import ConfigError, StateError, TransientError
 from dra_driver.sharing import time_slicing
 from dra_driver.sharing.base import strategy_name
 from dra_driver.sharing.passthrough import wishes
 from dra_driver.sharing.steps import (
-    BoundFunction,
     NvidiaMpsDaemon,
     PassThrough,
     SharingStep,
@@ -123,6 +120,18 @@ class Drafts:
         made = (step for step in record.steps if isinstance(step, MakeMigDevices))
         gpus = (self._gpu(step.gpu) for step in made)
         return [gpu.uuid for gpu in gpus if gpu and gpu.mig and not gpu.mig.needs_reset]
+
+    def on_vfio(self, claim: PeerClaim) -> Iterator[PciAddress]:
+        """Yield the addresses of a claim's GPUs that are bound to a VFIO driver.
+
+        Raises StateError if GPUs are not offered to virtual machines here, or one is not there.
+        """
+        for result in parsed_claim(claim).results:
+            name = parse_device_name(result.device)
+            if isinstance(name, VfioName):
+                card = self._card(name, None)
+                if is_vfio(card.driver):
+                    yield card.gpu.pci_address
 
     # Claims that the kubelet was told of
 
@@ -253,7 +262,7 @@ class Drafts:
     def _passthroughs(
         self, entries: Iterable[DeviceRecord], configs: "Mapping[str, Config | None]"
     ) -> Iterator[PassThrough]:
-        """Yield steps for GPUs of virtual machines; their audio stays as that driver left it."""
+        """Yield steps for GPUs of virtual machines."""
         for entry in entries:
             base = entry.device.base
             if not isinstance(base, Vfio):
@@ -263,8 +272,7 @@ class Drafts:
             yield PassThrough(
                 devices=(entry.device,),
                 address=base.address,
-                driver=card.driver if card.driver and is_vfio(card.driver) else VFIO_PCI,
-                functions=(BoundFunction(address=base.address, found_driver=GPU_DRIVER),),
+                driver=card.driver or "no driver",
                 group=card.group,
                 iommufd=wants_iommufd and card.has_iommufd,
                 api_device=wants_api,
@@ -275,12 +283,10 @@ class Drafts:
     def _begun_record(self, claim: PeerClaim, parsed: Claim) -> ClaimRecord | None:
         entries = (self._begun_entry(claim, *there) for there in self._begun_on(parsed))
         devices = [entry for entry in entries if entry is not None]
-        devices += self._begun_for_machines(claim, parsed)
         if not devices:
             return None
         configs = _configs(claim, parsed)
         steps: list[SharingStep] = list(_time_slices(devices, configs))
-        steps += self._passthroughs(devices, configs)
         served: dict[int, list[DeviceRecord]] = {}
         for entry in devices:
             config = configs.get(entry.name)
@@ -309,14 +315,6 @@ class Drafts:
                 gpus = (gpu for gpu in self._gpus if gpu.minor == name.minor)
                 if gpu := next(gpus, None):
                     yield result, gpu, name
-
-    def _begun_for_machines(self, claim: PeerClaim, parsed: Claim) -> Iterator[DeviceRecord]:
-        """Yield the GPUs of a claim that are not, or no longer, bound to the GPU driver."""
-        for result in parsed.results:
-            name = parse_device_name(result.device)
-            if isinstance(name, VfioName) and self._card(name, None).is_away:
-                cdi_device_id = claim_device_id(claim.uid, result.device, None)
-                yield _entry(result, self._vfio(name, None), result.pool, (cdi_device_id,))
 
     def _begun_entry(
         self, claim: PeerClaim, result: Result, gpu: Gpu, name: GpuName | MigName

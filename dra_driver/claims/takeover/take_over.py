@@ -30,7 +30,7 @@ from dra_driver.claims.takeover.nvidia_checkpoint import (
     read_checkpoint,
     without,
 )
-from dra_driver.devices.model import InventorySource
+from dra_driver.devices.model import InventorySource, PciAddress
 from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import (
     ConflictError,
@@ -59,6 +59,13 @@ STUCK = (
     "drain the node, uninstall this driver, and run dra-driver cleanup there"
 )
 """What to do about a claim that is not taken over; `dra-driver doctor` says it too."""
+
+_TO_GPU_DRIVER = (
+    "it is for virtual machines from now on, even if NVIDIA's DRA driver had taken it from the GPU "
+    "driver; to give it back once its claim has ended, restart the node, or write an empty line to "
+    "/sys/bus/pci/devices/{0}/driver_override, then {0} to the file driver/unbind beside it, and "
+    "{0} to /sys/bus/pci/drivers/nvidia/bind"
+)
 
 _MOST_SAID = 160
 
@@ -167,10 +174,11 @@ class TakeOver:
         """Make records of the claims; return the reasons why some have none, by claim UID."""
         drafts = self._drafts(checkpoint)
         records: list[ClaimRecord] = []
+        on_vfio: dict[str, list[PciAddress]] = {}
         left: dict[str, DriverError] = {}
         for claim in checkpoint.claims:
             try:
-                record = drafts.of(claim)
+                record, on_vfio[claim.uid] = drafts.of(claim), list(drafts.on_vfio(claim))
             except DriverError as error:
                 left[claim.uid] = error
             else:
@@ -181,6 +189,10 @@ class TakeOver:
                     left[record.ref.uid] = StateError("another claim has its GPU already")
             except DriverError as error:  # another call has it, or the disk refused
                 left[record.ref.uid] = TransientError(str(error))
+        for uid, addresses in on_vfio.items():
+            for address in addresses if uid not in left else ():
+                advice = _TO_GPU_DRIVER.format(address)
+                log.warning("gpu stays with its vfio driver", address=address, advice=advice)
         return left
 
     def _say_left(self, checkpoint: PeerCheckpoint, left: dict[str, DriverError]) -> None:

@@ -286,10 +286,6 @@ class NvmlLibrary:
         """
         self._ask_gpu(uuid, lambda gpu: pynvml.nvmlDeviceSetComputeMode(gpu, mode))
 
-    def set_persistence(self, uuid: str, *, on: bool) -> None:
-        """Set a GPU's persistence mode, until the driver is reloaded; needs root."""
-        self._ask_gpu(uuid, lambda gpu: pynvml.nvmlDeviceSetPersistenceMode(gpu, int(on)))
-
     def clocks(self, uuid: str) -> Clocks:
         """Return a GPU's clocks."""
         return self._ask_gpu(uuid, read_clocks)

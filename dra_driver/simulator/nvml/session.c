@@ -235,7 +235,7 @@ static nvmlReturn_t enumerate(void)
         const struct sim_gpu *gpu = &mapped->gpus[slot];
         unsigned int minor_number = (unsigned int)gpu->facts[FACT_MINOR];
         snprintf(name, sizeof name, "nvidia%u", minor_number);
-        if (gpu->present != PRESENCE_FULL ||
+        if (!gpu->present ||
             !node_exists(device_folder, name, NVIDIA_MAJOR, minor_number) ||
             !node_permitted(device_folder, name))
             continue;

@@ -183,14 +183,8 @@ struct sim_allocation {
     struct sim_group groups[SIM_MAX_GROUP_DEPTH];
 };
 
-/*
- * Whether NVML has a card: not if the slot is empty or another driver has the card. While the
- * driver lets go of it, sessions that have it keep it, and no new one gets it.
- */
-enum sim_presence { PRESENCE_NONE, PRESENCE_FULL, PRESENCE_LEAVING };
-
 struct sim_gpu {
-    uint32_t present; /* enum sim_presence */
+    uint32_t present; /* 0: the slot is empty, or another driver has the card */
     uint32_t lost;    /* 1: fallen off the bus, every call answers GPU_IS_LOST */
     int64_t facts[FACT_COUNT];
     char texts[TEXT_COUNT][SIM_TEXT_SIZE];

@@ -146,7 +146,7 @@ static bool has_uuid(const struct sim_gpu *gpu, const char *uuid)
 static int slot_of(const char *uuid)
 {
     for (int slot = 0; slot < SIM_MAX_GPUS; slot++)
-        if (machine->gpus[slot].present == PRESENCE_FULL && has_uuid(&machine->gpus[slot], uuid))
+        if (machine->gpus[slot].present && has_uuid(&machine->gpus[slot], uuid))
             return slot;
     return -1;
 }
@@ -157,7 +157,7 @@ static void find_devices(void)
     const char *named = getenv("CUDA_VISIBLE_DEVICES");
     if (named == NULL) {
         for (int slot = 0; slot < SIM_MAX_GPUS; slot++)
-            if (machine->gpus[slot].present == PRESENCE_FULL)
+            if (machine->gpus[slot].present)
                 visible[visible_count++] = slot;
         return;
     }

@@ -49,7 +49,6 @@ class GpuOffer(Struct):
     existing: list[Published] = field(default_factory=list)
     existing_shares: list[list[Published]] = field(default_factory=list)
     partitions: list[Published] = field(default_factory=list)
-    passthrough: Published | None = None
     counters: dict[str, int] = field(default_factory=dict)
     omitted: list[Omitted] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -64,8 +63,6 @@ class GpuOffer(Struct):
         if self.whole is not None:
             yield self.whole
         yield from chain(self.shares, self.existing, *self.existing_shares, self.partitions)
-        if self.passthrough is not None:
-            yield self.passthrough
 
     @property
     def has_shares(self) -> bool:
@@ -82,7 +79,7 @@ def fill(offer: GpuOffer, *, with_counters: bool) -> None:
     """Gather what is published of a GPU, and which counters each device consumes."""
     _gather(offer, with_counters=with_counters)
     if offer.counters:
-        count_memory(offer)
+        _count_memory(offer)
 
 
 def _gather(offer: GpuOffer, *, with_counters: bool) -> None:
@@ -196,7 +193,7 @@ def _offer_shares_alone(offer: GpuOffer, division: Division) -> None:
     offer.notes.append(f"it is published in shares only: {reason}")
 
 
-def count_memory(offer: GpuOffer) -> None:
+def _count_memory(offer: GpuOffer) -> None:
     """Let every device of a GPU consume its memory from the counter set, for quotas."""
     if memory := counters.memory(offer.gpu):
         offer.counters[counters.MEMORY] = memory

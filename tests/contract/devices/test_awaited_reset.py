@@ -12,6 +12,7 @@ from dra_driver.devices.mig.partitions import partition_named
 from dra_driver.devices.model import MigMode
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import DeviceError
+from dra_driver.simulator import sysfs
 from dra_driver.simulator.machine import Machine
 from worlds.session import session_on
 
@@ -46,6 +47,7 @@ def modes(session: DriverSession) -> list[MigMode]:
 
 
 ON, OFF = MigMode.ENABLED, MigMode.DISABLED
+UNKNOWN = 999
 
 
 @pytest.mark.parametrize(("before", "after"), [(OFF, ON), (ON, OFF)])
@@ -107,3 +109,16 @@ def test_a_driver_that_goes_meanwhile_is_found_again(
         session.look()
     machine.load_driver()
     assert uuid in [gpu.uuid for gpu in session.look().gpus]
+
+
+def test_a_gpu_that_others_take_from_the_gpu_driver_is_let_go(
+    machine: Machine, session: DriverSession
+) -> None:
+    """The link to the driver disappears first, and then the kernel waits for all who have it."""
+    (gpu, *_) = session.look().gpus
+    check_held(machine)
+    machine.fail_call("nvmlInitWithFlags", UNKNOWN, times=2)  # so that it is not open again at once
+    sysfs.set_driver(machine.sys_root, gpu.pci_address, None)
+    with pytest.raises(DeviceError):
+        session.look()
+    reset(machine)

@@ -27,13 +27,12 @@ from dra_driver.devices.device import (
     equal_shares,
     share_key,
 )
-from dra_driver.devices.model import GpuUuid, PciAddress, Placement
+from dra_driver.devices.model import GpuUuid, Placement
 from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.errors import StateError, VersionError
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, mig_domain, shared_domain
 from dra_driver.sharing.steps import (
     Backend,
-    BoundFunction,
     ContainerLimits,
     JoinDomain,
     MemoryPart,
@@ -110,12 +109,7 @@ PASSED_THROUGH = make.record(
             devices=(MACHINES,),
             address=make.gpu(3).pci_address,
             driver="vfio-pci",
-            functions=(
-                BoundFunction(address=make.gpu(3).pci_address, found_driver="nvidia"),
-                BoundFunction(address=PciAddress("0000:13:00.1"), found_override="none"),
-            ),
             group=7,
-            was_persistent=True,
             api_device=True,
         ),
     ),

@@ -86,6 +86,13 @@ def test_a_word_that_names_no_gpu_is_told_with_what_there_is() -> None:
     assert product.endswith(f"{THERE}; write a product's full name, or a wildcard: *T4*")
 
 
+def test_a_gpu_for_virtual_machines_is_left_out_by_its_address() -> None:
+    node = make.inventory(H100, passthrough=(make.passthrough(1), make.passthrough(2)))
+    found = without_excluded(node, Exclusion(setting="0000:11:00.0"))
+    assert [card.number for card in found.passthrough] == [2]
+    assert (found.gpus, found.unmatched) == ((H100,), ())
+
+
 def test_a_word_of_the_label_that_can_name_no_gpu_is_told_with_the_forms_there_are() -> None:
     (text,) = without_excluded(NODE, Exclusion(label="GPU-x")).unmatched
 

@@ -8,42 +8,27 @@ import pytest
 import make
 from doctored import ERROR, INFO, OK, WARNING, severities
 from dra_driver.admin.doctor.checks import passthrough
-from dra_driver.admin.doctor.checks.finding import Seen, Severity
+from dra_driver.admin.doctor.checks.finding import Severity
 from dra_driver.admin.doctor.every_check import OF_NODES
 from dra_driver.admin.doctor.facts.installed import sorted_out
-from dra_driver.admin.doctor.facts.node_facts import (
-    HolderFacts,
-    PassthroughFacts,
-    passthrough_facts,
-)
 from dra_driver.admin.doctor.facts.places import Places
 from dra_driver.admin.doctor.sources import Sources
 from dra_driver.cdi.roots import Roots
-from dra_driver.devices.holders import Holder
-from dra_driver.devices.model import PassthroughGpu
 from worlds.pci import PciTree
 
-NOBODY = HolderFacts(sees_node=True)
-
-
-def seen(
-    *cards: PassthroughGpu, holders: HolderFacts = NOBODY, modules: tuple[str, ...] = ()
-) -> list[Seen]:
-    return list(passthrough.judged(PassthroughFacts(cards=cards, missing_modules=modules), holders))
+BOUND_TO_NVIDIA = "it is bound to nvidia: bind it to vfio-pci at boot"
 
 
 def test_gpus_that_can_be_had_are_counted() -> None:
-    (one,) = seen(
-        make.passthrough(make.gpu(0)), make.passthrough(make.gpu(1), 1, driver="vfio-pci")
-    )
+    (one,) = passthrough.judged([make.passthrough(0), make.passthrough(1)])
     assert one.severity is OK
-    assert one.text.startswith("2 GPUs can be given to virtual machines, 1 of them bound")
-    assert severities(seen()) == [INFO]
+    assert one.text == "2 GPUs can be given to virtual machines"
+    assert severities(passthrough.judged([])) == [INFO]
 
 
 def test_what_keeps_several_gpus_away_is_said_once_with_what_to_do() -> None:
     problem = "the kernel has no IOMMU in use: turn it on in the firmware"
-    (one,) = seen(*(make.passthrough(make.gpu(n), n, problem=problem) for n in range(2)))
+    (one,) = passthrough.judged([make.passthrough(n, problem=problem) for n in range(2)])
     assert one.severity is WARNING
     assert one.text == (
         "0000:10:00.0, 0000:11:00.0 are not offered to virtual machines: the kernel has no "
@@ -52,31 +37,15 @@ def test_what_keeps_several_gpus_away_is_said_once_with_what_to_do() -> None:
     assert one.advice == "turn it on in the firmware"
 
 
-@pytest.mark.parametrize(("problem", "severity"), [(None, ERROR), ("no IOMMU", WARNING)])
-def test_a_module_that_lacks_is_an_error_where_a_gpu_is_offered(
-    problem: str | None, severity: Severity
+@pytest.mark.parametrize(("with_another", "severity"), [(True, INFO), (False, WARNING)])
+def test_gpus_of_the_gpu_driver_are_a_warning_where_machines_have_none(
+    *, with_another: bool, severity: Severity
 ) -> None:
-    found = seen(make.passthrough(make.gpu(0), problem=problem), modules=("vfio-pci",))
-    (one,) = (one for one in found if "vfio-pci" in one.text)
-    assert one.severity is severity
-    assert "modprobe vfio-pci" in one.advice
-
-
-def test_a_switch_that_hangs_is_an_error() -> None:
-    assert severities(seen(make.passthrough(make.gpu(0), hangs=True))) == [ERROR, OK]
-
-
-@pytest.mark.parametrize(
-    ("name", "severity"), [("Xorg", WARNING), ("nv-hostengine", INFO), ("python3", None)]
-)
-def test_who_keeps_gpus_open_for_good_is_named(name: str, severity: Severity | None) -> None:
-    holders = HolderFacts(sees_node=True, holders={0: (Holder(pid=7, name=name),)})
-    first, *rest = seen(make.passthrough(make.gpu(0)), holders=holders)
-    if severity is None:
-        assert not rest
-        return
-    assert (first.severity, severities(rest)) == (severity, [OK])
-    assert f"{name} (PID 7) has /dev/nvidia0 open" in first.text
+    cards = [make.passthrough(0, driver="nvidia", problem=BOUND_TO_NVIDIA)]
+    cards += [make.passthrough(1)] if with_another else []
+    first, *_ = passthrough.judged(cards)
+    assert first.severity is severity
+    assert first.advice == "bind it to vfio-pci at boot"
 
 
 @pytest.mark.parametrize(
@@ -122,20 +91,17 @@ def places_of(folder: Path) -> Places:
     )
 
 
-def test_a_node_without_the_module_and_with_a_stranger_in_the_group(tmp_path: Path) -> None:
-    tree = PciTree(tmp_path / "sys", "nvme")
+def test_a_stranger_in_the_group_is_told(tmp_path: Path) -> None:
+    tree = PciTree(tmp_path / "sys")
     tree.add("0000:10:00.0", group=7)
     tree.add("0000:11:00.0", group=8)
     tree.add("0000:12:00.0", group=8, class_id="0x010802", vendor="0x144d", driver="nvme")
-    (tree.root / "bus/pci/drivers/vfio-pci").rmdir()
-    places = places_of(tmp_path)
-    facts = passthrough_facts(places, make.inventory(make.gpu(0), make.gpu(1)))
-    assert facts.missing_modules == ("vfio-pci",)
-    assert [card.problem is None for card in facts.cards] == [True, False]
-    problem, module, fine = passthrough.judged(facts, NOBODY)
-    assert "0000:12:00.0 (driver nvme)" in problem.text
+    sources = Sources(places=places_of(tmp_path), cluster=None, vfio=True)
+    problem, fine = sources.passthrough()
+    assert "0000:11:00.0 is not offered" in problem.text
+    assert "0000:12:00.0 (nvme)" in problem.text
     assert problem.advice.startswith("move one of the cards to another slot")
-    assert (module.severity, fine.severity) == (ERROR, OK)
+    assert fine.severity is OK
 
 
 OF_DRIVER = {"kernel-driver", "driver-library", "gpus", "mig-mode", "passthrough", "device-nodes"}
@@ -145,7 +111,7 @@ OF_DRIVER = {"kernel-driver", "driver-library", "gpus", "mig-mode", "passthrough
 def test_where_vfio_drivers_have_all_gpus_no_gpu_driver_is_wanted(
     tmp_path: Path, other: str | None, *, needs: bool
 ) -> None:
-    tree = PciTree(tmp_path / "sys", "nvgrace-gpu-vfio-pci")
+    tree = PciTree(tmp_path / "sys")
     tree.add("0000:10:00.0", group=7, driver="vfio-pci")
     tree.add("0000:11:00.0", group=8, driver=other)
     sources = Sources(places=places_of(tmp_path), cluster=None, vfio=True)

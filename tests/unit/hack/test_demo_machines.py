@@ -32,7 +32,7 @@ TO_MACHINES = {"passthrough"}
         ("t4x4", WHOLE | TO_MACHINES),
         ("v100x8", WHOLE | TO_MACHINES),
         ("l4x2", (WHOLE | TO_MACHINES) - {"gpu-with-nic", "sick-gpu", "whole-gpu"}),
-        ("laptop", {"shares-replicas"} | TO_MACHINES),
+        ("laptop", {"shares-replicas"}),
         (
             "mixed",
             {"gpu-with-nic", "shared-gpu", "shares-replicas", "sick-gpu", "whole-gpu"}
@@ -65,6 +65,7 @@ def test_all_demos_are_run_but_those_that_the_cards_cannot_show(
         ("mig", "a30x4", "devices such as 3g.40gb of h100-80gb, of which NVIDIA A30 has no like"),
         ("whole-gpu", "laptop", "it takes 4 GPUs; laptop-mx150 has 1 GPU: NVIDIA GeForce MX150"),
         ("gpu-with-nic", "l4x2", "it takes NICs below 2 PCIe roots with GPUs; l4-x2 has 2 GPUs"),
+        ("passthrough", "laptop", "it takes 2 GPUs; laptop-mx150 has 1 GPU: NVIDIA GeForce MX150"),
         ("passthrough", "h100x8", "it takes GPUs that are not behind NVSwitches; h100-80gb-x8 has"),
         ("mps", "laptop", "it takes compute capability 7.0; NVIDIA GeForce MX150 has 6.1"),
         ("time-slicing", "mixed", "it sets a time-slice; Tesla P4 has none that can be set"),

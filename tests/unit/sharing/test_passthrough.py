@@ -1,7 +1,5 @@
-"""GPUs for virtual machines: what is done, undone, left alone and refused, in every order."""
+"""GPUs for virtual machines: what containers get of them, and when a claim is refused."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,115 +7,42 @@ import pytest
 
 import make
 from dra_driver.devices.device import Device, Vfio
-from dra_driver.devices.holders import Holder
 from dra_driver.devices.model import PciAddress
 from dra_driver.devices.passthrough.bus import PciBus
-from dra_driver.errors import DeviceError, HeldError, TransientError
+from dra_driver.devices.passthrough.rules import PassthroughRules
+from dra_driver.errors import DeviceError
 from dra_driver.sharing.base import Group, Unit
-from dra_driver.sharing.passthrough import Passthrough, PassthroughNode
+from dra_driver.sharing.passthrough import Passthrough
 from dra_driver.sharing.steps import PassThrough
 from resource_nvidia_com.decode import decode
 from worlds.pci import PciTree
 
 GPU = PciAddress("0000:10:00.0")
-AUDIO = PciAddress("0000:10:00.1")
-MINOR = 3
-VM = Holder(pid=7, name="vector-add")
-PERSISTENCED = Holder(pid=8, name="nvidia-persistenced"[:15])  # as /proc/PID/comm has it
-
-
-class PlayedBus(PciBus):
-    """Its switches act at once, unless one is to fail."""
-
-    def __init__(self, tree: PciTree, log: list[str]) -> None:
-        super().__init__(tree.root)
-        self.tree = tree
-        self.log = log
-        self.fails: dict[str, Exception] = {}
-
-    def switch(
-        self,
-        address: PciAddress,
-        driver: str | None,
-        *,
-        override: str,
-        seconds: float,
-    ) -> None:
-        if error := self.fails.get(address):
-            raise error
-        self.log.append(f"{address} to {driver}")
-        self.tree.bind(address, driver)
-        text = override or "(null)"
-        (self.tree.root / "bus/pci/devices" / address / "driver_override").write_text(text)
+NIC_CLASS = "0x020700"
 
 
 class World:
-    """A GPU with an audio function, and all that the step asks and tells."""
+    """A GPU at vfio-pci, and all that the step asks."""
 
     def __init__(self, root: Path) -> None:
-        self.log: list[str] = []
-        self.tree = PciTree(root / "sys", "snd_hda_intel")
-        self.tree.add(GPU, group=7)
-        self.tree.add(AUDIO, group=7, class_id="0x040300", driver="snd_hda_intel")
-        self.bus = PlayedBus(self.tree, self.log)
-        self.proc = root / "proc"
+        self.tree = PciTree(root / "sys")
+        self.folder = self.tree.add(GPU, group=7)
         self.dev = root / "dev"
         self.dev.mkdir()
-        information = self.proc / "driver/nvidia/gpus" / GPU / "information"
-        information.parent.mkdir(parents=True)
-        information.write_text(f"Model: \t\t NVIDIA H100\nDevice Minor: \t {MINOR}\n")
-        self.holders: dict[int, tuple[Holder, ...]] = {}
-        self.on_pause: Callable[[], None] = lambda: None
-        self.now = 0.0
-        node = PassthroughNode(
-            bus=self.bus,
-            proc=self.proc,
-            dev=lambda: (self.dev, "/dev"),
-            aliases=(),
-            holders=lambda minor: self.holders.get(minor, ()),
-            on_switched=lambda: self.log.append("look soon"),
-            clock=lambda: self.now,
-            pause=self._pause,
-        )
-        self.passthrough = Passthrough(node, self)
+        bus = PciBus(self.tree.root)
+        rules = PassthroughRules(bus, root / "proc")
+        self.passthrough = Passthrough(bus, rules, lambda: (self.dev, "/dev"))
 
-    def _pause(self, seconds: float) -> None:
-        self.now += seconds
-        self.on_pause()
-
-    @contextmanager
-    def apart(self) -> Iterator[None]:
-        self.log.append("nvml closed")
-        yield
-        self.log.append("nvml may open")
-
-    def look(self) -> object:
-        self.log.append("nvml opened")
-        return None
-
-    def set_persistence(self, uuid: str, *, on: bool) -> None:
-        assert uuid == make.gpu(0).uuid
-        self.log.append(f"persistence {'on' if on else 'off'}")
-
-    def plan(self, config: dict[str, Any] | None = None, **changes: Any) -> PassThrough:
-        gpu = make.gpu(0, **({"is_persistent": False} | changes))
+    def plan(self, config: dict[str, Any] | None = None) -> PassThrough:
+        gpu = make.passthrough().gpu
         device = Device(base=Vfio(gpu=gpu.uuid, address=GPU, number=0))
         unit = Unit(name="gpu-vfio-0", request="vm", gpu=gpu, device=device)
         parameters = make.config(kind="VfioDeviceConfig", **(config or {}))["opaque"]["parameters"]
         decoded = None if config is None else decode(parameters).normalise()
-        group = Group(claim="uid", config=decoded, units=(unit,), owed=self.owed)
+        group = Group(claim="uid", config=decoded, units=(unit,), owed=())
         (step,) = self.passthrough.plan([group], 100.0)
         assert isinstance(step, PassThrough)
         return step
-
-    owed: tuple[PassThrough, ...] = ()
-
-    def drivers(self) -> tuple[str | None, str | None]:
-        return self.bus.driver_of(GPU), self.bus.driver_of(AUDIO)
-
-
-BEFORE = ("nvidia", "snd_hda_intel")
-GIVEN = ("vfio-pci", "vfio-pci")
 
 
 @pytest.fixture
@@ -125,113 +50,40 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_all_of_a_gpu_is_given_and_given_back(world: World) -> None:
+def test_a_step_says_what_its_gpu_is_bound_to(world: World) -> None:
     step = world.plan()
+    assert (step.address, step.driver, step.group) == (GPU, "vfio-pci", 7)
     world.passthrough.do(step, 100.0)
-    assert world.drivers() == GIVEN
-    assert world.bus.override_of(GPU) == "vfio-pci"
-    switched = [f"{GPU} to vfio-pci", f"{AUDIO} to vfio-pci"]
-    assert world.log == ["nvml closed", *switched, "nvml may open", "look soon"]
     world.passthrough.ensure(step)
-    world.passthrough.undo(step, 100.0)
-    assert world.drivers() == BEFORE
-    assert world.bus.override_of(GPU) == ""
 
 
-def test_every_verb_may_be_repeated(world: World) -> None:
+@pytest.mark.parametrize("driver", ["nvidia", None])
+def test_a_gpu_that_others_bind_elsewhere_is_refused(world: World, driver: str | None) -> None:
     step = world.plan()
-    for _ in range(2):
-        world.passthrough.do(step, 100.0)
-    for _ in range(2):
-        world.passthrough.undo(step, 100.0)
-    assert world.log.count("nvml closed") == 1
-    assert world.drivers() == BEFORE
-
-
-@pytest.mark.parametrize("found", ["vfio-pci", None])
-def test_it_goes_back_to_what_it_was_bound_to(world: World, found: str | None) -> None:
-    world.tree.bind(GPU, found)
-    step = world.plan()
-    world.passthrough.do(step, 100.0)
-    world.passthrough.undo(step, 100.0)
-    assert world.bus.driver_of(GPU) == found
-
-
-def test_persistence_mode_goes_off_and_on_again(world: World) -> None:
-    step = world.plan(is_persistent=True)
-    world.passthrough.do(step, 100.0)
-    assert world.log[:2] == ["persistence off", "nvml closed"]
-    del world.log[:]
-    world.passthrough.undo(step, 100.0)
-    assert world.log[-2:] == ["nvml opened", "persistence on"]
-
-
-def test_where_it_was_off_it_stays_off(world: World) -> None:
-    step = world.plan(is_persistent=False)
-    world.passthrough.do(step, 100.0)
-    world.passthrough.undo(step, 100.0)
-    assert not [line for line in world.log if "persistence" in line]
-
-
-def test_nothing_is_written_while_a_process_has_the_gpu(world: World) -> None:
-    world.holders[MINOR] = (VM, PERSISTENCED)
-    step = world.plan(is_persistent=True)
-    with pytest.raises(HeldError, match=r"while vector-add \(PID 7\) has it open"):
-        world.passthrough.do(step, 100.0)
-    assert world.log == []
-    assert world.drivers() == BEFORE
-
-
-def test_a_process_that_ends_is_waited_for(world: World) -> None:
-    world.holders[MINOR] = (VM,)
-    world.on_pause = world.holders.clear
-    world.passthrough.do(world.plan(), 100.0)
-    assert world.drivers() == GIVEN
-
-
-def test_one_that_does_not_let_go_is_named_and_all_is_as_before(world: World) -> None:
-    world.holders[MINOR] = (PERSISTENCED,)
-    step = world.plan(is_persistent=True)
-    with pytest.raises(HeldError, match="nvidia-persiste"):
-        world.passthrough.do(step, 100.0)
-    assert world.drivers() == BEFORE
-    assert world.log[-2:] == ["look soon", "persistence on"] or "persistence on" in world.log
-
-
-def test_a_switch_that_broke_off_is_undone(world: World) -> None:
-    step = world.plan()
-    world.bus.fails[AUDIO] = TransientError("hangs")
-    with pytest.raises(TransientError):
-        world.passthrough.do(step, 100.0)
-    world.bus.fails.clear()
-    world.tree.bind(GPU, None)  # as the kernel leaves it between unbind and bind
-    world.passthrough.undo(step, 100.0)
-    assert world.drivers() == BEFORE
-
-
-def test_what_others_bound_is_left_to_them(world: World) -> None:
-    step = world.plan()
-    world.passthrough.do(step, 100.0)
-    world.tree.bind(GPU, "snd_hda_intel")
-    with pytest.raises(DeviceError, match="was taken from vfio-pci by others"):
+    world.tree.bind(GPU, driver)
+    bound = f"it is bound to {driver or 'no driver'}"
+    with pytest.raises(DeviceError, match=f"changed by others on the node.*{bound}.*delete the p"):
         world.passthrough.ensure(step)
-    world.passthrough.undo(step, 100.0)
-    assert world.drivers() == ("snd_hda_intel", "snd_hda_intel")
-
-
-def test_a_step_that_could_not_be_undone_says_what_stood_before(world: World) -> None:
-    first = world.plan(is_persistent=True)
-    world.passthrough.do(first, 100.0)
-    world.owed = (first,)
-    second = world.plan(is_persistent=None)
-    assert second.functions == first.functions
-    assert second.was_persistent
-
-
-def test_a_module_that_is_not_loaded_is_named(world: World) -> None:
-    (world.tree.root / "bus/pci/drivers/vfio-pci").rmdir()
-    with pytest.raises(TransientError, match="kernel module vfio-pci is not loaded"):
+    with pytest.raises(DeviceError, match=f'"gpu-vfio-0" .* cannot be given .*{bound}'):
         world.plan()
+
+
+def test_a_group_that_gets_another_function_is_refused(world: World) -> None:
+    step = world.plan()
+    world.tree.add("0000:12:00.0", group=7, class_id=NIC_CLASS, vendor="0x15b3")
+    for refused in (world.plan, lambda: world.passthrough.ensure(step)):
+        with pytest.raises(DeviceError, match=r"IOMMU group, 7, also has 0000:12:00\.0 \(vfio-pc"):
+            refused()
+
+
+def test_a_gpu_that_is_in_another_group_now_is_refused(world: World) -> None:
+    step = world.plan()
+    (world.tree.root / "kernel/iommu_groups/7").rename(world.tree.root / "kernel/iommu_groups/8")
+    (world.folder / "iommu_group").unlink()
+    (world.folder / "iommu_group").symlink_to(world.tree.root / "kernel/iommu_groups/8")
+    with pytest.raises(DeviceError, match="its IOMMU group is 8 now"):
+        world.passthrough.ensure(step)
+    assert world.plan().group == 8
 
 
 LEGACY, IOMMUFD = "LegacyOnly", "PreferIommuFD"
@@ -252,7 +104,7 @@ def test_a_container_gets_the_nodes_that_its_config_asks_for(
 ) -> None:
     if has_iommufd:
         (world.dev / "iommu").touch()
-    (world.tree.root / "bus/pci/devices" / GPU / "vfio-dev/vfio4").mkdir(parents=True)
+    (world.folder / "vfio-dev/vfio4").mkdir(parents=True)
     step = world.plan({"iommu": {"backendPolicy": policy, "enableAPIDevice": api}})
     ((key, edits),) = world.passthrough.edits(step).items()
     assert key == step.devices[0].key

@@ -134,7 +134,7 @@ def holders(facts: HolderFacts) -> Iterator[Seen]:
     for minor, processes in held.items():
         yield info(
             f"/dev/nvidia{minor} is open in {named(processes)}",
-            "nothing, unless you want to change its MIG mode or give it to a virtual machine; then "
+            "nothing, unless you want to change its MIG mode; then "
             "end them, except the driver itself (dra-driver), which closes it",
         )
     if not held:

@@ -27,21 +27,16 @@ from dra_driver.claims.takeover.peer_claims import PeerClaims
 from dra_driver.devices.control_groups import MOUNTINFO, find_hierarchy, kernel_counts_gpus
 from dra_driver.devices.exclusion import read_note, without_excluded
 from dra_driver.devices.holders import Holder, Holders
-from dra_driver.devices.model import Inventory, PassthroughGpu, PciAddress
+from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.nvml.library import find_library
-from dra_driver.devices.passthrough.bus import PciBus
-from dra_driver.devices.passthrough.gpus import is_vfio
+from dra_driver.devices.passthrough.bus import PciBus, is_vfio
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DriverError
 from dra_driver.host.boot import read_boot_id
 from dra_driver.kubelet.sockets import is_live
-from dra_driver.node.passthrough import passthrough_gpus, vfio_modules
-
-_NVIDIA = "0x10de"
-_DISPLAY = "0x03"
-"""How the PCI classes of GPUs begin: VGA and 3D controllers."""
+from dra_driver.node.passthrough import passthrough_gpus
 
 _KIND = re.compile(r"""(?:^|[{,])\s*["']?kind["']?\s*:\s*["']?([^"',\s}]+)""", re.MULTILINE)
 _SPEC_ENDINGS = (".json", ".yaml", ".yml")
@@ -111,13 +106,6 @@ class OtherFacts(Struct, frozen=True, kw_only=True):
     device_plugins: tuple[str, ...] = ()
 
 
-class PassthroughFacts(Struct, frozen=True, kw_only=True):
-    """The GPUs of the PCI bus, and the kernel modules that they lack for virtual machines."""
-
-    cards: tuple[PassthroughGpu, ...]
-    missing_modules: tuple[str, ...] = ()
-
-
 class HolderFacts(Struct, frozen=True, kw_only=True):
     """Who has each GPU open, by minor number; `sees_node` is false if no process is visible."""
 
@@ -127,22 +115,14 @@ class HolderFacts(Struct, frozen=True, kw_only=True):
 
 def driver_facts(places: Places) -> DriverFacts:
     """Look for the kernel driver and for GPUs on PCI."""
-    devices = places.roots.sys / "bus" / "pci" / "devices"
-    gpus = [PciAddress(name) for name in names_in(devices) if _is_gpu(devices / name)]
     bus = PciBus(places.roots.sys)
+    found = {address: bus.kind(address) for address in bus.addresses()}
+    gpus = [address for address, kind in found.items() if kind and kind.is_nvidia_gpu]
     return DriverFacts(
         version=running_driver(places.roots.proc),
-        gpus_on_pci=len(gpus) if devices.is_dir() else None,
+        gpus_on_pci=len(gpus) if found else None,
         gpus_on_vfio=sum(is_vfio(bus.driver_of(gpu)) for gpu in gpus),
     )
-
-
-def _is_gpu(device: Path) -> bool:
-    try:
-        vendor, kind = (read_text(device / name).strip() for name in ("vendor", "class"))
-    except (OSError, ValueError):
-        return False
-    return vendor == _NVIDIA and kind.startswith(_DISPLAY)
 
 
 def library(places: Places) -> Path:
@@ -159,7 +139,7 @@ def gpus(places: Places) -> Inventory:
         proc_root=places.roots.proc,
         sys_root=places.roots.sys,
         leave_out=lambda there: without_excluded(there, exclusion),
-        with_passthrough=passthrough_gpus(PciBus(places.roots.sys), places.roots, lambda: ()).look,
+        with_passthrough=passthrough_gpus(places.roots).look,
     )
     try:
         return session.look()
@@ -202,15 +182,6 @@ def holder_facts(places: Places, inventory: Inventory, *, in_a_pod: bool) -> Hol
     return HolderFacts(
         sees_node=True, holders={gpu.minor: holders.of(gpu.minor) for gpu in inventory.gpus}
     )
-
-
-def passthrough_facts(places: Places, inventory: Inventory) -> PassthroughFacts:
-    """Look for what GPUs need so that virtual machines can have them."""
-    bus = PciBus(places.roots.sys)
-    cards = passthrough_gpus(bus, places.roots, lambda: ()).look(inventory).passthrough
-    addresses = (card.gpu.pci_address for card in cards)
-    missing = sorted(vfio_modules(bus, places.roots, addresses))
-    return PassthroughFacts(cards=cards, missing_modules=tuple(missing))
 
 
 def spec_facts(places: Places) -> SpecFacts:

@@ -1,0 +1,108 @@
+"""Decides whether a virtual machine may have a GPU, by what /sys says now.
+
+In: the PCI bus. Out: None, or the reason for people and, behind a colon, what to do. It is asked
+for what is offered, and again when a claim is prepared. Whatever cannot be read counts as refused.
+Rules:
+
+- A virtual machine gets a whole IOMMU group (Documentation/driver-api/vfio.rst). So besides the GPU
+  only bridges and the card's own other functions may be in it, such as audio, and these without a
+  driver of the host. Another function is refused whatever its driver is: two machines would have
+  the same group, or one would have the other's network card.
+- The node's admin has bound the GPU to a VFIO driver; this driver binds nothing.
+- A GPU behind NVSwitches needs Fabric Manager's partitions, which are not made here. The switches
+  are on the bus whether or not a GPU driver runs.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from dra_driver.devices.model import PciAddress
+from dra_driver.devices.passthrough.bus import Function, PciBus, is_same_slot
+
+
+class PassthroughRules:
+    """The rules on one node."""
+
+    def __init__(self, bus: PciBus, proc_root: Path) -> None:
+        self._bus = bus
+        self._switches = proc_root / "driver" / "nvidia-nvswitch" / "devices"
+
+    def why_not(self, address: PciAddress) -> str | None:
+        """Return why the GPU at an address cannot be given to a virtual machine; None if it can."""
+        function = self._bus.function(address)
+        if function is None:
+            return f"{address} is not on the PCI bus any more"
+        return self.why_none() or self.why_not_this(function)
+
+    def why_none(self) -> str | None:
+        """Return why no GPU of the node can be given to a virtual machine; None if one can."""
+        if not self._bus.has_iommu():
+            return (
+                "the kernel has no IOMMU in use: turn it on in the firmware (VT-d, AMD-Vi) and on "
+                "the kernel's command line (intel_iommu=on)"
+            )
+        has_switches = _has_entries(self._switches)
+        for address in self._bus.addresses():
+            kind = self._bus.kind(address)
+            if kind is None:
+                return f"{address} on the PCI bus cannot be read, and it may be an NVSwitch"
+            has_switches |= kind.is_nvswitch
+        return (
+            "this machine has NVSwitches, and a GPU behind them needs a partition of Fabric "
+            "Manager, which this driver does not make"
+            if has_switches
+            else None
+        )
+
+    def why_not_this(self, function: Function) -> str | None:
+        """Return why one GPU cannot be given to a virtual machine on a node where others can."""
+        return next(self._reasons(function), None)
+
+    def _reasons(self, function: Function) -> Iterator[str]:
+        if function.is_virtual:
+            yield "it is an SR-IOV virtual function"
+        if function.virtual_functions:
+            yield "it has SR-IOV virtual functions: remove them (sriov_numvfs)"
+        if function.group is None:
+            yield "it is in no IOMMU group"
+            return
+        found = {each: self._bus.function(each) for each in self._bus.members(function.group)}
+        members = [each for each in found.values() if each is not None]
+        if function.address not in found or len(members) < len(found):
+            yield f"the functions of its IOMMU group, {function.group}, cannot be read"
+        others = [each for each in members if each.address != function.address]
+        own = [each for each in others if _is_companion(each, function)]
+        if strangers := [each for each in others if each not in own and not each.is_bridge]:
+            yield (
+                f"its IOMMU group, {function.group}, also has {_named(strangers)}, which the "
+                "virtual machine could reach: move one of the cards to another slot"
+            )
+        if not function.has_vfio_driver:
+            ids = f"{function.vendor_id}:{function.device_id}".replace("0x", "")
+            yield (
+                f"it is bound to {function.driver or 'no driver'}: if virtual machines should have "
+                f"it, bind it to vfio-pci at boot (vfio-pci.ids={ids} on the kernel's command "
+                "line, driverctl, or GPU Operator's vfio-manager), and restart the node"
+            )
+        if used := [each for each in own if each.driver and not each.has_vfio_driver]:
+            yield (
+                f"its other functions, {_named(used)}, are in use on the node: bind them to "
+                "vfio-pci at boot as well, or to no driver"
+            )
+
+
+def _is_companion(other: Function, gpu: Function) -> bool:
+    """Tell whether a function is of the same card as a GPU, and no GPU itself."""
+    return is_same_slot(other.address, gpu.address) and not other.is_display
+
+
+def _named(functions: Iterable[Function]) -> str:
+    return ", ".join(f"{each.address} ({each.driver or 'no driver'})" for each in functions)
+
+
+def _has_entries(folder: Path) -> bool:
+    try:
+        return bool(os.listdir(folder))  # noqa: PTH208 (names are enough)
+    except OSError:
+        return False
