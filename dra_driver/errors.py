@@ -7,7 +7,7 @@
     │   └── LostError         the GPU is out of reach until a person does something about it
     ├── ConflictError    someone else holds the device or the claim
     ├── TransientError   may pass by itself: wait and retry inside the call
-    │   ├── HeldError         others have the GPU open, so its MIG mode or driver stays
+    │   ├── HeldError         others have the GPU open, so its MIG mode stays
     │   └── UnavailableError  the API server is away, busy or slow; may say when to come back
     ├── ApiError         the API server answered and said no; carries the HTTP status
     │   ├── AccessError       401, 403: who we are is not known, or may not do this
@@ -59,7 +59,7 @@ class TransientError(DriverError):
 
 
 class HeldError(TransientError):
-    """The MIG mode of a GPU, or its driver, cannot be changed: other processes have it open.
+    """The MIG mode of a GPU cannot be changed: other processes have the GPU open.
 
     `minor` is the GPU's minor number: N of /dev/nvidiaN.
     """

@@ -97,7 +97,9 @@ def without_excluded(
         gpus=tuple(gpu for gpu in inventory.gpus if gpu.uuid not in reasons or gpu.uuid in used),
         sick=tuple(sick for sick in inventory.sick if sick.index not in of_sick),
         passthrough=tuple(
-            card for card in inventory.passthrough if exclusion.why(card.gpu) is None
+            card
+            for card in inventory.passthrough
+            if exclusion.why(card.gpu) is None or is_in_use(card.gpu)
         ),
         excluded=tuple(sorted(excluded, key=lambda gpu: gpu.index)),
         unmatched=(*exclusion.misspelt(), *_unmatched(inventory, exclusion)),

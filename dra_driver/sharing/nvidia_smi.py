@@ -9,6 +9,7 @@ manual page.
 
 import os
 import re
+import select
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from dra_driver.devices.driver_root.programs import NVIDIA_SMI, SEARCHED, find_p
 from dra_driver.devices.nvml.library import find_library
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DeviceError
-from dra_driver.host.children import ends_within
+from dra_driver.host.turns import waiting
 
 LONGEST_SECONDS = 30.0
 """How long a run may take: without persistence mode, each GPU is initialised first."""
@@ -162,10 +163,10 @@ class NvidiaSmi:
                     f"cannot run {program}: {error.strerror}; check that it is for this machine's "
                     "architecture"
                 ) from error
-            if not ends_within(process, seconds):
+            if not _ends_within(process, seconds):
                 process.kill()
                 # A process that hangs in the kernel is left alone until the GPU driver releases it.
-                ends_within(process, _REAP_SECONDS)
+                _ends_within(process, _REAP_SECONDS)
                 process.poll()
                 raise DeviceError(
                     f"{program} did not answer in {seconds:.0f} s; see dmesg for NVRM and Xid "
@@ -173,3 +174,15 @@ class NvidiaSmi:
                 )
             said.seek(0)
             return _Outcome(status=process.wait(), said=" ".join(said.read().split()))
+
+
+def _ends_within(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
+    """Wait for the end of a process by its descriptor; Popen would poll, less and less often."""
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        with waiting():
+            return bool(poll.poll(max(0.0, seconds) * 1000))
+    finally:
+        os.close(descriptor)

@@ -49,7 +49,7 @@ _CAPACITIES = (
 _VFIO: Mapping[str, object] = {
     **_WHOLE,
     "type": "vfio",
-    "uuid": "0f2c1f3e-5d1c-5b39-9d29-7f0c7c3b8f11",
+    "uuid": "GPU-pci-0000-65-00-0",
     "deviceID": "0x2330",
     "vendorID": "0x10de",
     "iommuFDEnabled": False,

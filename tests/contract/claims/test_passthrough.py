@@ -11,11 +11,14 @@ import pytest
 from structlog.testing import capture_logs
 
 import make
+from dra_driver.cdi.roots import find_roots
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
-from dra_driver.devices.model import PciAddress
+from dra_driver.devices.model import Inventory, PciAddress
 from dra_driver.errors import DeviceError, DriverError
+from dra_driver.node.passthrough import passthrough_gpus
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator import sysfs
+from dra_driver.simulator.machine import Machine
 from dra_driver.slices.project import projection
 from worlds.node import Node, no_step
 from worlds.nvidia import NvidiaDriver, taken_over
@@ -244,6 +247,19 @@ def test_a_node_whose_gpus_all_have_a_vfio_driver_needs_no_gpu_driver(make_vms: 
     vms.bind(CARDS[0], None)
     with pytest.raises(DeviceError, match="not found"):  # one is free for a driver that may come
         vms.look()
+
+
+def test_behind_nvswitches_none_is_offered_without_a_gpu_driver_either(tmp_path: Path) -> None:
+    profile = profiles.load("h100x8")
+    iommu = {"drivers": {gpu.pci: "vfio-pci" for gpu in profile.gpus}}
+    machine = Machine.create(tmp_path / "hgx", profiles.changed(profile, {"iommu": iommu}))
+    roots = find_roots(
+        driver_root=machine.driver_root, proc_root=machine.proc_root, sys_root=machine.sys_root
+    )
+    nothing = Inventory(driver_version=None, cuda_version=None)
+    found = passthrough_gpus(roots).look(nothing)
+    assert ["NVSwitches" in (card.problem or "") for card in found.passthrough] == [True] * 8
+    assert projection(found).devices == ()
 
 
 def test_a_claim_ends_whose_gpu_a_virtual_machine_took_by_itself(vms: Vms) -> None:

@@ -91,6 +91,8 @@ def test_a_gpu_for_virtual_machines_is_left_out_by_its_address() -> None:
     found = without_excluded(node, Exclusion(setting="0000:11:00.0"))
     assert [card.number for card in found.passthrough] == [2]
     assert (found.gpus, found.unmatched) == ((H100,), ())
+    in_use = without_excluded(node, Exclusion(setting="*"), lambda gpu: "11-00" in gpu.uuid)
+    assert [card.number for card in in_use.passthrough] == [1]
 
 
 def test_a_word_of_the_label_that_can_name_no_gpu_is_told_with_the_forms_there_are() -> None:
