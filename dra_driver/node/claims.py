@@ -34,7 +34,7 @@ from dra_driver.node.offers import NodeOffers
 from dra_driver.node.processes import NOT_SEEN, sees_processes
 from dra_driver.node.sharing import node_sharing
 from dra_driver.ops.metrics import DeviceType
-from dra_driver.sharing.steps import NvidiaMpsDaemon, PassThrough, UseShares
+from dra_driver.sharing.steps import NvidiaMpsDaemon, UseShares
 from resource_nvidia_com.v1beta1.names import SharingStrategy
 
 log = structlog.get_logger()
@@ -174,7 +174,7 @@ class ClaimWork:
         metrics.watch_prepared(lambda: prepared_by_type(self.claims.holdings))
         metrics.watch_quarantined(lambda: records.quarantined)
         metrics.watch_sharing(
-            (*SharingStrategy, NvidiaMpsDaemon.name, UseShares.name, PassThrough.name, MIG),
+            (*SharingStrategy, NvidiaMpsDaemon.name, UseShares.name, MIG),
             self.claims.cleanup.count_pending,
         )
         if context.settings.usage_metrics:

@@ -157,7 +157,7 @@ def _describe_passthrough(base: Vfio, inventory: Inventory, attributes: Attribut
     that a device lacks, that is an error, and the scheduler gives up on the pod (KEP-4381).
     """
     for card in inventory.passthrough:
-        if card.number == base.number:
+        if card.gpu.pci_address == base.address:
             attributes.text("vendorID", card.vendor_id)
             attributes.text("deviceID", card.device_id)
             attributes.values["iommuFDEnabled"] = {"bool": card.has_iommufd}

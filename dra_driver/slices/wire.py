@@ -17,7 +17,7 @@ from dra_driver.devices.device import (
     name_of,
     profile_of,
 )
-from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigProfile
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigProfile, PciAddress
 from dra_driver.devices.shares import EqualShare, memory_mib
 from dra_driver.slices import counters
 from dra_driver.slices.attributes import RESOURCE_NAME, SHARED_AS, Attributes, Omitted, describe
@@ -89,8 +89,8 @@ def wire_form(  # noqa: PLR0913 (everything that decides how it is published)
             profile = profile_of(gpu, device.base)
             capacity, too_many = mig_capacity(device.base, profile, attributes, reserved=added)
             omitted = [*attributes.omitted, *too_many]
-        case Vfio(number=number):
-            capacity = _memory(gpu.memory_bytes) | _addressable(number, inventory)
+        case Vfio(address=address):
+            capacity = _memory(gpu.memory_bytes) | _addressable(address, inventory)
         case _:
             assert_never(device.base)
     wire: WireDevice = {"name": attributes.device, "attributes": attributes.values}
@@ -103,8 +103,8 @@ def wire_form(  # noqa: PLR0913 (everything that decides how it is published)
     return Published(wire=wire, source=source), omitted
 
 
-def _addressable(number: int, inventory: Inventory) -> dict[str, object]:
-    cards = (card for card in inventory.passthrough if card.number == number)
+def _addressable(address: PciAddress, inventory: Inventory) -> dict[str, object]:
+    cards = (card for card in inventory.passthrough if card.gpu.pci_address == address)
     size = next((card.addressable_bytes for card in cards), 0)
     return {"addressableMemory": {"value": str(Quantity.of_bytes(size))}}
 

@@ -3,8 +3,11 @@
 from typing import Any
 
 import make
+from dra_driver.devices.device import Device, NodeDevice, Vfio
+from dra_driver.slices.consumable import NO_CONSUMABLES
 from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.project import Projection, projection, with_memory_counters
+from dra_driver.slices.wire import wire_form
 
 AUTO = MigOffer(source=MigSource.AUTO, why="by default")
 
@@ -59,3 +62,21 @@ def test_memory_counters_are_those_of_other_gpus() -> None:
     assert "consumesCounters" in named(found)["gpu-0"]
     assert "consumesCounters" not in named(found)["gpu-vfio-1"]
     assert len(found.counter_sets) == 1
+
+
+def test_its_facts_are_those_of_its_address_whatever_its_number_was_before() -> None:
+    other, card = (
+        make.passthrough(0, device_id="0x20b0", addressable_bytes=1024**3),
+        make.passthrough(1),
+    )
+    base = Vfio(gpu=card.gpu.uuid, address=card.gpu.pci_address, number=other.number)
+    form, _ = wire_form(
+        NodeDevice(gpu=card.gpu, device=Device(base=base)),
+        make.inventory(passthrough=(other, card)),
+        joined={},
+        in_parts=False,
+        consumable_by=NO_CONSUMABLES,
+    )
+    wire: Any = form.wire
+    assert wire["attributes"]["deviceID"] == {"string": "0x2330"}
+    assert wire["capacity"]["addressableMemory"] == {"value": "128Gi"}
