@@ -289,10 +289,13 @@ def table(
 
 
 def _not_for_machines(inventory: Inventory) -> Iterator[str]:
-    """Yield what keeps GPUs from virtual machines."""
+    """Yield what keeps GPUs from virtual machines, each reason once."""
+    by_problem: dict[str, list[str]] = {}
     for card in inventory.passthrough:
         if card.problem is not None:
-            yield f"not offered to virtual machines: {card.gpu.pci_address}: {card.problem}"
+            by_problem.setdefault(card.problem, []).append(card.gpu.pci_address)
+    for problem, addresses in by_problem.items():
+        yield f"not offered to virtual machines: {', '.join(addresses)}: {problem}"
 
 
 def _row(gpu: Gpu) -> tuple[str, ...]:
