@@ -33,7 +33,6 @@ from dra_driver.devices.names import (
 from dra_driver.devices.shares import MIB, ConsumedShare, Division, EqualShare, ShareStrategy
 from dra_driver.errors import ConfigError, DeviceError, DriverError, TransientError
 from dra_driver.sharing.base import strategy_name
-from dra_driver.words import count
 
 _Parsed = GpuName | MigName | VfioName | ShareName
 
@@ -273,9 +272,8 @@ def recorded_gpus(devices: Iterable[DeviceRecord], inventory: Inventory) -> dict
 def _absent(what: str, kind: DeviceKind, inventory: Inventory) -> DriverError:
     if kind is DeviceKind.VFIO and inventory.problem is None:
         return DeviceError(
-            f"{what} is not on this node, which offers virtual machines "
-            f"{count(len(inventory.passthrough), 'GPU')}; the GPUs changed after the claim was "
-            "allocated: delete the pod and its claim so that they are scheduled again"
+            f"{what} is not on this node any more, or GPUs are not offered to virtual machines "
+            "here (--vfio); delete the pod and its claim so that they are scheduled again"
         )
     if inventory.driver_version is None:
         return TransientError(

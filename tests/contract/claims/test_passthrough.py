@@ -159,6 +159,19 @@ def test_after_a_reboot_without_another_card_it_has_the_same_card(vms: Vms) -> N
     assert told_address(vms, ref) == CARDS[1]
 
 
+def test_after_a_reboot_without_its_card_it_gets_no_other(make_vms: MakeVms) -> None:
+    vms = make_vms(drivers=dict.fromkeys(CARDS, "vfio-pci"))
+    ref = vms.claim(SECOND)
+    vms.driver.prepare(ref)
+    vms.close()
+    vms.machine.reboot()
+    vms.machine.remove_gpu(vms.machine.gpus[1].uuid)
+    vms.restart()
+    assert SECOND in vms.offered()
+    with pytest.raises(DeviceError, match=f'"{SECOND}" is not on this node any more'):
+        vms.driver.prepare(ref, SOON)
+
+
 def test_a_damaged_record_costs_nothing(vms: Vms) -> None:
     ref = vms.claim(FIRST)
     first = vms.driver.prepare(ref)
