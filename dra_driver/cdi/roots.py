@@ -48,6 +48,13 @@ class Roots(Struct, frozen=True, kw_only=True):
             dev, on_host = _HOST_DEV, str(_HOST_DEV)
         return replace(self, dev=dev, dev_on_host=on_host)
 
+    def host_roots(self) -> tuple[Path, ...]:
+        """Return where the host's own root may be: the driver root, or that of its first process.
+
+        The second one is the host's only if this process has the host's PIDs.
+        """
+        return self.driver, Path("/proc/1/root"), Path("/")
+
     def watched(self) -> tuple[Path, ...]:
         """Return paths, one of which looks different whenever the result of `now` changes."""
         return (self.driver / "dev" / _CONTROL_NODE,) if self.dev_can_move else ()

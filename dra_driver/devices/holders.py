@@ -48,7 +48,7 @@ class Holders:
         devs: Iterable[Path],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._procs = tuple(procs)
+        self.procs = tuple(procs)
         self._node = re.compile(
             f"(?:{'|'.join(re.escape(str(dev)) for dev in devs)})/nvidia([0-9]+)"
         )
@@ -69,7 +69,7 @@ class Holders:
             return self._found.get(minor, ())
 
     def _look(self) -> Mapping[int, tuple[Holder, ...]]:
-        for proc in self._procs:
+        for proc in self.procs:
             with suppress(OSError):
                 own = str((proc / "self").readlink())  # this process's PID in this procfs
                 return self._look_in(proc, own)

@@ -3,6 +3,7 @@
 import platform
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import assert_never
 
 import structlog
@@ -11,9 +12,11 @@ from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.memory.watch import MemoryWatch
 from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.model.steps import MIG
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.preparer import ClaimPreparer
+from dra_driver.claims.report.claim_events import about_claim, about_node, about_pod
 from dra_driver.claims.report.device_health import Reported, conditions, reported
 from dra_driver.claims.report.later import Later
 from dra_driver.claims.report.mps_events import MpsEvents
@@ -36,6 +39,9 @@ from dra_driver.node.sharing import node_sharing
 from dra_driver.ops.metrics import DeviceType
 from dra_driver.sharing.steps import NvidiaMpsDaemon, UseShares
 from resource_nvidia_com.v1beta1.names import SharingStrategy
+
+STILL_RUNS = "ClaimStillRuns"
+"""Reason of the Event of a claim whose pods run on after its end in the API server."""
 
 log = structlog.get_logger()
 
@@ -66,7 +72,7 @@ class ClaimWork:
             clock=context.clock,
             on_release=changes.released,
         )
-        self._gpus = gpus
+        self._gpus, self._node_name = gpus, settings.node_name
         self.calls = ClaimCalls(self.preparer, context.metrics, clock=context.clock)
         self.news = ClaimNews(self.calls.busy)
         self.calls.prepared.add(self.news.prepared)
@@ -81,7 +87,7 @@ class ClaimWork:
             busy=self.calls.busy,
             may_begin=watcher.wait_until_looked,
         )
-        later = Later()
+        self._events, self._later = context.events, (later := Later())
         self._unlimited = UnlimitedMemory(self.claims.records, context.events, later)
         changes.inventory.add(self._ring)
         changes.health.add(self._ring)
@@ -103,6 +109,15 @@ class ClaimWork:
         for ref in prepared:
             self._unlimited.prepared(ref)
 
+    def tell_kept(self, record: ClaimRecord, why: str) -> None:
+        """Report a claim that keeps its devices after its end in the API server. Never blocks."""
+        note = f"{why}: it keeps its devices until that has ended; delete the pod"
+        about = [about_claim(record.ref), about_node(self._node_name)]
+        about += [about_pod(record.ref.namespace, pod) for pod in record.pods]
+        for each in about:
+            post = partial(self._events.post, each, reason=STILL_RUNS, action="Unpreparing")
+            self._later.do(partial(post, note=note))
+
     def device_health(self) -> Sequence[Reported]:
         """Return the health of all prepared claims' devices. Raises StateError."""
         records = filter(self.claims.holdings.is_prepared, self.claims.records.readable())
@@ -111,7 +126,7 @@ class ClaimWork:
     def _watchers(self, context: NodeContext, offers: NodeOffers) -> tuple[MemoryWatch, MpsEvents]:
         """Return what maintains memory limits, and what reports on MPS daemons."""
         memory = MemoryWatch(
-            api=context.kube,
+            pods_of=context.pod_resources.pods,
             claims=self.claims,
             pods=offers.memory.pods,
             inventory=self._gpus.watcher,
@@ -179,11 +194,14 @@ class ClaimWork:
         )
         if context.settings.usage_metrics:
             # Off by default, and then not loaded.
-            from dra_driver.node.usage import NodeUsage, node_look, pods_of_claims  # noqa: PLC0415
+            from dra_driver.node.usage import NodeUsage, node_look  # noqa: PLC0415
 
-            pods = pods_of_claims(context.kube)
             look = node_look(
-                self._gpus.session, context.roots, context.directory, records.readable, pods
+                self._gpus.session,
+                context.roots,
+                context.directory,
+                context.pod_resources.pods,
+                records.readable,
             )
             metrics.watch_usage(NodeUsage(look.look).series)
 

@@ -19,6 +19,7 @@ from dra_driver.kube.client import KubeClient
 from dra_driver.kube.connect import connect_pod
 from dra_driver.kube.own_node import OwnNode
 from dra_driver.kube.server_version import ServerVersion
+from dra_driver.kubelet.pod_resources import PodResources
 from dra_driver.kubelet.sockets import SocketPaths, socket_paths
 from dra_driver.ops.metrics import Metrics
 from dra_driver.settings import Settings
@@ -63,6 +64,7 @@ class NodeContext(Struct, frozen=True, kw_only=True):
     metrics: Metrics
     events: ClaimEvents
     holdings: Holdings
+    pod_resources: PodResources
     changes: Changes
     clock: Callable[[], float] = time.monotonic
     random: Callable[[], float] = random.random
@@ -102,5 +104,8 @@ def node_context(settings: Settings, environment: Mapping[str, str]) -> NodeCont
         metrics=metrics,
         events=ClaimEvents(kube, node=settings.node_name),
         holdings=open_holdings(paths.data_directory, boot_id=boot_id, version=ours),
+        pod_resources=PodResources(
+            settings.kubelet_plugins_directory_path, roots.host_roots(), clock=clock
+        ),
         changes=Changes(),
     )

@@ -25,6 +25,7 @@ from dra_driver.node.claims import ClaimWork
 from dra_driver.node.context import FIRST_LOOK_SECONDS, STOP_SECONDS, node_context
 from dra_driver.node.gpus import NodeGpus
 from dra_driver.node.offers import NodeOffers
+from dra_driver.node.still_running import still_running
 from dra_driver.ops.http import HttpEndpoint
 from dra_driver.settings import Settings
 from dra_driver.slices.publish.publication import Publication
@@ -91,7 +92,14 @@ class Driver:
             claims=work.claims,
             preparer=work.preparer,
             locks=work.locks,
+            running=still_running(
+                context.pod_resources,
+                cgroup_root=self._settings.cgroup_root,
+                inventory=self._gpus.watcher.current,
+                holders=self._gpus.holders,
+            ),
             clock=context.clock,
+            on_kept=work.tell_kept,
             take_over=self._take_over_what_is_left,
         )
         self._workers = (reconciler, *work.workers)

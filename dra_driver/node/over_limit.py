@@ -10,7 +10,7 @@ from dra_driver.devices.control_groups import find_hierarchy
 from dra_driver.node.context import NodeContext
 from dra_driver.node.gpus import NodeGpus
 from dra_driver.node.shares import NodeShares
-from dra_driver.node.usage import node_look, pods_of_claims
+from dra_driver.node.usage import node_look
 from dra_driver.sharing.pod_groups import PodGroups
 from dra_driver.usage.ending import Ending
 from dra_driver.usage.processes import Processes
@@ -20,16 +20,17 @@ from dra_driver.usage.watch import OverLimit, OverLimitWatch, tell
 def over_limit_watch(
     context: NodeContext, gpus: NodeGpus, shares: NodeShares, later: Later
 ) -> OverLimitWatch:
-    """Return what looks who has more memory than the limit; `later` tells of it."""
+    """Return the watch that reports containers above their memory limit; `later` posts Events."""
     settings, holdings = context.settings, context.holdings
+    pods_of = context.pod_resources.pods
 
     def prepared() -> Iterator[ClaimRecord]:
         return filter(holdings.is_prepared, holdings.records.readable())
 
     return OverLimitWatch(
-        node_look(gpus.session, context.roots, context.directory, prepared),
+        node_look(gpus.session, context.roots, context.directory, pods_of, prepared),
         records=prepared,
-        reserved=pods_of_claims(context.kube),
+        pods_of=pods_of,
         inventory=gpus.watcher,
         what=OverLimit(
             of_node=settings.over_limit,

@@ -12,13 +12,11 @@ import structlog
 from dra_driver.cdi.roots import Roots
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.host.worker import LogOnce
-from dra_driver.kube.client import KubeClient
 from dra_driver.node.processes import NOT_SEEN, sees_processes
 from dra_driver.ops.usage_metrics import UsageSeries
 from dra_driver.usage.model import NodeUse
-from dra_driver.usage.node import Loads, NodeLook, known_below
+from dra_driver.usage.node import Loads, NodeLook, PodsOf, known_below
 from dra_driver.usage.processes import Processes
-from dra_driver.usage.reserved import ReservedPods
 from dra_driver.usage.sampler import Sampler
 from dra_driver.usage.series import series
 
@@ -29,8 +27,8 @@ def node_look(
     loads: Loads,
     roots: Roots,
     directory: Path,
+    pods_of: PodsOf,
     records: Callable[[], Iterable[ClaimRecord]] | None = None,
-    reserved: ReservedPods | None = None,
 ) -> NodeLook:
     """Return what looks at this node.
 
@@ -39,15 +37,8 @@ def node_look(
     return NodeLook(
         loads,
         Processes(roots.proc, Path("/proc")),
-        lambda: known_below(directory, (roots.driver, Path("/")), records, reserved),
+        lambda: known_below(directory, roots.host_roots(), pods_of, records),
         sees_processes=sees_processes(roots),
-    )
-
-
-def pods_of_claims(api: KubeClient) -> ReservedPods:
-    """Return what asks the API server for the later pods of claims, and logs why it does not."""
-    return ReservedPods(
-        api, on_problem=lambda why: log.warning("pods of shared claims not asked for", reason=why)
     )
 
 

@@ -1,9 +1,9 @@
 """Who uses which GPU: GPUs as NVML sees them, processes, and claims, put together. Pure.
 
 A process belongs to the pod of its control group. A pod's process on a device belongs to the claims
-by which the pod has the device: those that are its own according to records or the API server, or
-else the only one of its namespace, because the kubelet does not report a claim's later pods. Shares
-are not visible in hardware, so claims of a pod with several shares of a device are shown together.
+by which the pod has the device, according to records, or to the kubelet, which also names a claim's
+later pods. Shares are not visible in hardware, so claims of a pod with several shares of a device
+are shown together.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -101,21 +101,21 @@ class GpuUse(Struct, frozen=True, kw_only=True):
 class Known(Struct, frozen=True, kw_only=True):
     """What is known of a node besides NVML's answers: `names` by container id, MPS's `daemons`.
 
-    `reserved` has all pods of a claim, from the API server; a record has only the first.
+    `pods` has those that claims have now, according to the kubelet; a record has only the first.
     """
 
     records: Sequence[ClaimRecord] = ()
-    reserved: Mapping[ClaimUid, Sequence[ConsumerPod]] = field(default_factory=dict)
+    pods: Mapping[ClaimUid, Sequence[ConsumerPod]] = field(default_factory=dict)
     names: Mapping[str, ContainerName] = field(default_factory=dict)
     daemons: Sequence[Daemon] = ()
 
 
 class _Held(Struct, frozen=True, kw_only=True):
-    """A device of a claim, and the claim's pods according to the API server, if it was asked."""
+    """A device of a claim, and the claim's pods according to the kubelet, if it answered."""
 
     record: ClaimRecord
     entry: DeviceRecord
-    reserved: Sequence[ConsumerPod]
+    pods: Sequence[ConsumerPod]
 
     @property
     def groups(self) -> Sequence[str]:
@@ -124,12 +124,12 @@ class _Held(Struct, frozen=True, kw_only=True):
 
     @property
     def present(self) -> Sequence[ConsumerPod]:
-        """The claim's pods now; if the API server was not asked, the one it was prepared for."""
-        return self.reserved or self.record.pods
+        """The claim's pods now; if the kubelet names none, the one it was prepared for."""
+        return self.pods or self.record.pods
 
     def name_of(self, uid: str) -> str | None:
         """Return the name of a pod that has or had the claim, None for other pods."""
-        pods = (*self.reserved, *self.record.pods)
+        pods = (*self.pods, *self.record.pods)
         return next((pod.name for pod in pods if pod.uid == uid), None)
 
 
@@ -159,7 +159,7 @@ def _device(
     load: GpuLoad, mig: MigLoad | None, seen: Mapping[int, SeenProcess], known: Known
 ) -> DeviceUse:
     held = [
-        _Held(record=record, entry=entry, reserved=known.reserved.get(record.ref.uid, ()))
+        _Held(record=record, entry=entry, pods=known.pods.get(record.ref.uid, ()))
         for record in known.records
         if record.state is not RecordState.RELEASED
         for entry in record.devices
@@ -235,7 +235,7 @@ def _user(
     uid: str, container: str, processes: tuple[Process, ...], held: Sequence[_Held], known: Known
 ) -> User:
     name = known.names.get(container)
-    by = _claims_of(uid, name.namespace if name else "", held)
+    by = [claim for claim in held if claim.name_of(uid) is not None]
     pod = next((pod_name for claim in by if (pod_name := claim.name_of(uid))), "")
     namespace = by[0].record.ref.namespace if by else ""
     return User(
@@ -250,17 +250,6 @@ def _user(
         limit_bytes=_limit([claim for claim in by if not claim.entry.admin_access]),
         processes=processes,
     )
-
-
-def _claims_of(uid: str, namespace: str, held: Sequence[_Held]) -> list[_Held]:
-    own = [claim for claim in held if claim.name_of(uid) is not None]
-    if own:
-        return own
-    seen = [claim for claim in held if not claim.entry.admin_access]
-    near = [claim for claim in seen if claim.record.ref.namespace == namespace]
-    # A claim of a PodGroup names none of its pods; one that names its pods names all of them.
-    near = [claim for claim in near if claim.groups or not claim.reserved] or near
-    return near if len({claim.record.ref.uid for claim in near}) == 1 else []
 
 
 def _idle(held: Sequence[_Held], told: set[tuple[str, str]], busy: set[str]) -> Iterator[User]:

@@ -6,12 +6,13 @@ GPUs are asked at the same time, and one that does not answer hides no other.
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
 
+from dra_driver.claims.model.claim import ClaimUid, ConsumerPod
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.state.records import stored_records
 from dra_driver.devices.load import GpuLoad
@@ -20,7 +21,9 @@ from dra_driver.mps.requests import DomainRequests
 from dra_driver.usage import model
 from dra_driver.usage.model import GpuUse, Known, NodeUse
 from dra_driver.usage.processes import FOLDER, Processes, SeenProcess, container_names, now_ticks
-from dra_driver.usage.reserved import ReservedPods
+
+PodsOf = Callable[[Collection[ClaimUid]], Mapping[ClaimUid, Sequence[ConsumerPod]]]
+"""Returns the pods that claims have now, as far as they are known."""
 
 ANSWER_SECONDS = 3.0
 """How long GPUs may take to answer; one that is busy, such as while it is divided, is left out."""
@@ -128,8 +131,8 @@ class NodeLook:
 def known_below(
     directory: Path,
     roots: Sequence[Path],
+    pods_of: PodsOf,
     records: Callable[[], Iterable[ClaimRecord]] | None = None,
-    reserved: ReservedPods | None = None,
 ) -> Known:
     """Return what is known; damaged records are left out.
 
@@ -149,7 +152,7 @@ def known_below(
             daemons.append(status.daemon)
     return Known(
         records=stored,
-        reserved={} if reserved is None else reserved.of(stored),
+        pods=pods_of({record.ref.uid for record in stored}),
         names=container_names(*(root / FOLDER for root in roots)),
         daemons=tuple(daemons),
     )

@@ -5,7 +5,7 @@ than they may. With shares, a party is all containers of a claim, or of claims t
 together: a share is one, however many containers use it. With MPS by a claim's config, it is one
 container, because such a limit is for each process (NVIDIA's MPS documentation).
 
-Only pods that certainly have the claim count: its record or the API server names them. The limit
+Only pods that certainly have the claim count: its record or the kubelet names them. The limit
 comes from the record, and the container from the process's control group; nothing that a tenant
 writes is believed. A process without a figure from NVML counts as 0.
 """

@@ -28,7 +28,7 @@ from dra_driver.devices.shares import MIB
 from dra_driver.errors import DriverError, TransientError
 from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.usage.ending import EndingError, Ends
-from dra_driver.usage.node import NodeLook
+from dra_driver.usage.node import NodeLook, PodsOf
 from dra_driver.usage.over_limit import (
     KILLED,
     OVER,
@@ -39,7 +39,6 @@ from dra_driver.usage.over_limit import (
     excesses,
     tenants_of,
 )
-from dra_driver.usage.reserved import ReservedPods
 
 log = structlog.get_logger()
 
@@ -94,7 +93,7 @@ class OverLimitWatch(Worker):
         look: NodeLook,
         *,
         records: Callable[[], Iterable[ClaimRecord]],
-        reserved: ReservedPods,
+        pods_of: PodsOf,
         inventory: InventorySource,
         what: OverLimit,
         end: Ends,
@@ -102,11 +101,15 @@ class OverLimitWatch(Worker):
         count: Counted,
         clock: Callable[[], float],
     ) -> None:
-        """Take what looks; `records` are those of prepared claims. `tell` has reason and note."""
+        """Take what looks.
+
+        `records` are those of prepared claims, and `pods_of` returns the pods that claims have now.
+        `tell` has reason and note.
+        """
         super().__init__("over-limit")
         self._look = look
         self._records = records
-        self._reserved = reserved
+        self._pods_of = pods_of
         self._inventory = inventory
         self._what = what
         self._end = end
@@ -117,7 +120,6 @@ class OverLimitWatch(Worker):
         self._before: Mapping[tuple[str, ...], Excess] = {}
         self._told_at: dict[tuple[str, ...], float] = {}
         self._ending: dict[tuple[str, ...], tuple[float, set[tuple[int, int]]]] = {}
-        self._namespaces: dict[str, str] = {}
         self._once = LogOnce()
 
     def look(self) -> float:
@@ -179,25 +181,17 @@ class OverLimitWatch(Worker):
     def _with_later_pods(
         self, claims: list[Claimed], tenants: Sequence[tuple[str, DeviceUuid, list[Tenant]]]
     ) -> list[Claimed]:
-        """Return claims with their later pods; the API server is asked only if there may be any."""
+        """Return claims with their later pods, which are asked for only if there may be any."""
         named = {(claim.device, pod.uid) for claim in claims for pod in claim.pods}
-        strange = {
-            (uuid, tenant.container_id)
+        with_strangers = {
+            uuid
             for _, uuid, there in tenants
-            for tenant in there
-            if (uuid, tenant.pod_uid) not in named
+            if any((uuid, tenant.pod_uid) not in named for tenant in there)
         }
-        if not strange:
-            return claims
-        ids = {container for _, container in strange if container}
-        if not ids <= self._namespaces.keys():  # servers of MPS are strange for good
-            names = self._look.known().names
-            self._namespaces = {each: names[each].namespace for each in ids if each in names}
-        near = {(uuid, self._namespaces.get(container)) for uuid, container in strange}
-        asked = {claim.ref.uid for claim in claims if (claim.device, claim.ref.namespace) in near}
-        reserved = self._reserved.of([self._known[uid][0] for uid in sorted(asked)])
+        asked = {claim.ref.uid for claim in claims if claim.device in with_strangers}
+        later = self._pods_of(asked) if asked else {}
         return [
-            replace(claim, pods=(*claim.pods, *reserved.get(claim.ref.uid, ()))) for claim in claims
+            replace(claim, pods=(*claim.pods, *later.get(claim.ref.uid, ()))) for claim in claims
         ]
 
     def _pause(self, claims: Iterable[Claimed]) -> float:

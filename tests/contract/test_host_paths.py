@@ -61,6 +61,17 @@ def test_without_the_folder_of_cdi_specs_no_claim_is_prepared(node: ProcessNode)
         assert "Read-only file system" in kubelet.prepare(claim, timeout=10)["uid-one"].error
 
 
+def test_without_the_kubelets_word_a_claim_that_is_gone_stays_prepared(node: ProcessNode) -> None:
+    pods = node.place.plugins.parent / "pod-resources"
+    pods.mkdir()
+    groups = node.root / "cgroup"
+    (groups / "kubepods").mkdir(parents=True)
+    (groups / "cgroup.controllers").touch()
+    node.driver.env |= {"CGROUP_ROOT": str(groups)}
+    said = without(node, pods).wait_log("claims that are gone will stay prepared")["reason"]
+    assert f"PodResources API is not at {pods}/kubelet.sock: mount that folder" in said
+
+
 def test_without_the_driver_root_there_is_no_nvml(node: ProcessNode) -> None:
     driver = without(node, node.place.driver_root / "usr")
     assert "libnvidia-ml.so.1" in driver.wait_log("gpus not available")["cause"]

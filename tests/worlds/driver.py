@@ -6,14 +6,14 @@ may give it others. Another life, of this process or another, goes on with the d
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import make
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.store import SpecStore
-from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid, PodName
 from dra_driver.claims.model.record import DeviceRecord
 from dra_driver.claims.prepare.device_metadata import CONTAINER_FOLDER
 from dra_driver.claims.prepare.node_claims import NodeClaims
@@ -21,6 +21,7 @@ from dra_driver.claims.prepare.preparer import ClaimPreparer, PrepareTiming
 from dra_driver.claims.prepare.steps import Sharing
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.claims.reconcile.reconciler import Reconciler
+from dra_driver.claims.reconcile.still_running import PodHolder, StillRunning
 from dra_driver.claims.state.divisions import Divisions, WantedDivisions
 from dra_driver.claims.state.holdings import Holdings, open_holdings
 from dra_driver.claims.state.locks import NodeLocks
@@ -29,7 +30,9 @@ from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.mig.refusals import Refusals, RefusalTiming
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.shares import Division
+from dra_driver.errors import TransientError
 from dra_driver.kube.client import KubeClient
+from dra_driver.sharing.pod_groups import PodGroups
 from worlds import ends
 from worlds.api import ClaimApi
 from worlds.configs import PATIENCE
@@ -91,6 +94,11 @@ class Driver:
         self.specs = SpecStore(root / "cdi")
         self.sharing = FileSharing(root / "hardware", survives_reboot=survives_reboot)
         self.failed_undos: list[str] = []
+        (root / "cgroup/kubepods/burstable").mkdir(parents=True, exist_ok=True)
+        self.pods_running: dict[ClaimUid, Sequence[PodName]] = {}
+        self.pod_holders: dict[GpuUuid, Sequence[PodHolder]] = {}
+        self.kubelet_trouble: TransientError | None = None
+        self.kept: list[tuple[str, str]] = []
         self.refusals = _refusals()
         self.plugin = root / "plugin"
         if holdings is None:
@@ -140,9 +148,21 @@ class Driver:
             claims=self.claims,
             preparer=self.preparer,
             locks=self.locks,
+            running=StillRunning(
+                pods_with=self.pods_with,
+                groups=[PodGroups(self.root / "cgroup")],
+                holders=lambda gpu: self.pod_holders.get(gpu, ()),
+            ),
             clock=clock,
             timing=timing,
+            on_kept=lambda record, why: self.kept.append((record.ref.name, why)),
         )
+
+    def pods_with(self, uids: Collection[ClaimUid]) -> Mapping[ClaimUid, Sequence[PodName]]:
+        """The kubelet's word."""
+        if self.kubelet_trouble is not None:
+            raise self.kubelet_trouble
+        return {uid: pods for uid, pods in self.pods_running.items() if uid in uids}
 
     def prepare(self, ref: ClaimRef, seconds: float = PATIENCE) -> tuple[DeviceRecord, ...]:
         return self.preparer.prepare(ref, deadline=time.monotonic() + seconds)

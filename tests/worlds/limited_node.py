@@ -6,14 +6,15 @@ ready as soon as it is asked for, and gone as soon as it is not; who is in it st
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import make
 from dra_driver.cdi.roots import find_roots
 from dra_driver.claims.memory.watch import MemoryWatch
-from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerPod, parse_claim
+from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import DriverError
 from dra_driver.kube.events import Regarding
@@ -68,6 +69,7 @@ class LimitedNode(Node):
         self.groups = Groups(root / "cgroup", dmem=backend == "dmem")
         self.hook = root / HOOK
         self.events = Events()
+        self.is_kubelet_away = False
         self._watch: tuple[Driver, MemoryWatch] | None = None
         super().__init__(root, played=False, step=step)
         self.divide(0, combines=True, strategy=ShareStrategy.TIME_SLICING)
@@ -107,17 +109,23 @@ class LimitedNode(Node):
         """What looks after limits in the present driver."""
         if self._watch is None or self._watch[0] is not self.driver:
             watch = MemoryWatch(
-                api=self.driver.api,
+                pods_of=self._pods_of,
                 claims=self.driver.claims,
                 pods=self.node_memory.pods,
                 inventory=self.driver.gpus,
                 locks=self.driver.locks,
                 events=self.events,
                 clock=time.monotonic,
-                reservations=0.0,
             )
             self._watch = (self.driver, watch)
         return self._watch[1]
+
+    def _pods_of(self, uids: Collection[ClaimUid]) -> Mapping[ClaimUid, Sequence[ConsumerPod]]:
+        """The kubelet's word, if it says something: it runs the pods that have claims reserved."""
+        if self.is_kubelet_away:
+            return {}
+        claims = [parse_claim(each, DRIVER_NAME) for each in self.driver.api.claims.values()]
+        return {claim.ref.uid: claim.pods for claim in claims if claim.ref.uid in uids}
 
     # Pods and their claims
 

@@ -1,6 +1,6 @@
 """Tenants of a GPU: claims with limits, pods, and processes that take memory as they like."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -46,12 +46,11 @@ class Tenants:
     resources: dict[str, str] = field(default_factory=dict)
     records: list[ClaimRecord] = field(default_factory=list)
     jobs: dict[int, Job] = field(default_factory=dict)
-    reserved: dict[ClaimUid, Sequence[ConsumerPod]] = field(default_factory=dict)
+    later: dict[ClaimUid, Sequence[ConsumerPod]] = field(default_factory=dict)
     asked: list[list[str]] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
     told: list[tuple[str, list[str], str]] = field(default_factory=list)
     counted: list[str] = field(default_factory=list)
-    times_names_read: int = 0
     is_silent: bool = False
     can_end: bool = True
     seconds: float = 0.0
@@ -63,7 +62,7 @@ class Tenants:
         self.watch = OverLimitWatch(
             look,
             records=lambda: self.records,
-            reserved=cast("Any", self),
+            pods_of=self._pods_of,
             inventory=cast("Any", self),
             what=OverLimit(of_node=self.action, of_resource=self.resources.get, interval=0.5),
             end=self._end,
@@ -160,20 +159,15 @@ class Tenants:
             place = PodProcess(pod_uid=uid_of(job.pod), container_id=container)
         return SeenProcess(pid=pid, parent=1, name="python3", start_ticks=job.start, pod=place)
 
-    def of(self, records: Sequence[ClaimRecord]) -> Any:
-        self.asked.append(sorted(record.ref.name for record in records))
-        return {
-            record.ref.uid: self.reserved[record.ref.uid]
-            for record in records
-            if record.ref.uid in self.reserved
-        }
+    def _pods_of(self, uids: Collection[ClaimUid]) -> Mapping[ClaimUid, Sequence[ConsumerPod]]:
+        self.asked.append(sorted(uids))
+        return {uid: pods for uid, pods in self.later.items() if uid in uids}
 
     def _tell(self, excess: Excess, reason: str, note: str) -> None:
         about = [claim.ref.name for claim in excess.claims]
         self.told.append((reason, about + [pod.name for _, pod in excess.pods()], note))
 
     def _known(self) -> Known:
-        self.times_names_read += 1
         jobs = self.jobs.values()
         names = {
             container_id(job.container): ContainerName(

@@ -18,15 +18,15 @@ from msgspec import Struct
 from dra_driver.admin.output import WideOutput, for_programs, is_for_programs
 from dra_driver.admin.status.usage_view import EVERYTHING, Selected, document, lines
 from dra_driver.cdi.roots import Roots
+from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.nvml.library import NvmlLibrary, find_library
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import SetupError
-from dra_driver.kube.client import KubeClient
+from dra_driver.kubelet.pod_resources import PodResources
 from dra_driver.node.processes import NOT_SEEN
 from dra_driver.node.usage import node_look
 from dra_driver.printing import unescaped
 from dra_driver.usage.model import NodeUse
-from dra_driver.usage.reserved import ReservedPods
 
 _NEW_PAGE = "\x1b[H\x1b[2J"
 
@@ -40,19 +40,13 @@ class Question(Struct, frozen=True, kw_only=True):
     interval: float | None = None
 
 
-def show(
-    question: Question,
-    roots: Roots,
-    directory: Path,
-    out: TextIO,
-    api: KubeClient | None = None,
-) -> None:
-    """Look and print, on a terminal until Ctrl-C; without `api`, later pods lack names."""
+def show(question: Question, roots: Roots, plugins: Path, out: TextIO) -> None:
+    """Look and print, on a terminal until Ctrl-C; `plugins` is the kubelet's directory."""
     library = NvmlLibrary(find_library(roots.driver, running_driver(roots.proc)))
     library.open()
     try:
-        reserved = None if api is None else ReservedPods(api, on_problem=_tell)
-        look = node_look(library, roots, directory, reserved=reserved).look
+        resources = PodResources(plugins, roots.host_roots(), on_problem=_tell)
+        look = node_look(library, roots, plugins / DRIVER_NAME, resources.pods).look
         if is_for_programs(question.output) or question.interval is None or not out.isatty():
             width = shutil.get_terminal_size().columns if out.isatty() else None
             out.write(text_of(question, look(), width))
@@ -63,7 +57,7 @@ def show(
 
 
 def _tell(reason: str) -> None:
-    sys.stderr.write(f"names of later pods of a claim are unknown: {reason}\n")
+    sys.stderr.write(f"later pods of a claim are not known: {reason}\n")
 
 
 def text_of(question: Question, use: NodeUse, width: int | None) -> str:

@@ -1,25 +1,16 @@
 """`dra-driver usage`: who uses this node's GPUs, and how much of them.
 
-In: flags. Out: what `usage` shows, with names of pods from the API server, where it can be asked.
+In: flags. Out: what `usage` shows.
 """
 
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dra_driver import common_settings
 from dra_driver.admin.output import WIDE_OUTPUT, WideOutput
 from dra_driver.cdi.roots import roots_of
 from dra_driver.command_line import CommandSettings, bounds, changed, option, shaped
 from dra_driver.common_settings import SECONDS
-from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.errors import SetupError
-
-if TYPE_CHECKING:
-    from dra_driver.kube.client import KubeClient
 
 PLUGINS = changed(
     common_settings.KUBELET_PLUGINS_DIRECTORY_PATH,
@@ -48,11 +39,6 @@ class ShowUsage(CommandSettings):
     interval: float = option(check=SECONDS, default=2.0, help="Seconds between refreshes.")
     once: bool = option(default=False, help="Show it once, even on a terminal.")
     output: WideOutput = WIDE_OUTPUT
-    kubeconfig: Path | None = option(
-        default=None,
-        help="Kubeconfig file, to name later pods of a claim; unset: the pod's ServiceAccount, if "
-        "there is one.",
-    )
     kubelet_plugins_directory_path: Path = PLUGINS
     nvidia_driver_root: Path = common_settings.NVIDIA_DRIVER_ROOT
     container_driver_root: Path | None = common_settings.CONTAINER_DRIVER_ROOT
@@ -66,33 +52,14 @@ class ShowUsage(CommandSettings):
         # Not imported above: `status` needs neither NVML nor a client.
         from dra_driver.admin.status import usage  # noqa: PLC0415
 
-        with self._own_api() as api:
-            usage.show(
-                usage.Question(
-                    gpu=self.gpu,
-                    pid=self.pid,
-                    output=self.output,
-                    interval=None if self.once else self.interval,
-                ),
-                roots_of(self),
-                self.kubelet_plugins_directory_path / DRIVER_NAME,
-                sys.stdout,
-                api,
-            )
-
-    @contextmanager
-    def _own_api(self) -> Iterator["KubeClient | None"]:
-        """Yield a client with the kubeconfig that is named, else that of the driver's own pod."""
-        from dra_driver.kube.connect import connect_pod  # noqa: PLC0415
-
-        try:
-            client = connect_pod(self.kubeconfig, os.environ)
-        except SetupError:
-            if self.kubeconfig is not None:
-                raise
-            yield None
-            return
-        try:
-            yield client
-        finally:
-            client.close()
+        usage.show(
+            usage.Question(
+                gpu=self.gpu,
+                pid=self.pid,
+                output=self.output,
+                interval=None if self.once else self.interval,
+            ),
+            roots_of(self),
+            self.kubelet_plugins_directory_path,
+            sys.stdout,
+        )

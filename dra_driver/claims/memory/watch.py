@@ -1,31 +1,29 @@
 """Checks the memory limits of shares, every half minute and at start, and restores them.
 
-In: the records of claims whose memory control groups limit, the claims as the API server has them,
-and the limits that NVML reports. Lost limits are set again (the kubelet made a pod's group again,
-or the GPU driver was loaded again). Containers that escape their pod's limit are bound again. Pods
-that came to a claim that another pod has get no memory. Events report all this. If the recorded pod
-is gone and exactly one other is left, that one gets its place. What a lost record has left of the
-limit of all pods is removed. Decision 13 gives the reasons.
+In: the records of claims whose memory control groups limit, the pods that have them according to
+the kubelet, and the limits that NVML reports. Lost limits are set again (the kubelet made a pod's
+group again, or the GPU driver was loaded again). Containers that escape their pod's limit are bound
+again. Pods that came to a claim that another pod has get no memory. Events report all this. If the
+recorded pod is gone and exactly one other is left, that one gets its place. What a lost record has
+left of the limit of all pods is removed. Decision 13 gives the reasons.
 
 Takes the locks of the claim and its GPUs, as the kubelet's calls do, and gives way to them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import structlog
 from msgspec.structs import replace
 
-from dra_driver.claims.model.claim import Claim, ClaimUid, ConsumerGroup, ConsumerPod
+from dra_driver.claims.model.claim import ClaimUid, ConsumerPod
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.model.steps import ClaimStep
 from dra_driver.claims.prepare.node_claims import NodeClaims
-from dra_driver.claims.report.claim_events import ClaimEvents, about_group, about_pod
-from dra_driver.claims.report.unlimited_memory import NOT_LIMITED
+from dra_driver.claims.report.claim_events import ClaimEvents, about_pod
 from dra_driver.claims.state.holdings import memory_parts
 from dra_driver.claims.state.locks import NodeLocks
-from dra_driver.claims.state.validity import allocated, stored_claim
 from dra_driver.devices.model import GpuUuid, InventorySource
 from dra_driver.devices.shares import MIB
 from dra_driver.errors import (
@@ -33,11 +31,9 @@ from dra_driver.errors import (
     DeviceError,
     DriverError,
     TransientError,
-    UnavailableError,
     try_all,
 )
 from dra_driver.host.worker import LogOnce, Worker
-from dra_driver.kube.client import KubeClient
 from dra_driver.kube.events import Regarding
 from dra_driver.sharing.pod_limits import PodLimits
 from dra_driver.sharing.steps import Backend, MemoryPart, UseShares
@@ -56,20 +52,17 @@ NOT_IN_FORCE = "GPUMemoryLimitNotInForce"
 _LOCK_SECONDS = 1.0
 """How long to wait for the lock of a claim or GPU that a call of the kubelet has."""
 
-_REQUEST_SECONDS = 10.0
-
 
 class MemoryWatch(Worker):
     """A thread that checks memory limits every `period` seconds; `clock` is monotonic.
 
-    It asks at each look for which pods a claim is reserved. Where the GPU driver counts memory
-    (misc), later pods have none anyway, and it asks only every `reservations` seconds.
+    `pods_of` returns the pods that have claims now, as far as they are known.
     """
 
     def __init__(  # noqa: PLR0913 (all that a limit depends on)
         self,
         *,
-        api: KubeClient,
+        pods_of: Callable[[Collection[ClaimUid]], Mapping[ClaimUid, Sequence[ConsumerPod]]],
         claims: NodeClaims,
         pods: PodLimits,
         inventory: InventorySource,
@@ -77,10 +70,9 @@ class MemoryWatch(Worker):
         events: ClaimEvents,
         clock: Callable[[], float],
         period: float = 30.0,
-        reservations: float = 300.0,
     ) -> None:
         super().__init__("memory-watch")
-        self._api = api
+        self._pods_of = pods_of
         self._claims = claims
         self._pods = pods
         self._inventory = inventory
@@ -88,12 +80,9 @@ class MemoryWatch(Worker):
         self._events = events
         self._clock = clock
         self._period = period
-        self._reservations = reservations
-        self._asked_at: dict[ClaimUid, float] = {}
         self._once = LogOnce()
         self._told: dict[ClaimUid, set[tuple[str, str]]] = {}
         self._not_in_force: set[ClaimUid] = set()
-        self._api_is_away = False
 
     def not_in_force(self) -> int:
         """Return the number of claims whose limits were not in force and could not be set."""
@@ -101,14 +90,13 @@ class MemoryWatch(Worker):
 
     def look(self) -> None:
         """Check all claims that control groups limit, and unshared GPUs. Raises StateError."""
-        self._api_is_away = False
         records = self._claims.records.readable()
         limited = [record.ref.uid for record in records if any(_limited(record))]
-        self._asked_at = {uid: at for uid, at in self._asked_at.items() if uid in limited}
         self._told = {uid: told for uid, told in self._told.items() if uid in limited}
         self._not_in_force.intersection_update(limited)
+        pods = self._pods_of(limited) if limited else {}
         for uid in limited:
-            self._try(uid, partial(self._look_at, uid))
+            self._try(uid, partial(self._look_at, uid, pods.get(uid, ())))
         for gpu in self._inventory.current().gpus:
             self._try(gpu.uuid, partial(self._admit, gpu.uuid))
 
@@ -132,56 +120,35 @@ class MemoryWatch(Worker):
         else:
             self._once.forget(subject)
 
-    def _look_at(self, uid: ClaimUid) -> None:
-        now = self._asked(uid)
+    def _look_at(self, uid: ClaimUid, pods: Sequence[ConsumerPod]) -> None:
         end = self._clock() + _LOCK_SECONDS
         with self._locks.claim(uid, end):
             record = self._claims.records.read(uid)
             if record is None or not self._claims.holdings.is_prepared(record):
                 return
             with self._locks.gpus(record.touched_gpus, end):
-                if now is not None:
-                    record = self._handed_over(record, now)
+                record = self._handed_over(record, pods)
                 try:
                     try_all(partial(self._mend, record, part) for part in _limited(record))
                     self._not_in_force.discard(uid)
                 finally:
-                    if now is not None:
-                        self._refuse_later_pods(record, now)
+                    self._refuse_later_pods(record, pods)
 
-    def _asked(self, uid: ClaimUid) -> Claim | None:
-        """Return the claim as it is now; None if it is not time to ask, or there is no answer."""
-        every = 0.0 if self._pods.are_counted_by_kernel() else self._reservations
-        at = self._asked_at.get(uid)
-        record = self._claims.records.peek(uid)
-        if record is None or (at is not None and self._clock() < at + every):
-            return None
-        if self._api_is_away:
-            return None  # limits are checked without its answer
-        try:
-            claim = allocated(stored_claim(self._api, record.ref, timeout=_REQUEST_SECONDS))
-        except DriverError as error:
-            self._api_is_away = isinstance(error, UnavailableError)
-            log.debug("reservations not checked", claim=str(record.ref), reason=str(error))
-            return None
-        if claim is not None:  # the reconciler handles one that is gone
-            self._asked_at[uid] = self._clock()
-        return claim
-
-    def _handed_over(self, record: ClaimRecord, now: Claim) -> ClaimRecord:
-        """Give the place of a pod that is gone to the only pod that the claim is reserved for.
+    def _handed_over(self, record: ClaimRecord, pods: Sequence[ConsumerPod]) -> ClaimRecord:
+        """Give the place of a pod that is gone to the only pod that has the claim now.
 
         The kubelet makes no call when one pod of a claim ends and another one stays.
         """
         parts = list(_limited(record))
-        if now.groups or len(now.pods) != 1 or not parts or now.pods[0].uid == parts[0].pod:
+        if not parts or self._pods.has_group(parts[0].pod):
             return record
-        if self._pods.has_group(parts[0].pod):
+        there = tuple(pod for pod in pods if self._pods.has_group(pod.uid))
+        if len(there) != 1:
             return record
-        steps = tuple(_for_pod(step, now.pods[0].uid) for step in record.steps)
-        record = replace(record, steps=steps, pods=now.pods)
+        steps = tuple(_for_pod(step, there[0].uid) for step in record.steps)
+        record = replace(record, steps=steps, pods=there)
         self._claims.records.write(record)
-        log.info("share handed over", claim=str(record.ref), pod=now.pods[0].name)
+        log.info("share handed over", claim=str(record.ref), pod=there[0].name)
         return record
 
     def _mend(self, record: ClaimRecord, part: MemoryPart) -> None:
@@ -225,7 +192,7 @@ class MemoryWatch(Worker):
             self._events.post(about, reason=reason, action="LimitingMemory", note=note)
             told.add((about.uid, note))
 
-    def _refuse_later_pods(self, record: ClaimRecord, now: Claim) -> None:
+    def _refuse_later_pods(self, record: ClaimRecord, pods: Sequence[ConsumerPod]) -> None:
         parts = list(_limited(record))
         owners = {part.pod for part in parts}
         names = ", ".join(pod.name for pod in record.pods if pod.uid in owners)
@@ -233,36 +200,18 @@ class MemoryWatch(Worker):
             f"this pod has no GPU memory: claim {record.ref} has a share that pod {names} "
             "already has; give each pod a claim of its own by a resourceClaimTemplate"
         )
-        later = [pod for pod in now.pods if pod.uid not in owners]
+        later = [pod for pod in pods if pod.uid not in owners]
         works = [
             partial(self._refuse, pod, gpu) for pod in later for part in parts for gpu in part.mib
         ]
         for pod in later:
             about = about_pod(record.ref.namespace, pod)
             works.append(partial(self._tell, record, about, NO_MEMORY, note))
-        if parts:
-            works += [partial(self._tell_group, record, group, names) for group in now.groups]
         try_all(works)
 
     def _refuse(self, pod: ConsumerPod, gpu: GpuUuid) -> None:
         if not any(tenant.pod == pod.uid for tenant in self._claims.holdings.tenants(gpu)):
             self._pods.refuse_pod(pod.uid, gpu)
-
-    def _tell_group(self, record: ClaimRecord, group: ConsumerGroup, names: str) -> None:
-        """Post an Event on a PodGroup that came to a claim of a pod. Its pods are not known."""
-        unlimited = self._pods.are_counted_by_kernel()
-        what = "nothing limits the GPU memory of" if unlimited else "no GPU memory is left for"
-        note = (
-            f"{what} this group's pods: claim {record.ref} has a share that pod {names} already "
-            "has, and memory is limited pod by pod; take the claim out of the group's "
-            "spec.resourceClaims and give each pod one of its own by a resourceClaimTemplate"
-        )
-        about = about_group(record.ref.namespace, group)
-        if (about.uid, note) not in self._told.get(record.ref.uid, ()):
-            log.warning(
-                "limited share reserved for a pod group", claim=str(record.ref), group=group.name
-            )
-        self._tell(record, about, NOT_LIMITED if unlimited else NO_MEMORY, note)
 
     def _admit(self, gpu: GpuUuid) -> None:
         """Remove the limit of all other pods that a claim without a record has left on a GPU."""

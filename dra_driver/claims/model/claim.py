@@ -92,6 +92,16 @@ class ConsumerPod(Struct, frozen=True, kw_only=True):
     uid: str
 
 
+class PodName(Struct, frozen=True, kw_only=True, order=True):
+    """A pod by namespace and name."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
 class ConsumerGroup(Struct, frozen=True, kw_only=True):
     """A PodGroup that the claim is reserved for: every pod of the group may use it (KEP-5729).
 

@@ -1,8 +1,8 @@
 """Handles claims of which this node knows only the UID, by asking the API server for all claims.
 
 Records of claims that were taken over get the claims' names. CDI specs without a record are deleted
-once the API server says that their claims are gone. What lives by itself for such a claim, such as
-MPS daemons and MIG devices, is removed with the spec.
+once the API server says that their claims are gone, and the kubelet names no pod that has them.
+What lives by itself for such a claim, as MPS daemons and MIG devices do, is removed with the spec.
 
 Such a spec may be in use: its record was damaged, or NVIDIA's driver wrote it under the same name
 before this driver came to the node. Without it no container of a running pod can be restarted. So a
@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ref_of
 from dra_driver.claims.prepare.node_claims import NodeClaims
+from dra_driver.claims.reconcile.still_running import StillRunning
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.records import RecordStore
 from dra_driver.claims.state.validity import stored_claim
@@ -117,12 +118,14 @@ class OrphanedSpecs:
         api: KubeClient,
         claims: NodeClaims,
         locks: NodeLocks,
+        running: StillRunning,
         clock: Callable[[], float],
         timing: ReconcileTiming,
     ) -> None:
         self._api = api
         self._claims = claims
         self._locks = locks
+        self._running = running
         self._clock = clock
         self._timing = timing
         self._found: dict[ClaimUid, ClaimRef] = {}
@@ -181,11 +184,11 @@ class OrphanedSpecs:
         try:
             with self._locks.claim(uid, self._clock()):
                 if self._claims.records.read(uid) is None:
+                    if (why := self._running.by_kubelet(uid)) is not None:
+                        raise ConflictError(why)
                     log.info("spec of a claim that is gone deleted", claim_uid=uid)
                     end = self._clock() + self._timing.undo_timeout
                     self._claims.leftovers.take_back(uid, self._locks, end)
-        except ConflictError:
-            return False  # a call of the kubelet has its lock
         except DriverError as error:
             if self._once.is_new(str(error), uid):
                 log.warning("spec of a claim that is gone left", claim_uid=uid, reason=str(error))

@@ -5,7 +5,9 @@ Against the API server, a claim that no longer exists, was replaced, or lost its
 unprepared, in case the kubelet never does it (its state was lost, or the node was replaced under
 its name). claims/reconcile/orphans.py handles specs without a record. A claim must have been gone
 for a while, because the kubelet ends a deleted pod's containers first, and looks for leftovers
-every 60 s. An API server that does not answer is no reason to unprepare a claim.
+every 60 s; and nothing may run with it any more, by what the node itself says
+(claims/reconcile/still_running.py). An API server that does not answer is no reason to unprepare a
+claim.
 
 Every step takes the claim's lock, as the kubelet's calls do, and gives way to them.
 """
@@ -20,6 +22,7 @@ from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.preparer import ClaimPreparer
 from dra_driver.claims.reconcile.orphans import ClaimNames, OrphanedSpecs, ReconcileTiming
+from dra_driver.claims.reconcile.still_running import StillRunning
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.validity import why_gone
 from dra_driver.errors import ConflictError, DriverError, UnavailableError
@@ -34,7 +37,9 @@ class Reconciler(Worker):
 
     Methods that look raise StateError if the driver's directory or the CDI folder cannot be read.
 
-    `take_over` takes over what another driver prepared, and tells whether nothing of it is left.
+    `running` tells whether pods still run with a claim, and `on_kept` is told of a claim that is
+    kept for that, once for each reason. `take_over` takes over what another driver prepared, and
+    tells whether nothing of it is left.
     """
 
     def __init__(  # noqa: PLR0913 (all that it brings in line)
@@ -44,8 +49,10 @@ class Reconciler(Worker):
         claims: NodeClaims,
         preparer: ClaimPreparer,
         locks: NodeLocks,
+        running: StillRunning,
         clock: Callable[[], float],
         timing: ReconcileTiming = ReconcileTiming(),
+        on_kept: Callable[[ClaimRecord, str], None] = lambda _record, _why: None,
         take_over: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__("claim-reconciler")
@@ -53,16 +60,18 @@ class Reconciler(Worker):
         self._claims = claims
         self._preparer = preparer
         self._locks = locks
+        self._running = running
+        self._on_kept = on_kept
         self._clock = clock
         self._timing = timing
         self._take_over = take_over
         self._names = ClaimNames(api, claims.records, locks)
         self._orphans = OrphanedSpecs(
-            api=api, claims=claims, locks=locks, clock=clock, timing=timing
+            api=api, claims=claims, locks=locks, running=running, clock=clock, timing=timing
         )
         self._gone_since: dict[ClaimUid, float] = {}
         self._unanswered: set[ClaimUid] = set()
-        self._once = LogOnce()
+        self._once, self._kept = LogOnce(), LogOnce()
 
     def mend(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
         """Bring records, hardware and CDI specs on this node into agreement; return what is left.
@@ -94,9 +103,13 @@ class Reconciler(Worker):
 
     def compare(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
         """Unprepare claims that the API server no longer has; return those to ask for again."""
+        why_unknown = self._running.why_unknown() if only is None else None
+        if why_unknown is not None and self._once.is_new(why_unknown):
+            log.warning("claims that are gone will stay prepared", reason=why_unknown)
         uids = self._claims.records.uids()
         self._gone_since = {uid: at for uid, at in self._gone_since.items() if uid in uids}
         self._unanswered &= uids
+        self._kept.keep(uids)
         todo = list(uids if only is None else uids.intersection(only))
         todo.sort(key=lambda uid: (uid in self._unanswered, uid))
         left = self._names.look(
@@ -223,9 +236,16 @@ class Reconciler(Worker):
             reason = "no longer exists" if self._names.is_gone(uid) else None
         if reason is None:
             self._gone_since.pop(uid, None)
+            self._kept.forget(uid)
             return True
         since = self._gone_since.setdefault(uid, self._clock())
         if self._clock() - since < self._timing.grace:
+            return False
+        if (running := self._running.why(record, self._claims.records)) is not None:
+            why = f"claim {record.ref} {reason}, but {running}"
+            if self._kept.is_new(why, uid):
+                log.warning("claim kept for what still runs", claim=str(record.ref), reason=why)
+                self._on_kept(record, why)
             return False
         if self._preparer.discard(record, deadline=self._undo_deadline()):
             log.warning(

@@ -144,6 +144,13 @@ class RecordStore:
         if seen is not None:
             self._peeked[record.ref.uid] = (seen, record)
 
+    def written_at(self, uid: ClaimUid) -> float:
+        """Return when a claim's record was written, in seconds since the epoch; 0 without one."""
+        try:
+            return os.stat(self._path(uid)).st_mtime
+        except OSError:
+            return 0.0
+
     def readable(self) -> Iterator[ClaimRecord]:
         """Yield the records that this version can read. Changes nothing.
 

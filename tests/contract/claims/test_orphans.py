@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid, PodName
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.claims.reconcile.reconciler import Reconciler
 from dra_driver.errors import AccessError, DriverError, StateError, UnavailableError
@@ -141,6 +141,21 @@ def test_the_spec_of_a_claim_that_is_gone_is_deleted_after_a_while(
     assert driver.specs.exists(ref.uid)
     clock.now += 1
     assert reconciler.compare_orphans({ref.uid}) == set()
+    assert driver.left() == []
+
+
+def test_the_spec_of_a_claim_that_is_gone_stays_while_the_kubelet_names_a_pod_with_it(
+    driver: Driver,
+) -> None:
+    ref, clock = orphaned(driver), Clock()
+    driver.api.claims.clear()
+    driver.pods_running[ref.uid] = [PodName(namespace="default", name="pod")]
+    reconciler = driver.reconciler(ReconcileTiming(grace=GRACE), clock)
+    before = driver.left()
+    looked(driver, reconciler, clock)
+    assert driver.left() == before
+    driver.pods_running.clear()
+    looked(driver, reconciler, clock)
     assert driver.left() == []
 
 

@@ -8,10 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 import make
+from dra_driver.claims.model.claim import PodName
 from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.still_running import PodHolder
+from dra_driver.devices.holders import Holder
 from dra_driver.devices.model import Inventory
-from dra_driver.errors import DeviceError, DriverError, UnavailableError
+from dra_driver.errors import DeviceError, DriverError, TransientError, UnavailableError
 from dra_driver.sharing.steps import TimeSlice
 from worlds.configs import MPS, PATIENCE
 from worlds.driver import Driver
@@ -157,6 +160,76 @@ def test_a_claim_that_stays_gone_is_unprepared(driver: Driver, loss: str) -> Non
     clock.now = 1090.0
     assert not reconciler.compare()
     assert driver.left() == []
+
+
+@pytest.mark.parametrize("loss", ["deleted", "replaced", "deallocated"])
+@pytest.mark.parametrize("sign", ["kubelet", "group", "holder", "no kubelet", "no groups"])
+def test_a_claim_that_is_gone_keeps_its_devices_while_anything_may_run_with_it(
+    driver: Driver, loss: str, sign: str
+) -> None:
+    ref = driver.api.add("gpu-1", configs=[MPS])
+    driver.prepare(ref)
+    if loss == "deallocated":
+        del driver.api.claims["default", "claim"]["status"]["allocation"]
+    else:
+        driver.api.claims.clear()
+    if loss == "replaced":
+        driver.api.add("gpu-1", uid="other")
+    (pod,) = driver.claims.records.read(ref.uid).pods  # type: ignore[union-attr]
+    group = driver.root / f"cgroup/kubepods/burstable/pod{pod.uid}"
+    pods, gpu = driver.root / "cgroup/kubepods", driver.gpus.inventory.gpus[1].uuid
+    match sign:
+        case "kubelet":
+            driver.pods_running[ref.uid] = [PodName(namespace="default", name="other-pod")]
+            said = "the kubelet still runs it in pod default/other-pod"
+        case "group":
+            group.mkdir()
+            said = f"pod default/{pod.name} still has its control group"
+        case "holder":
+            driver.pod_holders[gpu] = [holder("uid-stranger", time.time() + 1)]
+            said = f"python3 (PID 7) of pod UID uid-stranger has {gpu} open"
+        case "no kubelet":
+            driver.kubelet_trouble = TransientError("the kubelet does not say")
+            said = "the kubelet does not say"
+        case _:
+            pods.rename(pods.with_name("elsewhere"))
+            said = "the control groups of the node's pods (kubepods) are not seen"
+    before = driver.left()
+    reconciler = driver.reconciler(ReconcileTiming(grace=0.0))
+    for _ in range(3):
+        assert reconciler.compare() == {ref.uid}
+    assert driver.left() == before
+    ((name, why),) = driver.kept
+    assert (name, why.endswith(f", but {said}")) == ("claim", True)
+    with pytest.raises(TransientError, match="is free when the kubelet has ended that"):
+        driver.prepare(driver.api.add("gpu-1", uid="uid-next", name="next"), 0.2)
+    driver.pods_running, driver.pod_holders, driver.kubelet_trouble = {}, {}, None
+    if group.exists():
+        group.rmdir()
+    if not pods.exists():
+        pods.with_name("elsewhere").rename(pods)
+    assert not reconciler.compare()
+    assert driver.left() == []
+
+
+def holder(pod_uid: str, began: float) -> PodHolder:
+    return PodHolder(process=Holder(pid=7, name="python3"), pod_uid=pod_uid, began=began)
+
+
+def test_monitoring_and_pods_of_other_claims_keep_no_claim_that_is_gone(driver: Driver) -> None:
+    ref, other = driver.api.add("gpu-1"), driver.api.add("gpu-2", uid="uid-2", name="other")
+    driver.api.claims["default", "other"]["status"]["reservedFor"] = [
+        {"resource": "pods", "name": "pod-2", "uid": "uid-pod-2"}
+    ]
+    driver.prepare(ref)
+    driver.prepare(other)
+    del driver.api.claims["default", "claim"]
+    driver.pod_holders[driver.gpus.inventory.gpus[1].uuid] = [
+        holder("uid-exporter", time.time() - 3600),
+        holder("uid-pod-2", time.time() + 1),
+    ]
+    assert not driver.reconciler(ReconcileTiming(grace=0.0)).compare()
+    assert driver.claims.records.read(ref.uid) is None
 
 
 def test_a_claim_in_use_is_never_touched(driver: Driver) -> None:

@@ -12,7 +12,6 @@ from crashes import deaths
 from dra_driver.claims.memory.watch import ESCAPED, NO_MEMORY, NOT_IN_FORCE
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
-from dra_driver.claims.report.unlimited_memory import NOT_LIMITED
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import UnavailableError
@@ -115,53 +114,17 @@ def test_a_record_whose_step_cannot_be_read_keeps_no_other_from_its_limit(
     assert node.limit(group, 1) == node.share_mib
 
 
-def test_an_api_server_that_is_away_is_waited_for_once_a_look_and_limits_are_set_all_the_same(
+def test_limits_are_set_also_while_the_kubelet_does_not_say_which_pods_there_are(
     node: LimitedNode,
 ) -> None:
-    def away(_: str) -> None:
-        raise UnavailableError("the API server does not answer")
-
     pods = [node.pod() for _ in range(3)]
     for number, (pod, _) in enumerate(pods):
         node.driver.prepare(node.claim_of(pod, share(number), name=f"claim-{number}"))
     for _, group in pods:
         node.make_again(group)
-    api = node.driver.api
-    api.trouble = away
-    api.asked.clear()
+    node.is_kubelet_away = True
     node.look_after()
-    assert len(api.asked) == 1
     assert [node.limit(group) for _, group in pods] == [node.share_mib] * 3
-    node.look_after()
-    assert len(api.asked) == 2
-    api.trouble = lambda _: None
-    node.look_after()
-    assert len(api.asked) == 5
-
-
-def test_a_pod_group_that_comes_later_is_told_and_takes_nobodys_place(node: LimitedNode) -> None:
-    reason, words = {
-        "misc": (NO_MEMORY, "no GPU memory is left for this group's pods"),
-        "dmem": (NOT_LIMITED, "nothing limits the GPU memory of this group's pods"),
-    }[node.backend]
-    pod, group = node.pod()
-    ref = node.claim_of(pod, share(0))
-    node.driver.prepare(ref)
-    node.reserve_for_group(ref, "gang")
-    node.look_after()
-    node.look_after()
-    ((name, said, note),) = node.events.posted
-    assert (name, said) == ("PodGroup gang", reason)
-    assert note.startswith(words)
-    assert node.limit(group) == node.share_mib
-    node.end(group)
-    other, _ = node.pod()
-    node.reserve(ref, other)
-    node.reserve_for_group(ref, "gang")
-    node.look_after()
-    record = node.driver.claims.records.read(ref.uid)
-    assert record is not None
-    assert record.pods[0].uid == pod
 
 
 def test_a_later_pod_keeps_what_a_claim_of_its_own_gives_it(node: LimitedNode) -> None:

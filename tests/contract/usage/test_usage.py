@@ -29,11 +29,13 @@ from dra_driver.simulator import layout
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.processes import UNKNOWN_PERCENT, Activity, let_do
 from dra_driver.usage.node import NodeLook
+from worlds.kubelet_pods import note_pod, serving_pods
 from worlds.process import ProcessNode
 from worlds.session import session_on
 from worlds.sick import looked
 
 MIB = 1 << 20
+PODS = ("train-0", "train-1", "train-2")
 UID = "0b9c4c6e-0d2a-4c55-8f3c-7f2b0a1d9e11"
 ID = "ab" * 32
 
@@ -81,7 +83,9 @@ class Node:
 
     def look(self) -> NodeLook:
         folder = self.machine.driver_root / "nothing"
-        return node_look(self.session, roots(self.machine), folder, lambda: self.records)
+        return node_look(
+            self.session, roots(self.machine), folder, lambda _: {}, lambda: self.records
+        )
 
     def claim(self, gpu: int) -> None:
         ref = ClaimRef(uid=ClaimUid("uid-one"), namespace="team-a", name="one")
@@ -325,43 +329,37 @@ def test_later_pods_of_a_claim_have_their_names_and_nobody_is_asked_before_someb
             kubelet.register(driver=node.driver)
             reserve(api, "train-0")
             assert kubelet.prepare(claim)["uid-shared"].error == ""
-        reserve(api, "train-0", "train-1", "train-2")
+        api.stop()  # the kubelet knows
         port = node.driver.wait_log("http endpoint opened")["port"]
-        asked = len(api.seen("get", "resourceclaims"))
-        looked(machine, 2)
-        assert len(api.seen("get", "resourceclaims")) == asked
-        for _ in range(2):
+        words = words_of(machine, "--kubelet-plugins-directory-path", str(node.place.plugins))
+        told = {("default", pod): ["k8s.gpu.nvidia.com/claim=uid-shared-gpu-0"] for pod in PODS}
+        for pod in PODS:
+            note_pod(machine.driver_root, "default", pod, UID if pod == PODS[1] else f"uid-{pod}")
+        with serving_pods(node.place.plugins, told) as pods:
+            looked(machine, 2)
+            assert pods.asked == 0
             text = metrics_at(port)
-            found = {pod: labels_of(text, pod) for pod in ("train-0", "train-1", "train-2")}
+            found = {pod: labels_of(text, pod) for pod in PODS}
             assert [one["value"] for one in found.values()] == ["0.0", "1.0", "0.0"]
             assert {one["claim"] for one in found.values()} == {"default/shared"}
             assert {one["namespace"] for one in found.values()} == {"default"}
-        assert len(api.seen("get", "resourceclaims")) == asked + 1
-        words = words_of(machine, "--kubelet-plugins-directory-path", str(node.place.plugins))
-        assert cli.main([*words, "--output", "json"]) == 0
-        assert [one["pod"] for one in users_in(capfd.readouterr().out)] == ["", "train-0"]
-        kubeconfig = f"--kubeconfig={api.write_kubeconfig(tmp_path / 'kubeconfig')}"
-        assert cli.main([*words, "--output", "json", kubeconfig]) == 0
-        told = users_in(capfd.readouterr().out)
-        assert [one["pod"] for one in told] == ["train-1", "train-0", "train-2"]
-        api.stop()
-        assert cli.main([*words, "--pid", "101", kubeconfig]) == 0
+            assert cli.main([*words, "--output", "json"]) == 0
+            users = users_in(capfd.readouterr().out)
+            assert [one["pod"] for one in users] == ["train-1", "train-0", "train-2"]
+        assert cli.main([*words, "--pid", "101"]) == 0
         shown = capfd.readouterr()
         assert "300 MiB" in shown.out
-        assert "names of later pods of a claim are unknown: cannot get" in shown.err
+        assert "later pods of a claim are not known: the kubelet's PodResources API" in shown.err
     finally:
         node.driver.kill()
 
 
-def reserve(api: ApiServer, *pods: str) -> None:
-    """Have the claim reserved for pods, of which the second has the process."""
+def reserve(api: ApiServer, pod: str) -> None:
+    """Have the claim reserved for a pod."""
     (claim,) = api.objects("resourceclaims")
     api.delete_all("resourceclaims")
     del claim["metadata"]["resourceVersion"]
-    claim["status"]["reservedFor"] = [
-        {"resource": "pods", "name": pod, "uid": UID if pod == "train-1" else f"uid-{pod}"}
-        for pod in pods
-    ]
+    claim["status"]["reservedFor"] = [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"}]
     api.put(claim)
 
 

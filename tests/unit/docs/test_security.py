@@ -98,7 +98,8 @@ def test_the_cleanup_has_the_rights_of_both_and_no_others() -> None:
     both = {right for _, right in rights_of_pods()}
     assert {right for _, right in rights_of_pods("cleanup.yaml")} == both - {
         # What it mounts there is seen by the host, and the other way round.
-        "/var/lib/kubelet/plugins HostToContainer"
+        "/var/lib/kubelet/plugins HostToContainer",
+        "/var/lib/kubelet/pod-resources",
     }
     kinds = {one["kind"] for one in yaml.safe_load_all(CLEANUP)}
     assert kinds == {"Namespace", "ServiceAccount", "DaemonSet"}

@@ -114,20 +114,10 @@ def test_a_pod_without_a_claim_is_told_without_one() -> None:
     assert idle.pod == "train-0"
 
 
-def test_a_pod_that_came_later_has_the_only_claim_of_its_namespace() -> None:
-    later = ContainerName(namespace="team-a", pod="train-1", name="trainer")
-    known = Known(records=[claim("one", POD_A)], names={ID_A: later})
-    (user, _) = users(load=load(on_gpu(7)), seen=[seen(7, "uid-new", ID_A)], known=known)
-    assert (user.claims, user.pod) == (("team-a/one",), "train-1")
-    two = replace(known, records=[claim("one", POD_A), claim("two", POD_B)])
-    (user, *_) = users(load=load(on_gpu(7)), seen=[seen(7, "uid-new", ID_A)], known=two)
-    assert user.claims == ()
-
-
-def test_later_pods_have_the_claim_and_the_name_that_the_api_server_says() -> None:
+def test_later_pods_have_the_claim_and_the_name_that_the_kubelet_says() -> None:
     later, idle = ConsumerPod(name="train-1", uid="uid-c"), ConsumerPod(name="train-2", uid="uid-d")
     records = [claim("one", POD_A), claim("two", POD_B)]
-    known = Known(records=records, reserved={ClaimUid("uid-one"): (POD_A, later, idle)})
+    known = Known(records=records, pods={ClaimUid("uid-one"): (POD_A, later, idle)})
     found = users(load=load(on_gpu(7)), seen=[seen(7, "uid-c", ID_A)], known=known)
     assert [(one.claims, one.namespace, one.pod, len(one.processes)) for one in found] == [
         (("team-a/one",), "team-a", "train-1", 1),
@@ -137,11 +127,10 @@ def test_later_pods_have_the_claim_and_the_name_that_the_api_server_says() -> No
     ]
 
 
-def test_a_pod_of_a_group_has_the_groups_claim_beside_those_whose_pods_are_known() -> None:
+def test_a_pod_of_a_group_has_the_groups_claim() -> None:
     gang = replace(claim("gang"), groups=(ConsumerGroup(name="workers", uid="uid-g"),), pods=())
-    records = [claim("one", POD_A), gang]
-    member = ContainerName(namespace="team-a", pod="worker-3", name="trainer")
-    known = Known(records=records, reserved={ClaimUid("uid-one"): (POD_A,)}, names={ID_A: member})
+    member = ConsumerPod(name="worker-3", uid="uid-w")
+    known = Known(records=[claim("one", POD_A), gang], pods={ClaimUid("uid-gang"): (member,)})
     (user, idle) = users(load=load(on_gpu(7)), seen=[seen(7, "uid-w", ID_A)], known=known)
     assert (user.claims, user.pod, user.pod_groups) == (("team-a/gang",), "worker-3", ("workers",))
     assert (idle.claims, idle.pod) == (("team-a/one",), "train-0")
@@ -158,7 +147,7 @@ def test_a_group_without_a_process_is_told_by_its_name() -> None:
 
 def test_a_pod_that_has_ended_is_idle_no_more_but_its_last_process_is_still_its_own() -> None:
     later = ConsumerPod(name="train-1", uid="uid-c")
-    known = Known(records=[claim("one", POD_A)], reserved={ClaimUid("uid-one"): (later,)})
+    known = Known(records=[claim("one", POD_A)], pods={ClaimUid("uid-one"): (later,)})
     assert [one.pod for one in users(load=load(), seen=[], known=known)] == ["train-1"]
     (user, _) = users(load=load(on_gpu(7)), seen=[seen(7, "uid-a", ID_A)], known=known)
     assert (user.claims, user.pod) == (("team-a/one",), "train-0")

@@ -308,9 +308,9 @@ def test_pods_that_came_later_are_asked_for_only_where_there_are_any(tenants: Te
     assert tenants.asked == []
     tenants.run(8, "later", MUCH)
     later = type(first[0])(name="later", uid="uid-later")
-    tenants.reserved[uid] = (*first, later)
+    tenants.later[uid] = (*first, later)
     tenants.look(2)
-    assert tenants.asked == [["one"], ["one"]]
+    assert tenants.asked == [["uid-one"], ["uid-one"]]
     assert tenants.ended == ["later/ctr"]
     assert tenants.told[0][1] == ["one", "a", "later"]
 
@@ -326,15 +326,17 @@ def test_a_record_that_was_written_again_counts_from_then_on(tenants: Tenants) -
     assert (tenants.ended, tenants.asked) == (["later/ctr"], [])
 
 
-def test_the_names_of_containers_are_read_once_for_a_stranger(tenants: Tenants) -> None:
-    tenants.claim("one", LIMIT, "a")
+def test_a_later_pod_whose_containers_no_log_link_names_is_ended_like_any_other(
+    tenants: Tenants,
+) -> None:
+    """The kubelet cuts the container's ID off a link whose pod has a long name."""
+    uid = tenants.claim("one", LIMIT, "a")
+    first = tenants.records[0].pods
+    tenants.later[uid] = (*first, type(first[0])(name="hidden", uid="uid-hidden"))
     tenants.run(7, "a", 10)
-    tenants.run(8, "server-of-mps", 10)
-    tenants.look(4)
-    assert tenants.times_names_read == 1
-    tenants.run(9, "another", 10)
-    tenants.look(4)
-    assert tenants.times_names_read == 2
+    tenants.run(8, "hidden", MUCH, container="unnamed-ctr")
+    tenants.look(2)
+    assert tenants.ended == ["hidden/unnamed-ctr"]
 
 
 def test_who_cannot_be_ended_is_told_so_once(tenants: Tenants) -> None:
