@@ -43,8 +43,9 @@ def shares(lasting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         # What the kubelet notes of containers lies below the node's root, as the GPU driver does.
         log = found.node.place.driver_root / "var/log"
         log.mkdir(parents=True, exist_ok=True)
-        kubelets = found.node.cluster.plugins.parents[1] / "host/var/log/containers"
-        (log / "containers").symlink_to(kubelets)
+        kubelets = found.node.cluster.plugins.parents[1] / "host/var/log"
+        for name in ("containers", "pods"):
+            (log / name).symlink_to(kubelets / name)
         yield found
 
 
@@ -247,3 +248,28 @@ def test_who_takes_ten_times_as_much_is_ended_or_reported_and_its_neighbour_goes
         scene.running(greedy)
         assert scene.container_ids(modest) == {f"{modest}/ctr": before[f"{modest}/ctr"]}
     assert f"{10 * limit} MiB of gpu-0, and its limit is {limit} MiB" in note
+
+
+def test_a_later_pod_of_a_claim_is_ended_however_long_its_name_is(
+    shares: Shares, scene: Scene, jobs: Jobs
+) -> None:
+    """The kubelet cuts the container's ID off the link to its log."""
+    own = {"memory": "equal", "rename": SHARED, "overLimit": "end"}
+    shares.set(config("timeSlicing", 16, devices=["0"], resource=own), 16)
+    limit = shares.memory_mib()
+    claim = scene.claim("shared", deviceClassName="gpu.shared.resource.nvidia.com")
+    first = scene.pod("first", claims=[claim])
+    scene.running(first)
+    hidden = scene.pod("hidden-" + "x" * 190, claims=[claim])
+    scene.running(hidden)
+    before = scene.container_ids(hidden)
+    device = scene.gpus(hidden)[0]
+    jobs.start(hidden, device, 3 * limit, ProcessKind.COMPUTES, 1)
+    note = scene.warning(hidden, KILLED)
+    assert f"{3 * limit} MiB of gpu-0, and its limit is {limit} MiB" in note
+    wait_until(
+        lambda: scene.container_ids(hidden) != before,
+        "the container to be started again",
+        timeout=120,
+    )
+    assert [user for user in users(scene) if user == hidden]

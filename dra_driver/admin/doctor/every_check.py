@@ -141,6 +141,12 @@ OF_NODES: tuple[Check, ...] = (
         "a GPU driver that was upgraded",
         look=lambda sources: node_checks.missing(node_facts.missing_of_claims(sources.places)),
     ),
+    _of_node(
+        id="gone-claims",
+        title="claims that are gone",
+        why="a claim that was deleted keeps its GPU while its pod runs, and other claims wait",
+        look=Sources.gone_claims,
+    ),
     Check(
         id="runtime-cdi",
         title="CDI in the container runtime",

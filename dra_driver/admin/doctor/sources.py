@@ -21,6 +21,7 @@ from dra_driver.admin.doctor.checks import (
 from dra_driver.admin.doctor.checks.finding import Seen, Severity, of_error, ok, unknown
 from dra_driver.admin.doctor.facts import node_facts, shipped
 from dra_driver.admin.doctor.facts.cluster_facts import Cluster, PermissionFacts
+from dra_driver.admin.doctor.facts.gone_claims import gone_claims
 from dra_driver.admin.doctor.facts.installed import DaemonSets, Installed, sorted_out
 from dra_driver.admin.doctor.facts.once import Once
 from dra_driver.admin.doctor.facts.places import Places
@@ -125,6 +126,13 @@ class Sources:
         """Say who has the GPUs open."""
         facts = node_facts.holder_facts(self.places, inventory, in_a_pod=self._in_a_pod)
         return node_checks.holders(facts)
+
+    def gone_claims(self) -> Iterable[Seen]:
+        """Judge prepared claims that are gone in the API server."""
+        why_gone = self._cluster.why_gone if self._cluster else None
+        return self.of_gpus(
+            lambda inventory: node_checks.gone(gone_claims(self.places, inventory, why_gone))
+        )
 
     def passthrough(self) -> Iterable[Seen]:
         """Judge whether virtual machines can have the GPUs, where the driver offers them."""

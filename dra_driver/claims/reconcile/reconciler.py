@@ -24,6 +24,7 @@ from dra_driver.claims.prepare.preparer import ClaimPreparer
 from dra_driver.claims.reconcile.orphans import ClaimNames, OrphanedSpecs, ReconcileTiming
 from dra_driver.claims.reconcile.still_running import StillRunning
 from dra_driver.claims.state.locks import NodeLocks
+from dra_driver.claims.state.records import written_at
 from dra_driver.claims.state.validity import why_gone
 from dra_driver.errors import ConflictError, DriverError, UnavailableError
 from dra_driver.host.worker import LogOnce, Worker
@@ -241,7 +242,10 @@ class Reconciler(Worker):
         since = self._gone_since.setdefault(uid, self._clock())
         if self._clock() - since < self._timing.grace:
             return False
-        if (running := self._running.why(record, self._claims.records)) is not None:
+        records = self._claims.records
+        others = (other for other in records.readable() if other.ref.uid != uid)
+        written = written_at(records.directory, uid)
+        if (running := self._running.why(record, others, written)) is not None:
             why = f"claim {record.ref} {reason}, but {running}"
             if self._kept.is_new(why, uid):
                 log.warning("claim kept for what still runs", claim=str(record.ref), reason=why)

@@ -18,7 +18,6 @@ from msgspec import Struct
 
 from dra_driver.claims.model.claim import ClaimUid, PodName
 from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.claims.state.records import RecordStore
 from dra_driver.devices.holders import Holder
 from dra_driver.devices.model import GpuUuid
 from dra_driver.errors import DeviceError, TransientError
@@ -66,13 +65,19 @@ class StillRunning:
             return str(error)
         return f"the kubelet still runs it in pod {', '.join(map(str, pods))}" if pods else None
 
-    def why(self, record: ClaimRecord, records: RecordStore) -> str | None:
-        """Return why pods may still run with a recorded claim; None if none does."""
+    def why(
+        self, record: ClaimRecord, others: Iterable[ClaimRecord], written_at: float
+    ) -> str | None:
+        """Return why pods may still run with a recorded claim; None if none does.
+
+        `others` are the records of other claims. The record was written at `written_at`, in seconds
+        since the epoch.
+        """
         return (
             self.why_unknown()
             or self.by_kubelet(record.ref.uid)
             or self._by_groups(record)
-            or self._by_holders(record, records)
+            or self._by_holders(record, others, written_at)
         )
 
     def _by_groups(self, record: ClaimRecord) -> str | None:
@@ -86,9 +91,10 @@ class StillRunning:
                     return f"pod {record.ref.namespace}/{pod.name} still has its control group"
         return None
 
-    def _by_holders(self, record: ClaimRecord, records: RecordStore) -> str | None:
-        known = {pod.uid for other in records.readable() for pod in other.pods}
-        since = records.written_at(record.ref.uid)
+    def _by_holders(
+        self, record: ClaimRecord, others: Iterable[ClaimRecord], since: float
+    ) -> str | None:
+        known = {pod.uid for other in others for pod in other.pods}
         for gpu in record.held_gpus:
             for holder in self._holders(gpu):
                 if holder.pod_uid not in known and holder.began >= since:

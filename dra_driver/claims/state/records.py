@@ -144,13 +144,6 @@ class RecordStore:
         if seen is not None:
             self._peeked[record.ref.uid] = (seen, record)
 
-    def written_at(self, uid: ClaimUid) -> float:
-        """Return when a claim's record was written, in seconds since the epoch; 0 without one."""
-        try:
-            return os.stat(self._path(uid)).st_mtime
-        except OSError:
-            return 0.0
-
     def readable(self) -> Iterator[ClaimRecord]:
         """Yield the records that this version can read. Changes nothing.
 
@@ -305,6 +298,14 @@ class StoredRecords(Struct, frozen=True, kw_only=True):
     records: tuple[ClaimRecord, ...]
     damaged: Mapping[str, str]
     newer: frozenset[str] = frozenset()
+
+
+def written_at(directory: Path, uid: ClaimUid) -> float:
+    """Return when a claim's record was written, in seconds since the epoch; 0 without one."""
+    try:
+        return (directory / "claims" / f"{check_uid(uid)}{_SUFFIX}").stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def stored_records(directory: Path) -> StoredRecords:

@@ -9,6 +9,7 @@ import make
 from doctored import ERROR, INFO, OK, UNKNOWN, WARNING, severities
 from dra_driver.admin.doctor.checks import node_checks
 from dra_driver.admin.doctor.checks.finding import Seen, Severity
+from dra_driver.admin.doctor.facts.gone_claims import GoneFacts
 from dra_driver.admin.doctor.facts.node_facts import (
     DriverFacts,
     GroupFacts,
@@ -219,3 +220,33 @@ def test_a_gpu_that_is_left_out_is_told_and_is_no_fault() -> None:
     first, second = node_checks.excluded(left)
     assert (first.severity, second.severity) == (INFO, INFO)
     assert first.text.endswith('is not offered: it is left out by "*" of --exclude-gpus')
+
+
+@pytest.mark.parametrize(
+    ("facts", "severities_seen", "words"),
+    [
+        (GoneFacts(why_unknown=None), [OK], "no prepared claim"),
+        (
+            GoneFacts(why_unknown=None, kept={"a/b no longer exists": "pod a/c has it"}),
+            [WARNING],
+            "claim a/b no longer exists, but pod a/c has it: it keeps its devices",
+        ),
+        (
+            GoneFacts(why_unknown=None, ended=("a/b, which no longer exists",)),
+            [INFO],
+            "nothing runs with claim a/b, which no longer exists: the driver unprepares it soon",
+        ),
+        (
+            GoneFacts(why_unknown="nobody says", kept={"a/b no longer exists": "nobody says"}),
+            [WARNING],
+            "claims that are gone stay prepared: nobody says",
+        ),
+    ],
+)
+def test_claims_that_are_gone_are_told_with_what_runs_with_them(
+    facts: GoneFacts, severities_seen: list[Severity], words: str
+) -> None:
+    seen = list(node_checks.gone(facts))
+    assert severities(seen) == severities_seen
+    assert words in seen[0].text
+    assert len(told(seen)) == severities_seen.count(WARNING)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dra_driver.admin.doctor.checks.finding import Seen, error, info, ok, unknown, warning
+from dra_driver.admin.doctor.facts.gone_claims import GoneFacts
 from dra_driver.admin.doctor.facts.node_facts import (
     DriverFacts,
     GroupFacts,
@@ -216,6 +217,25 @@ def missing(claims: Mapping[str, Sequence[str]]) -> Iterator[Seen]:
         )
     if not claims:
         yield ok("all files are there that containers of prepared claims mount")
+
+
+def gone(facts: GoneFacts) -> Iterator[Seen]:
+    """Check whether claims that are gone in the API server are still prepared."""
+    if facts.why_unknown is not None:
+        yield warning(
+            f"claims that are gone stay prepared: {facts.why_unknown}",
+            "mount the kubelet's pod-resources folder and the node's /sys/fs/cgroup into the "
+            "driver's pod, as the chart does",
+        )
+    for claim, why in facts.kept.items() if facts.why_unknown is None else ():
+        yield warning(
+            f"claim {claim}, but {why}: it keeps its devices, and others wait for them",
+            "end that pod; if nothing of it runs, restart the kubelet or the node",
+        )
+    for claim in facts.ended:
+        yield info(f"nothing runs with claim {claim}: the driver unprepares it soon")
+    if facts == GoneFacts(why_unknown=None):
+        yield ok("no prepared claim is known to be gone")
 
 
 def sockets(facts: SocketFacts) -> Iterator[Seen]:

@@ -17,6 +17,8 @@ from msgspec import Struct
 
 from dra_driver.admin.api.reads import taint_rules
 from dra_driver.admin.doctor.facts.once import Once
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.state.validity import why_gone
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ApiError, DriverError, InvalidError, NotFoundError
 from dra_driver.fields import Object, at, mapping, objects, text
@@ -146,6 +148,13 @@ class Cluster:
         answer = self._api.read(Call(verb="get", resource=VERSION), timeout=self._timeout)
         ahead = _seconds_ahead(answer.date)
         return ServerFacts(version=str(answer.body.get("gitVersion")), ahead_seconds=ahead)
+
+    def why_gone(self, record: ClaimRecord) -> str | None:
+        """Return why a recorded claim has no right to its devices any more; None if it has.
+
+        Raises DriverError.
+        """
+        return why_gone(self._api, record, timeout=self._timeout)
 
     def every(self, resource: Resource) -> list[Object]:
         """Return all objects of a kind; of ResourceSlices, those with this driver's name."""
