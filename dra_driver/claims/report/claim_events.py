@@ -37,7 +37,9 @@ class ClaimEvents:
         what = Happening(reason=reason, action=action, note=note, time=utc_now())
         body = warning_event(about, what, self._reporter)
         try:
-            self._api.create(EVENTS, body, namespace=about.namespace, timeout=_REQUEST_SECONDS)
+            self._api.create(
+                EVENTS, body, namespace=about.event_namespace, timeout=_REQUEST_SECONDS
+            )
         except UnavailableError:
             raise
         except DriverError as error:
