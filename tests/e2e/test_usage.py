@@ -43,9 +43,9 @@ def shares(lasting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         # What the kubelet notes of containers lies below the node's root, as the GPU driver does.
         log = found.node.place.driver_root / "var/log"
         log.mkdir(parents=True, exist_ok=True)
-        kubelets = found.node.cluster.plugins.parents[1] / "host/var/log"
-        for name in ("containers", "pods"):
-            (log / name).symlink_to(kubelets / name)
+        cluster = found.node.cluster.plugins.parents[1]
+        (log / "containers").symlink_to(cluster / "host/var/log/containers")
+        (log / "pods").symlink_to(cluster / "logs/pods")
         yield found
 
 
