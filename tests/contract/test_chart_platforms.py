@@ -90,6 +90,18 @@ def test_other_folders_of_the_kubelet_are_mounted_where_the_driver_looks(render:
         ("cdi", "CDI_ROOT", "/etc/cdi"),
     ):
         assert mounts[volume] == paths[volume] == given[variable] == path
+    assert mounts["pod-resources"] == paths["pod-resources"] == "/k/pod-resources"
+
+
+def test_where_the_driver_root_is_not_the_hosts_the_names_of_pods_are_mounted(
+    render: Render,
+) -> None:
+    assert "pod-logs" not in host_paths(driver_pod(render()))
+    pod = driver_pod(render("--set", "nvidiaDriverRoot=/run/nvidia/driver"))
+    (container,) = pod["containers"]
+    (mount,) = [one for one in container["volumeMounts"] if one["name"] == "pod-logs"]
+    assert mount == {"name": "pod-logs", "mountPath": "/var/log/pods", "readOnly": True}
+    assert host_paths(pod)["pod-logs"] == "/var/log/pods"
 
 
 def test_a_driver_that_comes_later_does_not_keep_the_pod_from_starting(render: Render) -> None:
