@@ -141,7 +141,7 @@ def test_the_only_pod_that_is_left_gets_the_place_of_one_that_is_gone(node: Limi
     (first, group), (second, beside) = node.pod(), node.pod()
     ref = node.claim_of(first, share(0))
     node.driver.prepare(ref)
-    node.reserve(ref, second)
+    node.reserve(ref, second, "uid-of-a-former-pod-of-its-name")
     node.look_after()
     assert node.limit(beside) == 1  # its group is there still, and so may be its processes
     node.end(group)

@@ -326,6 +326,15 @@ def test_a_record_that_was_written_again_counts_from_then_on(tenants: Tenants) -
     assert (tenants.ended, tenants.asked) == (["later/ctr"], [])
 
 
+def test_a_later_pod_that_also_has_the_gpu_without_a_limit_has_none(tenants: Tenants) -> None:
+    uids = (tenants.claim("one", LIMIT, "a"), tenants.claim("free", None, "a"))
+    later = type(tenants.records[0].pods[0])(name="later", uid="uid-later")
+    tenants.later = dict.fromkeys(uids, (later,))
+    tenants.run(8, "later", MUCH)
+    tenants.look(3)
+    assert (tenants.ended, tenants.told) == ([], [])
+
+
 def test_a_later_pod_whose_containers_no_log_link_names_is_ended_like_any_other(
     tenants: Tenants,
 ) -> None:
