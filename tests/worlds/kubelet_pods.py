@@ -36,8 +36,11 @@ def _pod(namespace: str, name: str, devices: Sequence[str]) -> Any:
     claim = messages.DynamicResource(claim_resources=resources)
     # A container whose claim the kubelet does not know is listed without any.
     claims = [claim] if devices else []
-    container = messages.ContainerResources(name="ctr", dynamic_resources=claims)
-    return messages.PodResources(name=name, namespace=namespace, containers=[container])
+    containers = [
+        messages.ContainerResources(name="sidecar"),
+        messages.ContainerResources(name="ctr", dynamic_resources=claims),
+    ]
+    return messages.PodResources(name=name, namespace=namespace, containers=containers)
 
 
 @contextmanager

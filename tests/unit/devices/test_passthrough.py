@@ -159,6 +159,8 @@ def test_bridges_in_the_group_do_not_matter(bus: Bus) -> None:
     bus.tree.add("0000:00:01.0", group=7, class_id=HOST_BRIDGE_CLASS, driver=None)
     bus.tree.add("0000:00:01.1", group=7, class_id=BRIDGE_CLASS, driver="pcieport")
     assert bus.problems() == [None]
+    bus.tree.add("0000:00:1f.0", group=7, class_id="0x060100", driver="lpc_ich")  # to another bus
+    assert "also has 0000:00:1f.0 (lpc_ich)" in bus.problem()
 
 
 @pytest.mark.parametrize("free", ["vfio-pci", None])
@@ -173,16 +175,17 @@ def test_the_cards_own_functions_may_have_a_vfio_driver_or_none(bus: Bus, free: 
     assert bus.problems() == [None]
 
 
-def test_a_function_of_another_card_is_not_the_gpus_own(bus: Bus) -> None:
+@pytest.mark.parametrize("other", ["0000:10:01.0", "0001:10:00.1"])
+def test_a_function_of_another_card_is_not_the_gpus_own(bus: Bus, other: str) -> None:
     bus.tree.add(GPU, group=7)
-    bus.tree.add("0000:10:01.0", group=7, class_id=AUDIO_CLASS, driver=None)
-    assert "also has 0000:10:01.0 (no driver)" in bus.problem()
+    bus.tree.add(other, group=7, class_id=AUDIO_CLASS, driver=None)
+    assert f"also has {other} (no driver)" in bus.problem()
 
 
 def test_virtual_functions_keep_a_gpu(bus: Bus) -> None:
     bus.tree.add(GPU, group=7, virtual_functions=0)
     assert bus.problems() == [None]
-    (bus.tree.root / "bus/pci/devices" / GPU / "sriov_numvfs").write_text("4\n")
+    (bus.tree.root / "bus/pci/devices" / GPU / "sriov_numvfs").write_text("1\n")
     assert "SR-IOV" in bus.problem()
 
 
