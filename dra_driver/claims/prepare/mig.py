@@ -40,7 +40,6 @@ from dra_driver.errors import (
     HeldError,
     StateError,
     TransientError,
-    VersionError,
     try_all,
 )
 
@@ -194,16 +193,10 @@ class MigDevices:
             for slot, uid in self._ownership.made(gpu).items()
             if uid != wanted.ref.uid
             and overlap([self._there(slot)], wanted.held)
-            and not self._has_record(uid)
+            and self._holdings.records.peek(uid) is None
         }
         if orphans:
             self.take_away(orphans)
-
-    def _has_record(self, uid: ClaimUid) -> bool:
-        try:
-            return self._holdings.records.peek(uid) is not None
-        except VersionError:
-            return True
 
     def take_away(self, orphans: Mapping[MigSlot, ClaimUid]) -> None:
         """Destroy MIG devices that were made here for claims that no longer have a record.
