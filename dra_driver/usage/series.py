@@ -54,7 +54,7 @@ def _of_device(gpu: GpuUse, device: DeviceUse) -> Iterator[UsageSeries]:
     if device.memory is not None:
         yield UsageSeries(UsageMetric.MEMORY, place, device.memory.used_bytes)
         yield UsageSeries(UsageMetric.MEMORY_TOTAL, place, device.memory.total_bytes)
-    if gpu.load.busy is not None and device.uuid == gpu.load.uuid:
+    if gpu.load.busy is not None:  # never in MIG mode
         yield UsageSeries(UsageMetric.BUSY, place, gpu.load.busy)
     for owner, processes in (("mps", device.servers), ("host", device.others)):
         memory = added(process.memory_bytes for process in processes)
