@@ -43,6 +43,7 @@ def selecting(*expressions: str) -> dict[str, Any]:
 
 BAD = config(parameters(sharing={"strategy": "Foo"}))
 MISSED = config(driver="gpu.nvidia.org")
+OF_GPU, OF_MIG = (config(parameters(kind), "r") for kind in ("GpuConfig", "MigDeviceConfig"))
 SLOW = parameters(sharing={"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}})
 LIMITED = parameters(
     sharing={"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "1Gi"}}
@@ -55,6 +56,7 @@ POD_CLAIM = {"resource.kubernetes.io/pod-claim-name": "gpu"}
 CONFIGS_REFUSED = [
     *(claim(config(one.parameters)) for one in BAD_CONFIGS if one.in_policy),
     template(claim(config(parameters()), BAD)),
+    claim(OF_GPU, OF_MIG, requests=[request(DRIVER)]),
     *(
         {"metadata": {"name": "class"}, "spec": {"config": [one]}}
         for one in (BAD, config(parameters("Foo")))
@@ -112,8 +114,9 @@ TAKEN = [
     claim(config(parameters()), config({"any": "thing"}, driver="compute-domain.nvidia.com")),
     claim(config(parameters("VfioDeviceConfig", iommu={"enableAPIDevice": True}))),
     claim(config(parameters()), requests=[request(DRIVER), request("mig.nvidia.com", "m")]),
-    claim(config(parameters(), "r"), requests=[either(DRIVER, "mig.nvidia.com")]),
-    claim(config(parameters(), "r"), requests=[request("fast.example.com"), request(DRIVER, "g")]),
+    claim(OF_GPU, requests=[either(DRIVER, "mig.nvidia.com")]),
+    claim(OF_MIG, OF_GPU, requests=[request(DRIVER)]),
+    claim(OF_GPU, requests=[request("fast.example.com"), request(DRIVER, "g")]),
     {"metadata": {"name": "class"}, "spec": {"config": [config(parameters())], **OURS}},
     claim(requests=[request(**OURS), either("any.example.com", **OURS)]),
     claim(config(SLOW), requests=[request(DRIVER, **CAN)]),
