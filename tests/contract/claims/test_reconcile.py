@@ -74,6 +74,22 @@ def test_what_could_not_be_taken_back_is_tried_again_by_the_running_thread(drive
         reconciler.stop(10)
 
 
+def test_what_a_claim_owes_on_a_former_gpu_is_tried_again_while_it_has_another(
+    driver: Driver,
+) -> None:
+    ref = driver.api.add("gpu-1", configs=[MPS])
+    driver.prepare(ref)
+    driver.sharing.refuse_undo = DeviceError("the GPU does not answer")
+    driver.unprepare(ref)
+    driver.api.add("gpu-2")
+    driver.prepare(ref)
+    reconciler = driver.reconciler(ReconcileTiming())
+    assert reconciler.mend() == {ref.uid}
+    driver.sharing.refuse_undo = None
+    assert not reconciler.mend()
+    assert driver.shared == []
+
+
 def test_a_spec_that_no_longer_fits_is_written_again(driver: Driver) -> None:
     ref = driver.api.add("gpu-1")
     driver.prepare(ref)

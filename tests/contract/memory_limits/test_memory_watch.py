@@ -131,7 +131,7 @@ def test_a_later_pod_keeps_what_a_claim_of_its_own_gives_it(node: LimitedNode) -
     (first, _), (second, group) = node.pod(), node.pod()
     ref = node.claim_of(first, share(0))
     node.driver.prepare(ref)
-    node.driver.prepare(node.claim_of(second, share(1), name="own"))
+    node.driver.prepare(node.claim_of(second, share(1), name="before"))
     node.reserve(ref, first, second)
     node.look_after()
     assert node.limit(group) == node.share_mib

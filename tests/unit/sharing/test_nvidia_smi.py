@@ -130,6 +130,21 @@ def test_it_is_asked_in_english_with_no_input_and_what_it_says_is_told_whatever_
         smi.set_time_slice(GPU, 1, clock.now + 5)
 
 
+def test_it_runs_with_the_library_of_the_driver_that_runs_now(
+    root: Path, tmp_path: Path, clock: Clock
+) -> None:
+    says(root, "no", 77)
+    smi = NvidiaSmi(root, tmp_path / "proc", clock)
+    told = tmp_path / "proc/driver/nvidia/version"
+    told.parent.mkdir(parents=True)
+    (root / "usr/lib64").mkdir()
+    for version in ("535.1", "580.1"):
+        told.write_text(f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  now")
+        (root / f"usr/lib64/libnvidia-ml.so.{version}").touch()
+        with pytest.raises(DeviceError, match=rf"libnvidia-ml\.so\.{version}' from LD_PRELOAD"):
+            smi.set_time_slice(GPU, 1, clock.now + 5)
+
+
 def open_descriptors() -> set[int]:
     found = set()
     for number in range(1024):

@@ -199,11 +199,14 @@ def test_what_a_former_claim_has_left_is_not_taken_for_an_admins() -> None:
     card.says = 2
     strategy, owed = planned(card)
     strategy.do(owed, 0.0)
-    (plan,) = strategy.plan([replace(group(interval="Short"), owed=(owed,))], 0.0)
+    gpus = (GPU, make.gpu(2))
+    plan, beside = strategy.plan([replace(group(*gpus, interval="Short"), owed=(owed,))], 0.0)
     assert isinstance(plan, TimeSlice)
+    assert isinstance(beside, TimeSlice)
+    assert beside.found_interval == "Long", "nothing is owed there"
     strategy.do(plan, 0.0)
     strategy.undo(plan, 0.0)
-    assert card.time_slices == [2, 3, 1, 2]
+    assert card.time_slices == [2, 3, 3, 1, 2]
 
 
 def test_a_card_that_cannot_be_asked_is_not_planned_for() -> None:
