@@ -51,6 +51,7 @@ REFUSED = [
             node_selector(operator="NotIn"),
             node_selector(key="metadata.uid"),
             {"nodeSelectorTerms": []},
+            {"nodeSelectorTerms": [{"matchFields": []}]},
             EITHER,
             {},
         )

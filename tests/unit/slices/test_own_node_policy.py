@@ -88,6 +88,8 @@ REFUSED = [
             (changed("00000-gpu.nvidia.com-n2"), "may not name a ResourceSlice"),
             (changed("zzzzz-gpu.nvidia.com-n1"), "may not name a ResourceSlice"),
             (changed("0-00000-gpu.nvidia.com-n1"), "may not name a ResourceSlice"),
+            (changed("x"), "may not name a ResourceSlice"),
+            (changed(driver="other.example.com"), "publishes for gpu.nvidia.com only"),
             (changed(device=without(GPU, "capacity", "memory")), LACKING),
         )
     ),
@@ -95,7 +97,6 @@ REFUSED = [
     ({"new": None, "old": changed(), "userInfo": user()}, "the caller's token names no node"),
     ({"new": None, "old": changed(nodeName="n2")}, "may not write ResourceSlices of node n2"),
     ({"new": changed(nodeName="n2"), "old": changed(nodeName="n2")}, "of node n2"),
-    ({"new": changed(driver="other.example.com")}, "publishes for gpu.nvidia.com only"),
     ({"new": None, "old": changed(driver="other.example.com")}, "for gpu.nvidia.com only"),
     *(
         ({"new": changed(device={**GPU, part: GPU[part] | {name: value}})}, LACKING)

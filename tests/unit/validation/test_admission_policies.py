@@ -48,15 +48,16 @@ SLOW = parameters(sharing={"strategy": "TimeSlicing", "timeSlicingConfig": {"int
 LIMITED = parameters(
     sharing={"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "1Gi"}}
 )
+BESIDE = (config(driver="nic.example.com"), config(SLOW), config(LIMITED))
 CAN = selecting("device.attributes['gpu.nvidia.com'].cudaComputeCapability.major() > 6")
 NEAR = selecting("device.driver == 'gpu.nvida.com'")
 OURS = selecting("device.driver == 'gpu.nvidia.com' && device.attributes[\"gpu.nvidia.com\"].a")
 POD_CLAIM = {"resource.kubernetes.io/pod-claim-name": "gpu"}
 
 CONFIGS_REFUSED = [
-    *(claim(config(one.parameters)) for one in BAD_CONFIGS if one.in_policy),
+    *(claim(*BESIDE, config(one.parameters)) for one in BAD_CONFIGS if one.in_policy),
     template(claim(config(parameters()), BAD)),
-    claim(OF_GPU, OF_MIG, requests=[request(DRIVER)]),
+    template(claim(OF_GPU, OF_MIG, requests=[request(DRIVER)])),
     *(
         {"metadata": {"name": "class"}, "spec": {"config": [one]}}
         for one in (BAD, config(parameters("Foo")))
@@ -81,6 +82,10 @@ NEARLY = [
     *(claim(config(one), requests=[request(DRIVER)]) for one in (SLOW, LIMITED)),
     claim(config(SLOW, "r/s1"), requests=[either(DRIVER, DRIVER)]),
     template(claim(config(SLOW, "r"), requests=[request(DRIVER)])),
+    claim(
+        *(config(SLOW, "r", "g"), config(LIMITED, "g")),
+        requests=[request(DRIVER), request(DRIVER, "g", **CAN)],
+    ),
 ]
 
 
@@ -121,7 +126,8 @@ TAKEN = [
     claim(requests=[request(**OURS), either("any.example.com", **OURS)]),
     claim(config(SLOW), requests=[request(DRIVER, **CAN)]),
     claim(config(SLOW, "r/s0"), requests=[either(DRIVER, **CAN)]),
-    claim(config(SLOW, "other"), requests=[request(DRIVER)]),
+    claim(config(SLOW, "other"), config(SLOW, driver="x.org"), requests=[request(DRIVER)]),
+    claim(config(SLOW), requests=[request(DRIVER, adminAccess=True), either("any.example.com")]),
     claim(config(LIMITED), requests=[request(DRIVER)], annotations=POD_CLAIM),
     claim(config(parameters(sharing={"strategy": "MPS"})), requests=[request(DRIVER)]),
     *(pod("cpu"), pod(resourceClaims=[{"name": "c", "resourceClaimName": "c"}])),
