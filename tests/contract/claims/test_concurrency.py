@@ -145,6 +145,16 @@ def test_stopping_ends_all_waiting(driver: Driver) -> None:
     assert len(driver.api.asked) == 1, "and later calls do not wait"
 
 
+def test_a_busy_api_server_is_left_alone_for_as_long_as_it_asks(driver: Driver) -> None:
+    def busy(_: str) -> None:
+        raise UnavailableError("the API server is busy", retry_after=PATIENCE)
+
+    driver.api.trouble = busy
+    with pytest.raises(TransientError):
+        driver.prepare(driver.api.add("gpu-1"), SOON)
+    assert len(driver.api.asked) == 2, "now, and when there is no time left"
+
+
 def test_a_claim_that_waits_for_a_gpu_gets_it_when_it_is_unprepared(driver: Driver) -> None:
     timing = PrepareTiming(longest=PATIENCE, margin=0.0, first_pause=PATIENCE)
     patient = Driver(driver.root, api=driver.api, timing=timing)
@@ -162,13 +172,18 @@ def test_a_claim_that_waits_for_a_gpu_gets_it_when_it_is_unprepared(driver: Driv
     patient.close()
 
 
-def test_a_prepare_that_waits_for_another_claims_call_lets_go_of_its_gpus(driver: Driver) -> None:
+@pytest.mark.parametrize("has", [None, "gpu-2"])
+def test_a_prepare_that_waits_for_another_claims_call_lets_go_of_its_gpus(
+    driver: Driver, has: str | None
+) -> None:
     timing = replace(FAST, longest=3 * PATIENCE)
     patient = Driver(driver.root, api=driver.api, timing=timing)
     former = driver.api.add("gpu-1", uid="former", name="former", configs=[MPS])
     driver.prepare(former)
     driver.sharing.refuse_undo = DeviceError("the GPU does not answer")
     driver.unprepare(former)
+    if has:
+        driver.prepare(driver.api.add(has, uid="former", name="former"))
     driver.sharing.refuse_undo = None
     assert driver.cleanups(former)
     ref = driver.api.add("gpu-1")

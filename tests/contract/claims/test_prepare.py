@@ -157,7 +157,7 @@ def test_a_repeated_prepare_needs_no_gpu_while_the_spec_is_there(driver: Driver)
 
 def test_a_gpu_that_is_left_out_is_prepared_for_those_alone_who_had_it(tmp_path: Path) -> None:
     before = Driver(tmp_path)
-    had = before.api.add("gpu-1")
+    had = before.api.add("gpu-1", configs=[MPS])
     first = before.prepare(had)
     after = Driver(tmp_path, boot_id="boot-2", api=before.api)
     holders = after.claims.ownership.holders
@@ -168,6 +168,11 @@ def test_a_gpu_that_is_left_out_is_prepared_for_those_alone_who_had_it(tmp_path:
     for name in ("gpu-1", "gpu-2"):
         with pytest.raises(DeviceError, match=r'left out by "[12]" of --exclude-gpus; delete the'):
             after.prepare(after.api.add(name, uid=f"{UID[:-1]}{name[-1]}"))
+    after.sharing.refuse_undo = DeviceError("the GPU refused")
+    after.unprepare(had)
+    with pytest.raises(DeviceError, match="left out by"):
+        after.prepare(after.api.add("gpu-1"))
+    after.sharing.refuse_undo = None
     after.unprepare(had)
     assert after.left() == []
     before.close()
