@@ -6,10 +6,13 @@ never much of it and only on one line: it ends up in a pod's events.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 SHOWN = 80
 """Characters of a refused value that an error repeats."""
+
+_LISTED = 5
+"""How many things of a kind an error repeats."""
 
 
 def printable(text: str, *, keep: str = "") -> str:
@@ -29,6 +32,12 @@ def either(names: Iterable[str]) -> str:
     """Return the names as a choice in a sentence: `a, b or c`."""
     *others, last = names
     return f"{', '.join(others)} or {last}" if others else last
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Return the first few texts as one, with the number of the others."""
+    more = len(texts) - _LISTED
+    return "; ".join([*texts[:_LISTED], f"and {more} more"] if more > 0 else texts)
 
 
 def shown(value: object) -> str:

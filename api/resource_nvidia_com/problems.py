@@ -10,12 +10,14 @@ claim passes `keep_duplicates` as its `object_pairs_hook`, and `check_duplicates
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
-from resource_nvidia_com.printable import plain
+from resource_nvidia_com.printable import listed, plain
 
 Path = tuple[str | int, ...]
 """Keys and list indexes that lead from a config's root to a part of it."""
+
+_LONGEST_PATH = 300
+"""Characters of a path that an error repeats: no field that there is lies that deep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +32,13 @@ class Problem:
 
 
 class InvalidConfigError(ValueError):
-    """A config cannot be accepted. The text says field, value and what is allowed."""
+    """A config cannot be accepted. The text says field, value and what is allowed.
+
+    It has the first problems and the number of others, because it ends up in a pod's events.
+    """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        super().__init__("; ".join(problem.text for problem in problems))
+        super().__init__(listed([problem.text for problem in problems]))
         self.problems = tuple(problems)
 
 
@@ -57,13 +62,12 @@ def keep_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def check_duplicates(value: object) -> None:
     """Raise InvalidConfigError if a key stands twice, or a value is nested too deep to tell."""
     try:
-        found = (
+        duplicates = [
             Problem(path=(*path, key), text=f'duplicate field "{dotted((*path, key))}"')
             for path, part in parts(value)
             if isinstance(part, DuplicateKeys)
             for key in part.duplicates
-        )
-        duplicates = list(islice(found, 10))  # all those in 10 KiB may make 700 KiB of text
+        ]
     except RecursionError as error:
         raise InvalidConfigError([Problem(path=(), text="it is nested too deep")]) from error
     if duplicates:
@@ -82,9 +86,13 @@ def parts(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
 
 
 def dotted(path: Path) -> str:
-    """Return a path as Kubernetes writes it: `sharing.mps.resources[0].name`."""
-    words = (f"[{part}]" if isinstance(part, int) else f".{plain(part)}" for part in path)
-    return "".join(words).removeprefix(".")
+    """Return a path as Kubernetes writes it, `sharing.mps.resources[0].name`; a long one is cut."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{plain(part)}"
+        if len(text) > _LONGEST_PATH:
+            return f"{text.removeprefix('.')[:_LONGEST_PATH]}…"
+    return text.removeprefix(".")
 
 
 def hint(name: str, allowed: Sequence[str] | Mapping[str, object]) -> str:

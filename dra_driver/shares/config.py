@@ -14,13 +14,11 @@ from dra_driver.errors import ConfigError
 from dra_driver.host.files import read_whole
 from dra_driver.manifest import BrokenManifestError, Place, read_documents
 from resource_nvidia_com.device_plugin import NodeConfig, decode_node_config
+from resource_nvidia_com.printable import listed
 from resource_nvidia_com.problems import InvalidConfigError
 
 LARGEST: Final = 128 * 1024
 """Bytes of a file; a ConfigMap holds 1 MiB in all, and the largest sensible config some 10 KiB."""
-
-_MOST_PROBLEMS = 10
-"""How many errors are listed: the text ends up in logs and in `dra-driver status`."""
 
 _START = Place(line=1, column=1)
 
@@ -71,8 +69,5 @@ def read_file(file: Path) -> NodeConfig:
 
 
 def _error(name: str, problems: Sequence[tuple[Place, str]]) -> ConfigError:
-    texts = [
-        f"{name}:{place.line}:{place.column}: {text}" for place, text in problems[:_MOST_PROBLEMS]
-    ]
-    more = len(problems) - len(texts)
-    return ConfigError("; ".join([*texts, f"and {more} more"] if more else texts))
+    texts = [f"{name}:{place.line}:{place.column}: {text}" for place, text in problems]
+    return ConfigError(listed(texts))

@@ -23,6 +23,7 @@ from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.share_limits import share_of
 from dra_driver.sharing.steps import Backend, MemoryPart
+from dra_driver.words import named
 
 _BEST_FIRST = tuple(Backend)
 _OF_EACH_CLAIM = {Backend.WATCHED, Backend.NOTHING}
@@ -184,14 +185,14 @@ def _only_pod(claim: Group) -> str:
     if claim.pod_groups:
         raise ConfigError(
             f"claim {claim.name} has a share of GPU memory and is reserved for PodGroup "
-            f"{', '.join(sorted(claim.pod_groups))}: memory is limited pod by pod, and one share "
+            f"{named(sorted(claim.pod_groups))}: memory is limited pod by pod, and one share "
             "cannot be divided among a group; take the claim out of the PodGroup's "
             "spec.resourceClaims, so that its resourceClaimTemplate makes one for each pod, or "
             "give the group whole GPUs or MIG devices"
         )
     if len(claim.pods) == 1:
         return next(iter(claim.pods))
-    names = ", ".join(sorted(claim.pods.values()))
+    names = named(sorted(claim.pods.values()))
     pods = f"{len(claim.pods)} pods ({names})" if claim.pods else "no pod"
     raise ConfigError(
         f"claim {claim.name} has a share of GPU memory and is reserved for {pods}: memory is "

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from dra_driver.errors import ConfigError
 from dra_driver.fields import at
+from dra_driver.words import named
 from resource_nvidia_com.quantity import Quantity
 
 ClaimUid = NewType("ClaimUid", str)
@@ -265,7 +266,7 @@ def _configs(
             origin = f"spec.devices.config[{index}] of the claim"
             of_claim += 1
         else:
-            origin = f"config of the DeviceClass of request {', '.join(requests) or '(all)'}"
+            origin = f"config of the DeviceClass of request {named(requests) or '(all)'}"
         # An entry without `opaque` is of a kind from the future, so it may not be for this driver.
         opaque = entry.get("opaque")
         if opaque and opaque["driver"] == driver:

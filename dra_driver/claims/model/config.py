@@ -21,6 +21,8 @@ from msgspec import Struct
 from dra_driver.claims.model.claim import Claim, ConfigSource, OpaqueConfig, Result
 from dra_driver.devices.device import DeviceKind
 from dra_driver.errors import ConfigError
+from dra_driver.words import named
+from resource_nvidia_com.printable import listed
 from resource_nvidia_com.problems import InvalidConfigError
 
 if TYPE_CHECKING:
@@ -49,8 +51,8 @@ class _Choice(Struct, frozen=True, kw_only=True):
         return self.config.kind == _kind_for(kind)
 
     def is_for(self, result: Result) -> bool:
-        named = self.opaque.requests
-        return not named or result.request in named or result.base_request in named
+        requests = self.opaque.requests
+        return not requests or result.request in requests or result.base_request in requests
 
 
 def group_by_config(
@@ -116,7 +118,7 @@ def _check_holds(
     kind, origin = choice.config.kind, choice.opaque.origin
     changed = [result for result in meant if not result.admin_access]
     if not changed:
-        names = ", ".join(dict.fromkeys(result.request for result in meant))
+        names = named(dict.fromkeys(result.request for result in meant))
         raise ConfigError(
             f"{origin}: the {kind} has no effect: request {names} has adminAccess, which sees "
             "devices and never changes them; remove the config"
@@ -134,16 +136,17 @@ def _check_holds(
 
 
 def _choices(configs: Iterable[OpaqueConfig]) -> list[_Choice]:
-    """Read all configs. An error names all wrong ones, so that they can be mended together."""
+    """Read all configs. An error is about all of them, so that they can be mended together."""
     choices: list[_Choice] = []
     wrong: list[str] = []
     for opaque in configs:
         try:
             choices.append(_Choice(config=_decoded(opaque), opaque=opaque))
-        except ConfigError as error:
-            wrong.append(str(error))
+        except InvalidConfigError as error:
+            first, *others = (problem.text for problem in error.problems)
+            wrong += [f"{opaque.origin}: {first}", *others]
     if wrong:
-        raise ConfigError("; ".join(wrong))
+        raise ConfigError(listed(wrong))
     return choices
 
 
@@ -151,10 +154,7 @@ def _decoded(opaque: OpaqueConfig) -> "Config":
     # Imported here, so that pydantic is loaded only on nodes where a claim has a config.
     from resource_nvidia_com.decode import decode  # noqa: PLC0415
 
-    try:
-        return decode(opaque.parameters).normalise()
-    except InvalidConfigError as error:
-        raise ConfigError(f"{opaque.origin}: {error}") from error
+    return decode(opaque.parameters).normalise()
 
 
 def _kind_for(kind: DeviceKind) -> str:

@@ -60,6 +60,9 @@ _UNDO_SECONDS = 2.0
 _LONGEST_UNDO_SECONDS = 5.0
 """The longest undo in a call that failed: hardware that hangs should not delay the reason."""
 
+_LOGGED_PODS = 16
+"""Pods that each log line of a claim names; a tenant can reserve it for 256 with long names."""
+
 
 class PrepareTiming(Struct, frozen=True, kw_only=True):
     """How long a call waits for what may pass. All in seconds."""
@@ -295,9 +298,10 @@ class ClaimPreparer:
                 f"{ref.uid}; delete the pod so that it gets the new claim"
             )
         claim = parse_claim(stored, DRIVER_NAME)
-        structlog.contextvars.bind_contextvars(pods=[pod.name for pod in claim.pods])
+        pods = [pod.name for pod in claim.pods[:_LOGGED_PODS]]
+        structlog.contextvars.bind_contextvars(pods=pods)
         if claim.groups:
-            groups = [group.name for group in claim.groups]
+            groups = [group.name for group in claim.groups[:_LOGGED_PODS]]
             structlog.contextvars.bind_contextvars(pod_groups=groups)
         return claim
 

@@ -18,6 +18,8 @@ from dra_driver.claims.state.holdings import share_steps
 from dra_driver.claims.state.records import RecordStore
 from dra_driver.errors import UnavailableError
 from dra_driver.sharing.steps import Backend, MpsDomain
+from dra_driver.words import named
+from resource_nvidia_com.printable import listed
 
 NOT_LIMITED = "GPUMemoryNotLimited"
 TOO_HIGH = "GPUMemoryLimitTooHigh"
@@ -73,7 +75,7 @@ def _whole(record: ClaimRecord) -> str | None:
     if not record.asked_parts:
         return None
     return (
-        f"the claim asks for {'; '.join(record.asked_parts)}: parts of devices are given out only "
+        f"the claim asks for {listed(record.asked_parts)}: parts of devices are given out only "
         "where the driver runs with --consumable-shares (chart value consumableShares)"
     )
 
@@ -91,7 +93,7 @@ def _too_high(record: ClaimRecord) -> str | None:
     if not limits:
         return None
     return (
-        f"the pinned device memory limit is {'; '.join(limits)}: programs may use all of its "
+        f"the pinned device memory limit is {listed(limits)}: programs may use all of its "
         "memory. Set a lower limit in the claim's mpsConfig"
     )
 
@@ -106,7 +108,7 @@ def _not_limited(record: ClaimRecord) -> str | None:
         return None
     reasons = "; ".join(dict.fromkeys(step.memory.why for step in loose))
     return (
-        f"nothing limits the GPU memory that this claim uses with {', '.join(names)}: {reasons}. "
+        f"nothing limits the GPU memory that this claim uses with {named(names)}: {reasons}. "
         "Each tenant can take the memory of all others. For a limit, write memory: equal in the "
         "share config, share by MPS (Volta or newer), or use a GPU driver of R615 or newer and "
         "cgroup v2"

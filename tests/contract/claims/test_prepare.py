@@ -66,6 +66,16 @@ def test_log_lines_say_which_claim_which_devices_and_for_whom(driver: Driver) ->
     assert get_contextvars() == {"pods": ["pod"], "pod_groups": ["group"]}
 
 
+def test_log_lines_name_the_first_of_many_pods(driver: Driver) -> None:
+    ref = driver.api.add("gpu-1")
+    users = driver.api.claims[ref.namespace, ref.name]["status"]["reservedFor"]
+    users += [{"resource": "pods", "name": f"p{each}", "uid": f"u{each}"} for each in range(127)]
+    users += [make.pod_group(f"g{each}") for each in range(128)]
+    driver.prepare(ref)
+    named = {name: len(names) for name, names in get_contextvars().items()}
+    assert named == {"pods": 16, "pod_groups": 16}
+
+
 @pytest.mark.parametrize(
     ("mode", "plan"), [("exclusive", []), ("sharing", ["intended", "applied"])]
 )

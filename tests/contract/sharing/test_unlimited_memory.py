@@ -241,3 +241,19 @@ def test_a_claim_that_asks_for_a_part_and_has_the_whole_is_told(telling: Telling
         f"the claim asks for memory 10Gi for request {request}, which has all of gpu-0: "
     )
     assert [one["note"] for one in telling.of("Pod")] == [event["note"]]
+
+
+def test_an_event_about_many_parts_still_ends_with_what_to_do(telling: Telling) -> None:
+    ref = telling.node.claim(*(f"gpu-{minor}" for minor in range(8)))
+    claim = telling.node.driver.api.claims[ref.namespace, ref.name]
+    names = [f"{number}{'r' * 62}" for number in range(8)]
+    for result, name in zip(
+        claim["status"]["allocation"]["devices"]["results"], names, strict=True
+    ):
+        result["request"] = name
+    exactly = {"capacity": {"requests": {"memory": "10Gi", "multiprocessors": "66"}}}
+    claim["spec"] = {"devices": {"requests": [{"name": n, "exactly": exactly} for n in names]}}
+    telling.prepare(ref)
+    (event,) = telling.told(1)
+    assert "which has all of gpu-4; and 3 more: parts of devices" in event["note"]
+    assert event["note"].endswith("(chart value consumableShares)")

@@ -220,13 +220,30 @@ def test_a_key_written_twice_is_refused() -> None:
     assert refusal(in_a_list) == 'duplicate field "a[0].b"'
 
 
-def test_many_keys_written_twice_take_no_time_and_ten_of_them_are_named() -> None:
+def test_many_keys_written_twice_take_no_time_and_five_of_them_are_named() -> None:
     keys = ",".join(f'"{number}":0' for number in range(200_000))
     value = json.loads(f"{{{keys},{keys}}}", object_pairs_hook=keep_duplicates)
     assert value.duplicates == tuple(map(str, range(200_000)))
     nested = json.loads('{"a":0,"a":' * 800 + "0" + "}" * 800, object_pairs_hook=keep_duplicates)
-    for each in (value, nested):
-        assert refusal(each).count("duplicate field") == 10
+    for each, more in ((value, 200_000 - 5), (nested, 800 - 5)):
+        assert refusal(each).count("duplicate field") == 5
+        assert refusal(each).endswith(f"; and {more} more")
+
+
+def test_of_many_problems_five_are_told_and_all_are_known() -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        decode(parameters(**{f"field{number}": 1 for number in range(1000)}))
+    assert str(caught.value).count("unknown field") == 5
+    assert str(caught.value).endswith("; and 995 more")
+    assert len(caught.value.problems) == 1000
+
+
+def test_the_path_of_a_key_that_is_nested_deep_is_cut_in_the_error() -> None:
+    text = '{"abcdefgh":' * 400 + '{"a":1,"a":2}' + "}" * 400
+    said = refusal(json.loads(text, object_pairs_hook=keep_duplicates))
+    assert said.startswith('duplicate field "abcdefgh.abcdefgh.')
+    assert said.endswith('…"')
+    assert len(said) < 400
 
 
 def test_a_long_value_is_cut_in_the_error() -> None:

@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.claim import Claim, parse_claim
@@ -113,6 +114,21 @@ def test_all_wrong_configs_are_named_at_once() -> None:
     first, second = str(caught.value).split("; spec.", 1)
     assert first.startswith('spec.devices.config[0] of the claim: unknown field "sharings"')
     assert second.startswith('devices.config[2] of the claim: unknown kind "MigConfig"')
+
+
+def test_an_error_is_short_however_many_configs_are_wrong_and_whatever_they_name() -> None:
+    requests = [f"{number:02}{'r' * 61}" for number in range(32)]
+    wrong = {f"field{number}": 1 for number in range(500)}
+    configs = [make.config(*requests, source="FromClass", **wrong) for _ in range(32)]
+    with pytest.raises(ConfigError) as caught:
+        group_by_config(claim("a", configs=configs), GPUS)
+    assert f"request {', '.join(requests[:5])} and 27 more: unknown" in str(caught.value)
+    assert str(caught.value).endswith(f"; and {32 * 500 - 5} more")
+    assert len(str(caught.value)) < 1024
+    seen = claim(*requests, configs=[make.config(**MPS)])
+    seen = replace(seen, results=tuple(replace(one, admin_access=True) for one in seen.results))
+    with pytest.raises(ConfigError, match=f"request {requests[0]}, .* and 27 more has adminAcc"):
+        group_by_config(seen, GPUS)
 
 
 def test_a_class_config_holds_only_for_the_requests_of_its_class() -> None:

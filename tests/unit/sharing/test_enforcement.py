@@ -160,6 +160,7 @@ def test_a_claim_that_cannot_be_limited_so_gets_the_next_best() -> None:
     [
         ({"u1": "b", "u2": "a"}, r"default/x has a share of GPU memory and .* for 2 pods \(a, b\)"),
         ({}, "is reserved for no pod"),
+        ({f"u{each}": f"p{each}" for each in range(9)}, r"9 pods \(p0, .*, p4 and 4 more\): "),
     ],
 )
 def test_only_one_pod_can_have_a_claim_that_control_groups_limit(
