@@ -67,6 +67,9 @@ def refusal(
     operation = "DELETE" if new is None else "CREATE" if old is None else "UPDATE"
     asked = {"operation": operation, "userInfo": user(), **request}
     names: dict[str, object] = {"object": _read(new), "oldObject": _read(old), "request": asked}
+    rules = spec["matchConstraints"]["resourceRules"]
+    if not any(asked["operation"] in rule["operations"] for rule in rules):
+        return None
     if not all(value_of(parsed(one["expression"]), names) for one in spec["matchConditions"]):
         return None
     names["variables"] = _Variables(spec, names)

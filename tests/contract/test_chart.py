@@ -304,6 +304,9 @@ def test_network_policies_open_the_ports_for_metrics_and_no_other(render: Render
         assert opened == {ports.pop("metrics")}
         assert ports == ({"health": 9091} if "kubelet-plugin" in container["name"] else {})
         assert [rule["from"] for rule in one["spec"]["ingress"]] == [[{"namespaceSelector": {}}]]
+        # The supervisor calls nobody.
+        ways = ["Ingress"] if "kubelet-plugin" in container["name"] else ["Ingress", "Egress"]
+        assert (one["spec"]["policyTypes"], one["spec"].get("egress")) == (ways, None)
 
 
 def test_openshift_allows_what_the_pods_ask_for(render: Render) -> None:

@@ -122,6 +122,37 @@ def test_each_policy_is_bound() -> None:
     assert policies[0] == policies[1]
 
 
+def test_all_that_the_driver_may_write_is_looked_at_by_a_policy_that_fails_closed() -> None:
+    refusing = {
+        one["spec"]["policyName"]
+        for one in objects(INSTALL)
+        if one["kind"] == "ValidatingAdmissionPolicyBinding"
+        and one["spec"]["validationActions"] == ["Deny"]
+    }
+    looked_at = {
+        (operation, resource)
+        for one in objects(INSTALL)
+        if one["kind"] == "ValidatingAdmissionPolicy"
+        and one["metadata"]["name"] in refusing
+        and one["spec"]["failurePolicy"] == "Fail"
+        and one["spec"]["matchConstraints"]["matchPolicy"] == "Equivalent"
+        for rule in one["spec"]["matchConstraints"]["resourceRules"]
+        for operation in rule["operations"]
+        for resource in rule["resources"]
+    }
+    (role,) = (one for one in objects(INSTALL) if one["kind"] == "ClusterRole")
+    operations = {"create": "CREATE", "update": "UPDATE", "patch": "UPDATE", "delete": "DELETE"}
+    written = {
+        (operations[verb], resource)
+        for rule in role["rules"]
+        if rule["apiGroups"] == ["resource.k8s.io"]
+        for verb in operations.keys() & set(rule["verbs"])
+        for resource in rule["resources"]
+    }
+    assert {resource for _, resource in written} == {"resourceslices", "resourceclaims/status"}
+    assert written <= looked_at
+
+
 @pytest.mark.parametrize(("daemon_set", "model"), [(DRIVER, Settings), (SUPERVISOR, MpsSupervisor)])
 def test_every_variable_of_a_daemonset_is_a_setting(
     daemon_set: str, model: type[CommandSettings]

@@ -101,6 +101,9 @@ def test_a_newer_versions_file_is_left_as_it_is(tmp_path: Path) -> None:
     assert file.read() == {}
     assert file.write({"GPU-a": SICK})
     assert (tmp_path / FILE).read_bytes() == data
+    (tmp_path / FILE).unlink()
+    assert file.write({"GPU-a": SICK})
+    assert HealthFile(tmp_path, "boot-1").read() == {"GPU-a": SICK}
 
 
 def test_a_disk_that_cannot_be_written_is_said_once_and_tried_again(tmp_path: Path) -> None:
