@@ -22,9 +22,10 @@ def main() -> int:
     try:
         end.connect(path)
         end.send(service.encode())
-        answer = end.recv(4096)
+        answer, why = end.recv(4096), "it closed the connection"
     except OSError as error:
-        answer = f"the driver does not answer at {path}: {error.strerror}\n".encode()
+        answer, why = b"", error.strerror or str(error)
+    answer = answer or f"the driver does not answer at {path}: {why}\n".encode()
     sys.stdout.write(answer.decode(errors="replace") if answer != WELL else "")
     return int(answer != WELL)
 

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,6 +174,21 @@ def test_a_process_that_is_gone_is_not_alive_and_the_next_takes_its_place(
         assert probe(path) == (0, "")
         assert path.stat().st_mode & 0o777 == 0o600
     assert probe(path) == missing
+
+
+def test_a_probe_that_gets_no_answer_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(1) as other:
+        listener.bind(str(path))
+        listener.listen()
+        asked = other.submit(probe, path)
+        connection, _ = listener.accept()
+        assert connection.recv(64) == b"liveness"
+        connection.close()  # as when the process is killed
+        silent = f"the driver does not answer at {path}: it closed the connection\n"
+        assert asked.result() == (1, silent)
+    long = tmp_path / ("s" * 108)
+    assert probe(long) == (1, f"the driver does not answer at {long}: AF_UNIX path too long\n")
 
 
 def test_a_probe_that_says_nothing_keeps_no_other_out(paths: SocketPaths, tmp_path: Path) -> None:
