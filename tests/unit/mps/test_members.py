@@ -100,6 +100,18 @@ def test_leaving_again_is_fine_and_ends_nothing_that_others_use(
     assert asked_for(requests) == NODE
 
 
+def test_the_last_to_leave_ends_a_domain_whose_folder_is_gone(
+    shared: SharedDomains, requests: DomainRequests, tmp_path: Path
+) -> None:
+    shared.join(NODE, "one")
+    (tmp_path / "mps/members" / NODE.id / "one").unlink()
+    (tmp_path / "mps/members" / NODE.id).rmdir()
+    assert shared.leave(NODE.id, "one")
+    assert asked_for(requests) is None
+    requests.wait_gone(NODE.id, time.monotonic())
+    assert left(tmp_path) == []
+
+
 def test_a_domain_that_comes_again_is_another_incarnation(
     shared: SharedDomains, requests: DomainRequests
 ) -> None:
