@@ -290,6 +290,17 @@ def test_a_full_disk_lets_nobody_join_by_half(
     assert shared.joined("two") == frozenset()
 
 
+def test_a_join_that_fails_ends_a_domain_that_nobody_was_in(
+    shared: SharedDomains, requests: DomainRequests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests.write_desired(NODE)  # for a claim whose driver was killed while it left
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(StateError, match="No space left on device"):
+            shared.join(replace(NODE, multi_user=True), "one")
+    assert asked_for(requests) is None
+
+
 def test_a_full_disk_lets_everybody_leave(
     shared: SharedDomains, requests: DomainRequests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
