@@ -238,6 +238,19 @@ def test_what_is_owed_is_settled_on_the_gpus_asked_for_and_their_marks_go(node: 
     assert node.marks() == [GPU.uuid], "the claim still has it"
 
 
+def test_while_a_daemon_remains_its_gpu_stays_marked_and_its_device_is_not_destroyed(
+    node: Node,
+) -> None:
+    node.refusals["MPS"] = DeviceError("it hangs")
+    owed = (ELSEWHERE, OLD_MADE, DAEMON, MADE)
+    record = node.claim(GPU, pending=tuple(owes(each) for each in owed))
+    left = node.cleanup.settle(record, deadline=DEADLINE)
+    assert [one.of for one in left] == [ELSEWHERE, DAEMON, MADE]
+    assert OLD_MADE in node.done
+    assert MADE not in node.done
+    assert node.marks() == [GPU.uuid, OTHER.uuid]
+
+
 def test_a_setting_on_a_gpu_that_a_claim_has_by_now_is_left_alone(node: Node) -> None:
     record = node.claim(GPU, pending=(owes(SETTING, since=5.0),))
     assert node.cleanup.settle(record, deadline=DEADLINE) == record.pending
