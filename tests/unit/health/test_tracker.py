@@ -195,6 +195,17 @@ def test_a_lost_gpu_is_published_as_it_was_and_the_same_slices_come_of_it(driver
     assert driver.tracker.published(again) == before
 
 
+def test_beside_a_lost_gpu_others_are_published_as_they_are_now(driver: Driver) -> None:
+    seen = driver.look(*GPUS[:1], *GPUS[2:], sick=(lost(GPUS[1]),))
+    assert driver.tracker.published(seen).gpus == GPUS
+    changed = replace(GPUS[0], mig_mode=MigMode.ENABLED)
+    later = driver.look(changed, *GPUS[2:], sick=(lost(GPUS[1]),))
+    assert driver.tracker.published(later).gpus == (changed, *GPUS[1:])
+    back = replace(GPUS[1], mig_mode=MigMode.ENABLED)
+    driver.look(changed, back, *GPUS[2:])
+    assert driver.tracker.published(later).gpus == (changed, back, *GPUS[2:])
+
+
 def test_two_gpus_that_are_lost_at_once_are_told_apart(driver: Driver) -> None:
     driver.look(GPUS[0], GPUS[3], sick=(lost(GPUS[1]), lost(GPUS[2])))
     assert set(driver.wrong()) == {GPUS[1].uuid, GPUS[2].uuid}
