@@ -1,11 +1,16 @@
-"""docs/security.md says why the manifests ask for each right, and names a test of it."""
+"""docs/security.md says why the manifests ask for each right, and what tenants can do.
+
+Each row of these tables names tests.
+"""
 
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 REPOSITORY = Path(__file__).parents[3]
@@ -75,17 +80,38 @@ def test_every_right_has_a_row_and_no_row_is_about_another() -> None:
     assert set(rows()) == {*rights_of_pods(), *rights_in_the_cluster()}
 
 
+@cache
+def functions(path: str) -> set[str]:
+    tree = ast.parse((REPOSITORY / path).read_text())
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def check_tests(cell: str) -> None:
+    """Fail unless a cell names tests and nothing else, and all of them exist."""
+    assert re.sub(TEST, "", cell).strip(" |,") == "", cell
+    named = TEST.findall(cell)
+    assert named, cell
+    assert [f"{path}::{name}" for path, name in named if name not in functions(path)] == []
+
+
 def test_every_row_says_why_and_names_a_test_that_there_is() -> None:
     for right, row in rows().items():
         why, _, tests = row.partition(" | ")
         assert len(why.split()) > 3, right
-        named = TEST.findall(tests)
-        assert named, right
-        for path, function in named:
-            tree = ast.parse((REPOSITORY / path).read_text())
-            assert function in {
-                node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
-            }, f"{path}::{function}"
+        check_tests(tests)
+
+
+@pytest.mark.parametrize(
+    "title", ["## From a container", "### Shares under MPS", "## A user with the role `edit`"]
+)
+def test_every_row_about_tenants_names_tests_that_there_are(title: str) -> None:
+    section = PAGE.partition(f"\n{title}\n")[2].partition("\n##")[0]
+    head, line, *about = (row for row in section.splitlines() if row.startswith("|"))
+    assert head.endswith("| test |")
+    assert len(about) > 4
+    for row in about:
+        assert row.count(" | ") == line.count("|") - 2, row
+        check_tests(row.rpartition(" | ")[2])
 
 
 def test_each_right_is_taken_away_by_a_test() -> None:
