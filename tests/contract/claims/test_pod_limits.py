@@ -14,6 +14,7 @@ import pytest
 from dra_driver.devices.control_groups import kernel_counts_gpus
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.session import DriverSession
+from dra_driver.devices.shares import MIB
 from dra_driver.errors import ConfigError, DeviceError, LostError, TransientError, try_all
 from dra_driver.sharing.pod_groups import PodGroups
 from dra_driver.sharing.pod_limits import PodLimits
@@ -177,6 +178,19 @@ def test_pods_without_a_limit_are_refused_where_the_driver_counts(node: Node) ->
         node.limits.admit_others(node.one)
     _, third = node.groups.pod()
     assert node.take(third, GIB, pid=3)
+
+
+def test_pods_of_each_kubelet_are_refused_and_admitted_again(misc: Node) -> None:
+    places = ("kubepods.slice", "kubelet.slice/kubelet-kubepods.slice")
+    tops = [misc.groups.make(place) for place in places]
+    misc.limits.refuse_others(misc.one)
+    assert [misc.hard(misc.one, top) for top in tops] == [MIB, MIB]
+    for top in tops:
+        misc.session.set_memory_limit(misc.one, top, None)
+        assert misc.limits.are_others_refused(misc.one) is (top == tops[0])
+    misc.limits.refuse_others(misc.one)
+    misc.limits.admit_others(misc.one)
+    assert [misc.hard(misc.one, top) for top in tops] == [None, None]
 
 
 def test_a_pod_without_a_group_is_waited_for(node: Node) -> None:
