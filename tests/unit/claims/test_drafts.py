@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.claim import ClaimUid
@@ -19,12 +20,12 @@ from dra_driver.devices.model import PassthroughGpu
 from dra_driver.sharing.steps import PassThrough
 
 VM = "gpu-vfio-0"
-GPU, OTHER = make.gpu(0), make.gpu(1)
+GPU = make.gpu(0)
 IOMMUFD = make.config(kind="VfioDeviceConfig", iommu={"backendPolicy": "PreferIommuFD"})
 
 
 def step(*cards: PassthroughGpu) -> PassThrough:
-    """What is to be undone for a machine that has GPU as VM, on a node with these cards."""
+    """The step of a machine that has GPU as VM, on a node with these cards."""
     told: dict[str, Any] = {"requests": ("gpu",), "pool": "node-1", "name": VM}
     device = PeerDevice(device=PeerVfio(address=GPU.pci_address), cdi_device_ids=(), **told)
     claim = PeerClaim(
@@ -49,27 +50,13 @@ def step(*cards: PassthroughGpu) -> PassThrough:
     return found
 
 
-@pytest.mark.parametrize(
-    ("bound", "noted"),
-    [
-        ("vfio-pci", "vfio-pci"),
-        ("nvgrace-gpu-vfio-pci", "nvgrace-gpu-vfio-pci"),
-        (None, "vfio-pci"),
-        ("nvidia", "vfio-pci"),
-    ],
-)
-def test_its_driver_is_the_one_for_machines_to_which_it_is_bound(
-    bound: str | None, noted: str
-) -> None:
-    assert step(make.passthrough(GPU, 0, driver=bound)).driver == noted
-
-
 def test_it_is_the_card_at_its_address_whatever_its_number_is_by_now() -> None:
-    cards = make.passthrough(OTHER, 0, driver="nvidia"), make.passthrough(GPU, 1, group=8)
-    found = step(*cards)
-    assert (found.address, found.group) == (GPU.pci_address, 8)
+    driver = "nvgrace-gpu-vfio-pci"
+    mine = replace(make.passthrough(group=8, driver=driver), number=1)
+    found = step(replace(make.passthrough(1), number=0), mine)
+    assert (found.address, found.group, found.driver) == (GPU.pci_address, 8, driver)
 
 
 @pytest.mark.parametrize("has_iommufd", [True, False])
 def test_it_has_iommufd_only_where_the_node_has(*, has_iommufd: bool) -> None:
-    assert step(make.passthrough(GPU, 0, has_iommufd=has_iommufd)).iommufd is has_iommufd
+    assert step(make.passthrough(has_iommufd=has_iommufd)).iommufd is has_iommufd

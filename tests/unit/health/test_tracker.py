@@ -201,7 +201,7 @@ def test_beside_a_lost_gpu_others_are_published_as_they_are_now(driver: Driver) 
     changed = replace(GPUS[0], mig_mode=MigMode.ENABLED)
     later = driver.look(changed, *GPUS[2:], sick=(lost(GPUS[1]),))
     assert driver.tracker.published(later).gpus == (changed, *GPUS[1:])
-    latest = replace(later, passthrough=(make.passthrough(GPUS[3], 3),))
+    latest = replace(later, passthrough=(make.passthrough(3),))
     assert driver.tracker.published(latest).passthrough == latest.passthrough
     back = replace(GPUS[1], mig_mode=MigMode.ENABLED)
     driver.look(changed, back, *GPUS[2:])
