@@ -16,6 +16,7 @@ from dra_driver.errors import DeviceError, DriverError
 from dra_driver.sharing.pod_groups import PodGroups
 from dra_driver.usage.over_limit import Tenant
 from dra_driver.usage.processes import Processes, SeenProcess, container_id
+from dra_driver.words import named
 
 
 class EndingError(DriverError):
@@ -47,7 +48,7 @@ class Ending:
         refused = [process.pid for process in victim.processes if not self._end(process)]
         if refused:
             raise EndingError(
-                f"processes {', '.join(map(str, refused))} cannot be ended, as the driver has not "
+                f"processes {named(refused)} cannot be ended, as the driver has not "
                 "the right to: tell your cluster's admin (CAP_KILL, in the node's user namespace)"
             )
 

@@ -81,6 +81,8 @@ def test_that_it_is_not_allowed_is_an_error(
     monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
     with pytest.raises(EndingError, match=f"{running.pid} cannot be ended.* cluster's admin"):
         without_groups()(victim(seen(running.pid)))
+    with pytest.raises(EndingError, match=r"and 4 more cannot be ended"):
+        without_groups()(victim(*[seen(running.pid)] * 9))
 
 
 @pytest.mark.parametrize("first", "0abcdef")
