@@ -232,8 +232,11 @@ def test_what_is_owed_is_settled_on_the_gpus_asked_for_and_their_marks_go(node: 
     assert found is not None
     assert found.pending == left
     assert node.marks() == [GPU.uuid]
+    node.refusals[MADE.name] = DeviceError("refused again")
+    assert [one.since for one in node.cleanup.settle(found, deadline=DEADLINE)] == [6.0]
+    node.refusals.clear()
     assert node.cleanup.settle(found, deadline=DEADLINE) == ()
-    assert node.done == [ELSEWHERE, MADE]
+    assert node.done == [ELSEWHERE, MADE, MADE]
     assert node.record() == replace(record, pending=())
     assert node.marks() == [GPU.uuid], "the claim still has it"
 

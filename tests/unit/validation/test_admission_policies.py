@@ -112,8 +112,28 @@ REFUSED = {
     "near-misses": NEARLY,
     "pinned-pods": PAST_THE_SCHEDULER,
 }
+LEAST = {"defaultActiveThreadPercentage": 0, "defaultPinnedDeviceMemoryLimit": "1Mi"}
+MOST = {
+    "defaultActiveThreadPercentage": 100,
+    "defaultPinnedDeviceMemoryLimit": 1048576,
+    "defaultPerDevicePinnedMemoryLimit": {"0": 1048576, "31": "1Mi", "MIG-1": "2Gi"},
+}
 TAKEN = [
     claim(),
+    *(
+        claim(config(parameters(sharing={"strategy": "MPS", "mpsConfig": limits})))
+        for limits in (LEAST, MOST)
+    ),
+    *(
+        claim(
+            config(parameters(sharing={**SLOW["sharing"], "timeSlicingConfig": {"interval": one}}))
+        )
+        for one in ("Default", "Short", "Medium", "Long")
+    ),
+    *(
+        claim(config(parameters("VfioDeviceConfig", iommu={"backendPolicy": one})))
+        for one in ("LegacyOnly", "PreferIommuFD")
+    ),
     claim(config(parameters())),
     claim(config(parameters(sharing={"strategy": "MPS", "mpsConfig": None}))),
     claim(config(parameters()), config({"any": "thing"}, driver="compute-domain.nvidia.com")),
