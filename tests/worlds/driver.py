@@ -94,11 +94,7 @@ class Driver:
         self.specs = SpecStore(root / "cdi")
         self.sharing = FileSharing(root / "hardware", survives_reboot=survives_reboot)
         self.failed_undos: list[str] = []
-        (root / "cgroup/kubepods/burstable").mkdir(parents=True, exist_ok=True)
-        self.pods_running: dict[ClaimUid, Sequence[PodName]] = {}
-        self.pod_holders: dict[GpuUuid, Sequence[PodHolder]] = {}
-        self.kubelet_trouble: TransientError | None = None
-        self.kept: list[tuple[str, str]] = []
+        self._play_pods()
         self.refusals = _refusals()
         self.plugin = root / "plugin"
         if holdings is None:
@@ -129,6 +125,14 @@ class Driver:
             clock=time.monotonic,
             timing=timing,
         )
+
+    def _play_pods(self) -> None:
+        """Have no pods run; a test says which ones, and what the node cannot be asked."""
+        (self.root / "cgroup/kubepods/burstable").mkdir(parents=True, exist_ok=True)
+        self.pods_running: dict[ClaimUid, Sequence[PodName]] = {}
+        self.pod_holders: dict[GpuUuid, Sequence[PodHolder]] = {}
+        self.kubelet_trouble: TransientError | None = None
+        self.kept: list[tuple[str, str]] = []
 
     def _node_divisions(self, wanted: WantedDivisions | None) -> Divisions:
         played = PlayedShares()

@@ -486,15 +486,6 @@ def test_a_claim_with_a_damaged_record_is_unprepared(driver: Driver) -> None:
     driver.prepare(newcomer)
 
 
-def test_a_record_under_a_wrong_name_is_put_aside(driver: Driver) -> None:
-    ref = driver.api.add("gpu-1")
-    driver.prepare(ref)
-    folder = driver.plugin / "claims"
-    (folder / f"{ref.uid}.json").rename(folder / "other.json")
-    assert driver.claims.records.read(ClaimUid("other")) is None
-    assert driver.claims.records.quarantined == 1
-
-
 def test_a_disk_that_cannot_be_written_is_an_error_of_that_claim(driver: Driver) -> None:
     ref = driver.api.add("gpu-1")
     folder = driver.plugin / "claims"

@@ -161,3 +161,12 @@ def test_after_a_reboot_a_card_in_place_of_a_lost_one_is_known_by_its_name(tmp_p
     assert device.device.gpu == new.uuid
     before.close()
     after.close()
+
+
+def test_a_record_under_a_wrong_name_is_put_aside(driver: Driver) -> None:
+    ref = driver.api.add("gpu-1")
+    driver.prepare(ref)
+    folder = driver.plugin / "claims"
+    (folder / f"{ref.uid}.json").rename(folder / "other.json")
+    assert driver.claims.records.read(ClaimUid("other")) is None
+    assert driver.claims.records.quarantined == 1
