@@ -5,13 +5,14 @@
 the root of the host or of a driver container is mounted. NVML names only processes that compute,
 but processes that only monitor a GPU keep it open as well.
 
-Only the links are read, never the files behind them, which may be on a tenant's own file server
-that never answers. A process's name is text from a tenant, so it is made harmless.
+`Holders` reads only the links, never the files behind them, which may be on a tenant's own file
+server that never answers. A process's name is text from a tenant, so it is made harmless.
 """
 
 import math
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +20,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
+
+_LOCAL = frozenset(
+    {"btrfs", "devtmpfs", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
+)
+"""Types of file systems that may have device nodes, and always answer."""
 
 _LONGEST_NAME = 32
 _UNUSUAL = re.compile(r"[^A-Za-z0-9._:/@+-]")
@@ -48,7 +54,7 @@ class Holders:
         devs: Iterable[Path],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.procs = tuple(procs)
+        self._procs = tuple(procs)
         self._node = re.compile(
             f"(?:{'|'.join(re.escape(str(dev)) for dev in devs)})/nvidia([0-9]+)"
         )
@@ -69,7 +75,7 @@ class Holders:
             return self._found.get(minor, ())
 
     def _look(self) -> Mapping[int, tuple[Holder, ...]]:
-        for proc in self.procs:
+        for proc in self._procs:
             with suppress(OSError):
                 own = str((proc / "self").readlink())  # this process's PID in this procfs
                 return self._look_in(proc, own)
@@ -92,6 +98,48 @@ class Holders:
                 if match := self._node.fullmatch(path):
                     minors.add(int(match[1]))
         return minors
+
+
+def device_number(node: Path) -> int | None:
+    """Return the number of a character device (st_rdev); None if there is no such node."""
+    try:
+        found = node.stat()
+    except OSError:
+        return None
+    return found.st_rdev if stat.S_ISCHR(found.st_mode) else None
+
+
+def has_open(process: Path, number: int) -> bool:
+    """Tell whether a process has a device open, whatever its node is called there.
+
+    Root in a container can make a node of any name. So files are looked at themselves, but only
+    where they lie on the node: a tenant's own file server may never answer.
+    """
+    with suppress(OSError):
+        mounts = _local_mounts(process)
+        for name in _names(process / "fd"):
+            with suppress(OSError):
+                is_local = _mount(process / "fdinfo" / name) in mounts
+                if is_local and device_number(process / "fd" / name) == number:
+                    return True
+    return False
+
+
+def _local_mounts(process: Path) -> set[str]:
+    """Return the IDs of a process's mounts of local file systems (proc_pid_mountinfo(5))."""
+    mounts = set()
+    for line in (process / "mountinfo").read_text(errors="replace").splitlines():
+        # 36 35 98:0 /root /mount/point options [optional]... - type source options
+        facts, _, kind = line.partition(" - ")
+        if kind.split(" ")[0] in _LOCAL:
+            mounts.add(facts.split(" ")[0])
+    return mounts
+
+
+def _mount(fdinfo: Path) -> str | None:
+    """Return the ID of the mount that an open file is on (proc_pid_fdinfo(5))."""
+    lines = fdinfo.read_text().splitlines()
+    return next((line.split()[1] for line in lines if line.startswith("mnt_id:")), None)
 
 
 def _names(folder: str | Path) -> list[str]:

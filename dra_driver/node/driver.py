@@ -94,9 +94,9 @@ class Driver:
             locks=work.locks,
             running=still_running(
                 context.pod_resources,
+                roots=context.roots,
                 cgroup_root=self._settings.cgroup_root,
                 inventory=self._gpus.watcher.current,
-                holders=self._gpus.holders,
             ),
             clock=context.clock,
             on_kept=work.tell_kept,

@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from dra_driver.cdi.roots import Roots
 from dra_driver.claims.reconcile.still_running import PodHolder, StillRunning
 from dra_driver.devices.control_groups import USUAL, find_hierarchy
-from dra_driver.devices.holders import Holders
+from dra_driver.devices.holders import Holder, device_number, has_open
 from dra_driver.devices.model import GpuUuid, Inventory
+from dra_driver.host.pids import first_procfs
 from dra_driver.kubelet.pod_resources import PodResources
 from dra_driver.sharing.pod_groups import PodGroups
 
@@ -24,28 +26,37 @@ _V1 = "memory"
 def still_running(
     resources: PodResources,
     *,
+    roots: Roots,
     cgroup_root: Path | None,
     inventory: Callable[[], Inventory],
-    holders: Holders,
 ) -> StillRunning:
     """Return what asks this node."""
     hierarchies = (find_hierarchy(cgroup_root), (cgroup_root or USUAL) / _V1)
 
     def holders_of(uuid: GpuUuid) -> Iterator[PodHolder]:
-        # Only for a claim that is gone while its pod may run.
-        from dra_driver.usage.processes import Processes, now_ticks  # noqa: PLC0415
-
-        processes = Processes(*holders.procs)
+        proc = first_procfs(roots.driver / "proc", roots.proc)
         for gpu in inventory().gpus:
-            for holder in holders.of(gpu.minor) if gpu.uuid == uuid else ():
-                now = now_ticks()
-                seen = processes.see(holder.pid, before=now)
-                if seen is not None and seen.pod is not None:
-                    age = (now - seen.start_ticks) / _TICKS_PER_SECOND
-                    # The file of a record has the time of day.
-                    began = time.time() - age  # noqa: TID251
-                    yield PodHolder(process=holder, pod_uid=seen.pod.pod_uid, began=began)
+            number = device_number(roots.now().dev / f"nvidia{gpu.minor}")
+            if gpu.uuid == uuid and number is not None:
+                yield from _holders(proc, number)
 
     return StillRunning(
         pods_with=resources.names, groups=map(PodGroups, hierarchies), holders=holders_of
     )
+
+
+def _holders(proc: Path, number: int) -> Iterator[PodHolder]:
+    """Yield the processes in pods that have a device open."""
+    # Not imported above, as this is only for a claim that is gone while its pod may run.
+    from dra_driver.usage.processes import Processes, now_ticks  # noqa: PLC0415
+
+    processes = Processes(proc)
+    for process in proc.iterdir():
+        if process.name.isdecimal():
+            now = now_ticks()
+            seen = processes.see(int(process.name), before=now)
+            if seen is not None and seen.pod is not None and has_open(process, number):
+                # The file of a record has the time of day.
+                began = time.time() - (now - seen.start_ticks) / _TICKS_PER_SECOND  # noqa: TID251
+                holder = Holder(pid=seen.pid, name=seen.name)
+                yield PodHolder(process=holder, pod_uid=seen.pod.pod_uid, began=began)

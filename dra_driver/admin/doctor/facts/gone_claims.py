@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct, field
 
-from dra_driver.admin.doctor.facts.node_facts import holders_of_node
 from dra_driver.admin.doctor.facts.places import Places
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.state.records import stored_records, written_at
@@ -39,9 +38,9 @@ def gone_claims(
     records = stored_records(directory).records
     running = still_running(
         PodResources(places.plugins, places.roots.host_roots()),
+        roots=places.roots,
         cgroup_root=places.cgroup_root,
         inventory=lambda: inventory,
-        holders=holders_of_node(places),
     )
     kept: dict[str, str] = {}
     ended: list[str] = []

@@ -167,25 +167,20 @@ def group_facts(places: Places) -> GroupFacts:
 
 def holder_facts(places: Places, inventory: Inventory, *, in_a_pod: bool) -> HolderFacts:
     """Look for the processes that have the GPUs open."""
-    holders = holders_of_node(places)
-    if holders.procs == (places.roots.proc,) and in_a_pod:
-        return HolderFacts(sees_node=False)
-    return HolderFacts(
-        sees_node=True, holders={gpu.minor: holders.of(gpu.minor) for gpu in inventory.gpus}
-    )
-
-
-def holders_of_node(places: Places) -> Holders:
-    """Return what finds the processes that have GPUs open: the node's, if its procfs is here."""
     roots = places.roots
     of_node = [roots.driver / "proc"]
     if places.host is not None:
         of_node.insert(0, places.host / "proc")
     seen = [proc for proc in of_node if (proc / "self").is_symlink()]
-    return Holders(
+    if not seen and in_a_pod:
+        return HolderFacts(sees_node=False)
+    holders = Holders(
         procs=(*seen, roots.proc),
         devs=(Path("/dev"), Path(roots.driver_file_on_host("dev")), Path(roots.dev_on_host)),
         clock=time.monotonic,
+    )
+    return HolderFacts(
+        sees_node=True, holders={gpu.minor: holders.of(gpu.minor) for gpu in inventory.gpus}
     )
 
 
