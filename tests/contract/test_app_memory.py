@@ -15,6 +15,7 @@ from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
 from worlds.groups import MIB, R615, Groups, make_root
+from worlds.kubelet_pods import note_pod, serving_pods
 from worlds.process import NODE, ProcessNode, eventually
 
 CONFIG = """\
@@ -116,10 +117,13 @@ def test_shares_are_limited_whatever_becomes_of_the_driver(scene: Scene) -> None
     eventually(lambda: not scene.fits(group, 5000, pid=1), "the limit of the pod")
     eventually(lambda: not scene.fits(beside, 100, pid=2), "the limit of all pods")
 
-    scene.reserve("mine", "gpu-0-share-0-of-4", pod, other)
     scene.node.driver.kill()
-    scene.node.driver.start()
-    eventually(scene.events, "the event of the later pod")
+    told = {("default", name): ["k8s.gpu.nvidia.com/claim=uid-mine-x"] for name in ("one", "two")}
+    for name, uid in (("one", pod), ("two", other)):
+        note_pod(scene.machine.driver_root, "default", name, uid)
+    with serving_pods(scene.node.place.plugins, told):
+        scene.node.driver.start()
+        eventually(scene.events, "the event of the later pod")
     assert {(event["reason"], event["regarding"]["uid"]) for event in scene.events()} == {
         ("NoGPUMemory", other)
     }
