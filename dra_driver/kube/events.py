@@ -36,6 +36,11 @@ class Regarding(Struct, frozen=True, kw_only=True):
         return self.namespace or "default"
 
 
+def about_node(name: str) -> Regarding:
+    """Return what an event on a Node is about, with its name as UID, as in a kubelet's own."""
+    return Regarding(api_version="v1", kind="Node", namespace="", name=name, uid=name)
+
+
 class Reporter(Struct, frozen=True, kw_only=True):
     """The reporter: a qualified name such as `gpu.nvidia.com/dra-driver`, and its node."""
 

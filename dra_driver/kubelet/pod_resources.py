@@ -60,7 +60,7 @@ class PodResources:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sockets = [plugins.parent / _SOCKET] + [
-            root / plugins.parent.relative_to("/") / _SOCKET for root in roots
+            root / str(plugins.parent).lstrip("/") / _SOCKET for root in roots
         ]
         self._folders = [root / _LOGS for root in roots]
         self._on_problem, self._once = on_problem, LogOnce()
@@ -111,7 +111,7 @@ class PodResources:
         if socket is None:
             raise TransientError(
                 f"the kubelet's PodResources API is not at {self._sockets[0]}: mount that folder "
-                "into this pod"
+                "into the driver's pod"
             )
         options = (("grpc.max_receive_message_length", _LONGEST_ANSWER),)
         try:

@@ -16,7 +16,7 @@ from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.model.steps import MIG
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.preparer import ClaimPreparer
-from dra_driver.claims.report.claim_events import about_claim, about_node, about_pod
+from dra_driver.claims.report.claim_events import about_claim, about_pod
 from dra_driver.claims.report.device_health import Reported, conditions, reported
 from dra_driver.claims.report.later import Later
 from dra_driver.claims.report.mps_events import MpsEvents
@@ -29,6 +29,7 @@ from dra_driver.devices.device import DeviceKind
 from dra_driver.devices.driver_root.modprobe import NvidiaModprobe
 from dra_driver.devices.mig.making import MigInstances
 from dra_driver.host.worker import Worker
+from dra_driver.kube.events import about_node
 from dra_driver.kubelet.health_stream import HealthStream
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.node.context import NodeContext
@@ -111,7 +112,7 @@ class ClaimWork:
 
     def tell_kept(self, record: ClaimRecord, why: str) -> None:
         """Report a claim that keeps its devices after its end in the API server. Never blocks."""
-        note = f"{why}: it keeps its devices until that has ended; delete the pod"
+        note = f"{why}. It keeps its devices until nothing runs with it: end its pods"
         about = [about_claim(record.ref), about_node(self._node_name)]
         about += [about_pod(record.ref.namespace, pod) for pod in record.pods]
         for each in about:

@@ -24,7 +24,7 @@ from dra_driver.errors import ConfigError, DriverError, StateError, UnavailableE
 from dra_driver.host.files import read_whole
 from dra_driver.host.worker import Worker
 from dra_driver.kube.client import KubeClient
-from dra_driver.kube.events import Happening, Regarding, Reporter, utc_now, warning_event
+from dra_driver.kube.events import Happening, Reporter, about_node, utc_now, warning_event
 from dra_driver.kube.own_node import Labels, OwnNode
 from dra_driver.kube.resource import EVENTS
 from dra_driver.shares.choice import LABEL, Choice, choose
@@ -247,15 +247,11 @@ class ShareConfigs(Worker):
 
 
 class ShareConfigEvents:
-    """Posts Events on the Node about share configs that cannot be used; for any thread.
-
-    They have the Node's name in place of its UID, as a kubelet's own do, so that the Node need not
-    be read.
-    """
+    """Posts Events on the Node about share configs that cannot be used; for any thread."""
 
     def __init__(self, api: KubeClient, node: str) -> None:
         self._api = api
-        self._about = Regarding(api_version="v1", kind="Node", namespace="", name=node, uid=node)
+        self._about = about_node(node)
 
     def post(self, problem: str, holds: str) -> None:
         """Report why the newest config cannot be used, and which one is in use; empty for none.

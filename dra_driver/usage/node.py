@@ -6,13 +6,13 @@ GPUs are asked at the same time, and one that does not answer hides no other.
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
 
-from dra_driver.claims.model.claim import ClaimUid, ConsumerPod
+from dra_driver.claims.model.claim import PodsOf
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.state.records import stored_records
 from dra_driver.devices.load import GpuLoad
@@ -21,9 +21,6 @@ from dra_driver.mps.requests import DomainRequests
 from dra_driver.usage import model
 from dra_driver.usage.model import GpuUse, Known, NodeUse
 from dra_driver.usage.processes import FOLDER, Processes, SeenProcess, container_names, now_ticks
-
-PodsOf = Callable[[Collection[ClaimUid]], Mapping[ClaimUid, Sequence[ConsumerPod]]]
-"""Returns the pods that claims have now, as far as they are known."""
 
 ANSWER_SECONDS = 3.0
 """How long GPUs may take to answer; one that is busy, such as while it is divided, is left out."""

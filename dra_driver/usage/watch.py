@@ -18,7 +18,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dra_driver.claims.model.claim import ClaimUid
+from dra_driver.claims.model.claim import ClaimUid, PodsOf
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_events import ClaimEvents, about_claim, about_pod
 from dra_driver.claims.report.later import Later
@@ -28,7 +28,7 @@ from dra_driver.devices.shares import MIB
 from dra_driver.errors import DriverError, TransientError
 from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.usage.ending import EndingError, Ends
-from dra_driver.usage.node import NodeLook, PodsOf
+from dra_driver.usage.node import NodeLook
 from dra_driver.usage.over_limit import (
     KILLED,
     OVER,

@@ -10,14 +10,14 @@ left of the limit of all pods is removed. Decision 13 gives the reasons.
 Takes the locks of the claim and its GPUs, as the kubelet's calls do, and gives way to them.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import structlog
 from msgspec.structs import replace
 
-from dra_driver.claims.model.claim import ClaimUid, ConsumerPod
+from dra_driver.claims.model.claim import ClaimUid, ConsumerPod, PodsOf
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.model.steps import ClaimStep
 from dra_driver.claims.prepare.node_claims import NodeClaims
@@ -62,7 +62,7 @@ class MemoryWatch(Worker):
     def __init__(  # noqa: PLR0913 (all that a limit depends on)
         self,
         *,
-        pods_of: Callable[[Collection[ClaimUid]], Mapping[ClaimUid, Sequence[ConsumerPod]]],
+        pods_of: PodsOf,
         claims: NodeClaims,
         pods: PodLimits,
         inventory: InventorySource,

@@ -6,7 +6,7 @@ KEP-4381 and the API reference of resource.k8s.io/v1.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NewType
 
@@ -91,6 +91,10 @@ class ConsumerPod(Struct, frozen=True, kw_only=True):
 
     name: str
     uid: str
+
+
+PodsOf = Callable[[Collection[ClaimUid]], Mapping[ClaimUid, Sequence[ConsumerPod]]]
+"""Returns the pods that have claims now, as far as they are known."""
 
 
 class PodName(Struct, frozen=True, kw_only=True, order=True):

@@ -73,11 +73,6 @@ def about_pod(namespace: str, pod: ConsumerPod) -> Regarding:
     return Regarding(api_version="v1", kind="Pod", namespace=namespace, name=pod.name, uid=pod.uid)
 
 
-def about_node(name: str) -> Regarding:
-    """Return what an event on a Node is about; a kubelet's own also have its name as UID."""
-    return Regarding(api_version="v1", kind="Node", namespace="", name=name, uid=name)
-
-
 def about_group(namespace: str, group: ConsumerGroup) -> Regarding:
     """Return what an event on a PodGroup is about."""
     return Regarding(

@@ -35,11 +35,9 @@ def said() -> list[str]:
 
 @pytest.fixture
 def ask(tmp_path: Path, now: list[float], said: list[str]) -> Ask:
-    (tmp_path / "kubelet").mkdir()
-
     def make() -> PodResources:
         return PodResources(
-            tmp_path / "kubelet/plugins",
+            tmp_path / "plugins",
             [tmp_path / "host"],
             clock=lambda: now[0],
             on_problem=said.append,
@@ -53,7 +51,7 @@ def names(resources: PodResources, *uids: ClaimUid) -> dict[str, list[str]]:
 
 
 def test_pods_are_found_by_the_uid_in_the_names_of_their_devices(ask: Ask, tmp_path: Path) -> None:
-    with serving_pods(tmp_path / "kubelet/plugins", TOLD):
+    with serving_pods(tmp_path / "plugins", TOLD):
         assert names(ask(), ONE, TWO) == {"uid-1": ["team-a/train-0", "team-a/train-1"]}
 
 
@@ -63,7 +61,7 @@ def test_their_uids_are_those_of_the_folders_of_their_logs(ask: Ask, tmp_path: P
     note_pod(host, "team-a", "train-0", "uid-of-the-former")
     note_pod(host, "team-b", "train-1", "uid-b")
     (host / "var/log/pods/lost+found").mkdir()
-    with serving_pods(tmp_path / "kubelet/plugins", TOLD):
+    with serving_pods(tmp_path / "plugins", TOLD):
         found = ask().pods([ONE, TWO])
     assert {(pod.name, pod.uid) for pod in found[ONE]} == {
         ("train-0", "uid-a"),
@@ -74,7 +72,7 @@ def test_their_uids_are_those_of_the_folders_of_their_logs(ask: Ask, tmp_path: P
 
 def test_an_answer_is_used_for_two_seconds(ask: Ask, tmp_path: Path, now: list[float]) -> None:
     resources = ask()
-    with serving_pods(tmp_path / "kubelet/plugins", TOLD) as kubelet:
+    with serving_pods(tmp_path / "plugins", TOLD) as kubelet:
         assert names(resources, ONE)
         kubelet.told = {}
         now[0] += 1.9
@@ -95,7 +93,7 @@ def test_a_socket_that_is_not_mounted_is_found_below_the_hosts_root(
 
 def test_an_answer_may_be_longer_than_grpc_takes_by_default(ask: Ask, tmp_path: Path) -> None:
     many = {("team", f"pod-{n}"): [f"vendor.com/claim=uid-{n}-{'x' * 4000}"] for n in range(1200)}
-    with serving_pods(tmp_path / "kubelet/plugins", TOLD | many):
+    with serving_pods(tmp_path / "plugins", TOLD | many):
         assert names(ask(), ONE)
 
 
@@ -103,7 +101,7 @@ def test_an_answer_may_be_longer_than_grpc_takes_by_default(ask: Ask, tmp_path: 
 def test_without_an_answer_the_reason_says_once_what_is_missing(
     ask: Ask, tmp_path: Path, said: list[str], trouble: str
 ) -> None:
-    folder = tmp_path / "kubelet/pod-resources"
+    folder = tmp_path / "pod-resources"
     folder.mkdir()
     resources = ask()
     match trouble:
@@ -115,7 +113,7 @@ def test_without_an_answer_the_reason_says_once_what_is_missing(
             expected = f"the kubelet does not say at {folder}/kubelet.sock"
         case _:
             expected = "var/log/pods, is not below"
-            with serving_pods(tmp_path / "kubelet/plugins", TOLD):
+            with serving_pods(tmp_path / "plugins", TOLD):
                 assert resources.pods([ONE]) == {}
     assert resources.pods([ONE]) == {}
     assert len(said) == 1
