@@ -53,8 +53,8 @@ bench-fleet: setup ## measure what slices cost a cluster of many nodes; ARGS are
 bench-pods: setup ## measure how long pods take to start, with claims and without; ARGS are passed on
 	@.venv/bin/python hack/bench/pods $(ARGS)
 
-mutants: setup ## put small faults into the rooms that must not break, and say which no test notices; ARGS are passed on
-	@.venv/bin/python hack/mutants $(ARGS)
+mutants: setup ## put small faults into the code that must not break, and list those that no test notices; takes a night; ARGS="dra_driver.cdi.*" picks some
+	@.venv/bin/mutmut run $(ARGS) && .venv/bin/mutmut results
 
 hardware: setup ## try the driver on this machine's GPU and leave it as it was: ALLOW=time-slice,… names what may be changed, PLAN=1 only says it, RESTORE=1 takes a killed run back
 	@.venv/bin/python hack/hardware $(if $(ALLOW),--allow $(ALLOW)) $(if $(PLAN),--plan) $(if $(RESTORE),--restore) $(ARGS)
@@ -63,4 +63,4 @@ neighbours: setup ## run what stands beside us in a cluster for real, as root: K
 	@TESTS_WITHOUT="$$(.venv/bin/python hack/ready.py --for tests/neighbours)" .venv/bin/python -m pytest -q -p no:randomly --timeout 900 -m neighbours tests/neighbours
 
 clean: ## remove what the other tasks made in this folder
-	@rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache mutants
