@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from cluster.binaries import RUNTIMES
+from testbed.cluster import Cluster
 from testbed.commands import TestbedError
 from testbed.disk import SmallDisk
 from testbed.driver import DriverProcess
@@ -22,9 +23,6 @@ from testbed.pods import make_namespace
 from chaos.campaign import Campaign, Report, Violation
 from chaos.divisions import DIVISIONS, config
 from chaos.plan import Round, rounds
-from chaos.soak import cluster_of
-from chaos.soak import run as soak
-from chaos.turns import turns
 from chaos.workloads import NAMESPACE
 
 _DISK_BYTES = 24 * 1024 * 1024
@@ -43,8 +41,6 @@ def main(words: Sequence[str]) -> int:
     if os.geteuid() != 0:
         sys.stderr.write("error: a real cluster needs root; --plan does not\n")
         return 2
-    if options.hostile:
-        return _soak(options)
     report = Report(seed=options.seed)
     try:
         with _campaign(options, report) as campaign:
@@ -61,24 +57,8 @@ def main(words: Sequence[str]) -> int:
     return 1 if report.violations else 0
 
 
-def _soak(options: argparse.Namespace) -> int:
-    """Run a soak beside a hostile tenant; return as `main` does."""
-    try:
-        report = soak(options)
-    except TestbedError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    print(report.judge())
-    if options.output:
-        options.output.write_text(report.as_json() + "\n")
-    return 1 if report.violations else 0
-
-
 def _print_plan(options: argparse.Namespace) -> None:
     count = options.rounds or 10
-    if options.hostile:
-        print(*itertools.islice(turns(options.seed), count), sep="\n")
-        return
     for plan in itertools.islice(rounds(options.seed), count):
         print(f"round {plan.number}", *(f"  {event}" for event in plan.events), sep="\n")
 
@@ -86,11 +66,6 @@ def _print_plan(options: argparse.Namespace) -> None:
 def _options(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="hack/chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="what happens follows from it")
-    parser.add_argument(
-        "--hostile",
-        action="store_true",
-        help="nothing breaks; three tenants work beside a hostile one, whose turns are the rounds",
-    )
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--rounds", type=int, default=0, help="how many rounds (default: 10)")
     length.add_argument("--minutes", type=float, default=0, help="how long; ends after a round")
@@ -131,7 +106,12 @@ def _campaign(options: argparse.Namespace, report: Report) -> Iterator[Campaign]
         configs = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="dra-chaos-shares-")))
         put_share_config(configs, config(DIVISIONS[0]))
         node = GpuNode(
-            cluster_of(options),
+            Cluster(
+                options.name,
+                options.kubernetes,
+                containerd=options.containerd,
+                runtime=options.runtime,
+            ),
             folder,
             driver_env={
                 "MIG": "on-demand",

@@ -25,15 +25,10 @@ MPS = "mps"
 def config(division: str) -> str:
     """The share config, as a file's text."""
     kind, count = _COUNTS[division]
-    return share_config(kind, count, **_MORE[division])
-
-
-def share_config(kind: str, count: int, **more: object) -> str:
-    """A share config that divides GPUs, all or `devices`, into so many shares each."""
     sharing: Object = {
         "renameByDefault": True,
         "failRequestsGreaterThanOne": True,
-        "resources": [{"name": _RESOURCE, "replicas": count, **more}],
+        "resources": [{"name": _RESOURCE, "replicas": count, **_MORE[division]}],
     }
     flags = {"plugin": {"sharedDevicesAllocationPolicy": "packed"}}
     return yaml.safe_dump({"version": "v1", "flags": flags, "sharing": {kind: sharing}})

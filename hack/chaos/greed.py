@@ -5,17 +5,14 @@ GPUs, as if their first processes had it, because nothing computes there; and wh
 be ended for it. A container without a limit takes as much as the greedy one, and is not ended.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from testbed.api import Object
 from testbed.commands import TestbedError
 from testbed.machine import SimulatedMachine
-from testbed.node import GpuNode
 
 from chaos.holds import ClaimSeen
-from chaos.look import container_id
 from chaos.workloads import kind_of, pods_of
 
 GREEDY_MIB = 30_000
@@ -68,19 +65,6 @@ class Memory:
         """End all processes on GPUs."""
         for workload in tuple(self._taken):
             self.give_back(workload)
-
-
-@contextmanager
-def computing(
-    node: GpuNode, pod: Object, gpu: str, mib: int, *, by_mps: bool = False
-) -> Iterator[None]:
-    """During a block, have the container of a pod compute with so many MiB of a GPU."""
-    pid = first_processes([container_id(pod)])[container_id(pod)]
-    node.machine.compute(gpu, mib, pid=pid, by_mps=by_mps)
-    try:
-        yield
-    finally:
-        node.machine.release_memory(gpu, pid=pid)
 
 
 def is_limited(claim: ClaimSeen) -> bool:

@@ -113,24 +113,19 @@ def objects(workload: str) -> list[Object]:
     """The objects of a workload: its claims, then its pods."""
     specs = zip(claims_of(workload), kind_of(workload).claims.values(), strict=True)
     made = [thing("ResourceClaim", name, spec=spec) for name, spec in specs]
-    return made + [pod_of(pod, *claims_of(workload), restarts=True) for pod in pods_of(workload)]
+    return made + [_pod(pod, *claims_of(workload)) for pod in pods_of(workload)]
 
 
-def pod_of(
-    name: str, *claims: str, restarts: bool = False, labels: Mapping[str, str] | None = None
-) -> Object:
-    """Return a pod of one container with these claims, which ends at once when it is deleted.
-
-    `restarts`: an ended container is replaced by another one.
-    """
+def _pod(name: str, *claims: str) -> Object:
+    """Return a pod of one container with these claims, which ends at once when it is deleted."""
     entries = [
         {"name": f"c{number}", "resourceClaimName": one} for number, one in enumerate(claims)
     ]
     resources: Object = {"claims": [{"name": entry["name"]} for entry in entries]}
     spec = {
         "terminationGracePeriodSeconds": 1,
-        "restartPolicy": "Always" if restarts else "Never",
+        "restartPolicy": "Always",
         "resourceClaims": entries,
         "containers": [container("ctr", resources)],
     }
-    return thing("Pod", name, spec=spec) | {"metadata": {"name": name, "labels": labels or {}}}
+    return thing("Pod", name, spec=spec)

@@ -7,7 +7,6 @@ tests/e2e/test_hostile_tenants.py and hack/chaos check that.
 import array
 import ctypes
 import errno
-import itertools
 import json
 import os
 import secrets
@@ -16,8 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -169,55 +167,6 @@ def kill() -> object:
     return sorted(killed)
 
 
-# Attacks that only hack/chaos makes
-
-
-def crowd(seconds: str, *addresses: str) -> object:
-    """Keep hundreds of connections to ports: idle, half asked, with answers that nobody reads."""
-    ask = b"GET /metrics HTTP/1.1\r\nHost: a\r\n"
-    kinds = itertools.cycle((b"", ask, (ask + b"\r\n") * 64))
-    ends: deque[socket.socket] = deque(maxlen=300 * len(addresses))
-    for count in _until(seconds):
-        for address in addresses:
-            with suppress(OSError):
-                ends.append(_dial(address))
-                ends[-1].setblocking(False)
-                ends[-1].send(next(kinds))
-        time.sleep(0 if count < 300 else 0.05)
-    return len(ends)
-
-
-def flood(seconds: str, *addresses: str) -> object:
-    """Connect to ports, send requests or rubbish, and hang up, repeatedly; return how often."""
-    gets = (
-        b"GET /metrics HTTP/1.0\r\n\r\n",
-        b"GET /healthz HTTP/1.0\r\n\r\n",
-        b"GET /" + b"a" * 9000,
-    )
-    done = 0
-    for _ in _until(seconds):
-        for address in addresses:
-            with suppress(OSError), _dial(address) as peer:
-                peer.send(secrets.choice((*gets, os.urandom(4096), _HTTP2, b"")))
-                done += 1
-    return done
-
-
-def streams(seconds: str, *addresses: str) -> object:
-    """Ask for a server's health in thousands of concurrent, lasting calls over HTTP/2."""
-    done = 0
-    for _ in _until(seconds):
-        ends = []
-        for address in addresses:
-            for _ in range(8):
-                with suppress(OSError):
-                    ends.append(_dial(address))
-                    ends[-1].sendall(_HTTP2 + b"".join(map(_health_call, range(1, 1000, 2))))
-        done += len(ends)
-        time.sleep(_HELD_S)
-    return done
-
-
 def clutter() -> object:
     """Put 100,000 links and folders into /dev/shm, then bytes; return what it accepted."""
     took = {"links": 0, "folders": 0, "MiB": 0}
@@ -273,44 +222,6 @@ def stopped() -> object:
     while ends:
         os.kill(os.getpid(), signal.SIGSTOP)
     return None
-
-
-_HELD_S = 10.0
-_HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-"""The preface of HTTP/2, and empty settings."""
-
-
-def _until(seconds: str) -> Iterator[int]:
-    """Count from 0 until this many seconds are over."""
-    end = time.monotonic() + float(seconds)
-    return itertools.takewhile(lambda _: time.monotonic() < end, itertools.count())
-
-
-def _dial(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=0.2)
-
-
-def _health_call(stream: int) -> bytes:
-    """A call of grpc.health.v1.Health as HTTP/2 frames (RFC 9113); every other one is a Watch."""
-    method = "Watch" if stream % 4 == 1 else "Check"
-    headers = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": f"/grpc.health.v1.Health/{method}",
-        ":authority": "a",
-        "content-type": "application/grpc",
-        "te": "trailers",
-    }
-    # Each is a literal without indexing (RFC 7541, 6.2.2).
-    block = b"".join(
-        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
-        for name, value in headers.items()
-    )
-    message = b"\0\0\0\0\x0a\x0a\x08liveness"
-    number = stream.to_bytes(4, "big")
-    ask = len(block).to_bytes(3, "big") + b"\1\4" + number + block
-    return ask + len(message).to_bytes(3, "big") + b"\0\1" + number + message
 
 
 def _refuse() -> object:
@@ -369,6 +280,6 @@ def _flood_socket(*, connections: int) -> list[socket.socket]:
 
 if __name__ == "__main__":
     ways = (places, forge, stay, links, fill, order, kill)
-    more = (crowd, flood, streams, clutter, garbage, mute, stopped)
+    more = (clutter, garbage, mute, stopped)
     attack = {way.__name__: way for way in (*ways, *more)}
     sys.stdout.write(json.dumps(attack[sys.argv[1]](*sys.argv[2:])))

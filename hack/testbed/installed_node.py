@@ -59,7 +59,6 @@ class InstalledNode(GpuNode):
         self._settings = dict(driver_env or {})
         self._share_config = ""
         self._cleanup: Object = {"enabled": False}
-        self._usage: Object = {"enabled": False}
         self._helm: Helm | None = None
 
     def up(self, tell: Callable[[str], None], *, detached: bool = False) -> None:
@@ -94,7 +93,6 @@ class InstalledNode(GpuNode):
             self._helm("uninstall", RELEASE, "--wait", "--ignore-not-found")
             self._helm = None
         self._cleanup = {"enabled": False}
-        self._usage = {"enabled": False}
         wait_gone(self.cluster.api, NAMESPACE)
         mps_daemons.end_all(self.place.plugins)
 
@@ -127,10 +125,6 @@ class InstalledNode(GpuNode):
         self._cleanup = {"enabled": False}
         self.upgrade(tag=self._tag)
         self.wait_published()
-
-    def end_over_limit(self) -> None:
-        """Let the driver end containers above their memory limit, from its installation on."""
-        self._usage = {"enabled": True, "overLimit": "end"}
 
     def metrics(self) -> str:
         """What the driver's pod serves at its metrics address."""
@@ -206,7 +200,7 @@ class InstalledNode(GpuNode):
             "nvidiaDriverRoot": str(self.machine.root),
             "cdiRoot": str(self.place.cdi_root),
             "cleanup": self._cleanup,
-            "usage": self._usage,
+            "usage": {"enabled": False},
             "health": {} if settle is None else {"settleSeconds": float(settle)},
             "config": {"map": {"default": self._share_config} if self._share_config else {}},
             "kubeletPlugin": {

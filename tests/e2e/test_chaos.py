@@ -1,4 +1,4 @@
-"""A short campaign and a short soak, the same every time, on clusters of their own."""
+"""A short campaign, the same every time, on a cluster of its own."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from testbed.commands import REPOSITORY, run
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import missing
-from e2e.kubernetes import CONTAINERD, KUBERNETES, RUNTIME, cluster_of_pods, needs
+from e2e.kubernetes import CONTAINERD, KUBERNETES, RUNTIME, needs
 from e2e.needs import cannot_run
 
 pytestmark = [
@@ -26,9 +26,6 @@ ROUNDS = 9
 """Together they have every trouble at least once, share config changes among shares that are held,
 and end with nothing left."""
 
-TURNS = 5
-"""Of the hostile tenant: together they have every attack and act at least once."""
-
 
 @pytest.mark.long("tests/property/test_claims.py::TestNode", "tests/e2e/test_outages.py")
 def test_everything_holds_through_a_short_campaign(tmp_path: Path) -> None:
@@ -40,16 +37,3 @@ def test_everything_holds_through_a_short_campaign(tmp_path: Path) -> None:
     said = run((sys.executable, REPOSITORY / "hack" / "chaos", *words, *logs), timeout=850)
     assert re.search(rf"^seed {SEED}: {ROUNDS + 1} rounds, \d+ pods", said, re.MULTILINE)
     assert "VIOLATION" not in said
-
-
-@pytest.mark.long("tests/e2e/test_hostile_tenants.py")
-@pytest.mark.usefixtures("image_archive")
-def test_three_tenants_never_notice_a_hostile_one(tmp_path: Path) -> None:
-    if reason := missing():
-        cannot_run(reason)
-    length = ("--hostile", "--seed", str(SEED), "--rounds", str(TURNS))
-    words = (*length, "--name", cluster_of_pods("h").name, *VERSIONS)
-    logs = ("--logs", tmp_path / "logs", "--output", tmp_path / "report.json")
-    said = run((sys.executable, REPOSITORY / "hack" / "chaos", *words, *logs), timeout=850)
-    assert re.search(rf"^seed {SEED}: {TURNS} turns of the hostile tenant", said, re.MULTILINE)
-    assert "violation" not in said

@@ -179,8 +179,9 @@ def test_links_wherever_it_can_write_lead_nobody_astray(street: Street, tmp_path
     assert street.mps.ask(PERCENTAGE) == "20.0"
 
 
-def test_what_it_fills_is_its_own_and_small(street: Street) -> None:
-    took = street.attack("fill")
+@pytest.mark.parametrize("attacks", [("fill",), ("garbage", "mute", "clutter")])
+def test_what_it_fills_is_its_own_and_small(street: Street, attacks: tuple[str, ...]) -> None:
+    took = [street.attack(name) for name in attacks][-1]
     assert isinstance(took, dict)
     assert took["MiB"] <= MOST["shm"] / MIB
     # Its daemon may need a while for all that noise, and may die of it: it serves this claim alone.
