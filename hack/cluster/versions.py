@@ -19,7 +19,6 @@ DEFAULT_MINOR = "1.37"
 GO_MOD_FILES = {
     "1.37": MODULES / "kubernetes" / "go.mod",
     "1.36": MODULES / "kubernetes-1.36" / "go.mod",
-    "1.35": MODULES / "kubernetes-1.35" / "go.mod",
     "1.34": MODULES / "kubernetes-1.34" / "go.mod",
 }
 # containerd as it is asked for -> its module, and the go.mod that pins and compiles it; the first

@@ -257,7 +257,7 @@ def test_a_config_of_the_wrong_kind_is_refused_when_the_request_has_got_its_devi
         assert "write a GpuConfig" in said
         # What the scheduler writes does not say whether the config names the claim's only request.
         allocated = api.get("ResourceClaim", name, NAMESPACE)["status"]["allocation"]["devices"]
-        older = KUBERNETES.startswith(("1.34", "1.35", "1.36"))
+        older = KUBERNETES.startswith(("1.34", "1.36"))
         assert older or "requests" not in allocated["config"][0]
         scene.delete(pod)
     finally:

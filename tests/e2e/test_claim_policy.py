@@ -1,4 +1,4 @@
-"""The admission policy of claims' status where it stands alone, as on Kubernetes 1.34 and 1.35.
+"""The admission policy of claims' status where it stands alone, as before Kubernetes 1.36.
 
 Newer API servers ask whose node a claim is on by themselves, and before they come to the policy. So
 that feature is switched off here, on a cluster of its own. What claims have is written as a
@@ -41,7 +41,7 @@ def cluster() -> Iterator[Cluster]:
     """A cluster with all of an installation but its pods; the policy is in force."""
     if reason := missing():
         cannot_run(reason)
-    gates = "" if KUBERNETES.startswith(("1.34", "1.35")) else f"{GATE}=false"
+    gates = "" if KUBERNETES.startswith("1.34") else f"{GATE}=false"
     name = f"{os.environ.get('E2E_CLUSTER', 'e2e')[:8]}-p"
     cluster = Cluster(name, KUBERNETES, feature_gates=gates)
     try:

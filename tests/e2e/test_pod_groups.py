@@ -32,7 +32,7 @@ pytestmark = [
     ),
     needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
     pytest.mark.skipif(
-        KUBERNETES.startswith(("1.34", "1.35", "1.36")),
+        KUBERNETES.startswith(("1.34", "1.36")),
         reason=f"Kubernetes {KUBERNETES} has no scheduling.k8s.io/v1beta1",
     ),
 ]
