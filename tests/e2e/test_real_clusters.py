@@ -183,7 +183,7 @@ def test_a_pod_runs_and_its_log_can_be_read(alpha: Cluster) -> None:
     assert not devices & interfaces()
 
 
-@pytest.mark.long("tests/cluster/test_real_clusters.py::test_down_clears_up_after_half_an_up")
+@pytest.mark.long("tests/e2e/test_real_clusters.py::test_down_clears_up_after_half_an_up")
 def test_down_clears_up_after_everything_was_killed(alpha: Cluster) -> None:
     alpha.do("up")
     alpha.run_pod()
