@@ -39,7 +39,7 @@ lock: setup ## write requirements.lock and the image's locks from pyproject.toml
 	@hack/lock
 
 image: setup ## build the driver's image without a registry, as root; print where the archive is
-	@.venv/bin/python hack/image build $(ARGS)
+	@.venv/bin/python hack/image $(ARGS)
 
 chart: setup ## pack the chart into dist, as a release does: IMAGE=REGISTRY/dra-driver names the image
 	@IMAGE="$(IMAGE)" PAGES="$(PAGES)" HELM="$(HELM)" hack/pack
@@ -54,7 +54,7 @@ bench-pods: setup ## measure how long pods take to start, with claims and withou
 	@.venv/bin/python hack/bench/pods $(ARGS)
 
 mutants: setup ## put small faults into the code that must not break, and list those that no test notices; takes a night; ARGS="dra_driver.cdi.*" picks some
-	@.venv/bin/mutmut run $(ARGS) && .venv/bin/mutmut results
+	@.venv/bin/mutmut run $(ARGS) && { .venv/bin/mutmut results | grep ': survived' || echo "no fault survived"; }
 
 hardware: setup ## try the driver on this machine's GPU and leave it as it was: ALLOW=time-slice,… names what may be changed, PLAN=1 only says it, RESTORE=1 takes a killed run back
 	@.venv/bin/python hack/hardware $(if $(ALLOW),--allow $(ALLOW)) $(if $(PLAN),--plan) $(if $(RESTORE),--restore) $(ARGS)

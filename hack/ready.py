@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import promtool
+from image.archive import ImageError
 from image.builder import driver_archive
-from image.errors import ImageError
 from testbed.cluster import COMMAND, version_flags
 
 from dra_driver.errors import SetupError

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import FrameType
 
 from cluster.binaries import RUNTIMES
+from image.archive import ImageError
 from image.builder import driver_archive
-from image.errors import ImageError
 from testbed.cluster import COMMAND, Cluster, version_flags
 from testbed.commands import TestbedError, stream
 from testbed.installed_node import InstalledNode

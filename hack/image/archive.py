@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from image.errors import ImageError
-
 _NAME = "io.containerd.image.name"
 _INDEXES = (
     "application/vnd.oci.image.index.v1+json",
@@ -25,6 +23,10 @@ _INDEXES = (
 )
 _HIDDEN = ".wh."
 _ALL_HIDDEN = ".wh..wh..opq"
+
+
+class ImageError(Exception):
+    """The text says what failed with an image, and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,22 +43,15 @@ class Image:
 
     Attributes:
         arch: the architecture it is for, as Go names it.
-        digest: of its manifest.
         config: how it is run: user, environment, entry point, labels.
         download: bytes of its layers in a registry.
         members: its root file system by path, without the leading slash.
     """
 
     arch: str
-    digest: str
     config: Mapping[str, Any]
     download: int
     members: Mapping[str, Member]
-
-    @property
-    def unpacked(self) -> int:
-        """Bytes of all its files."""
-        return sum(member.info.size for member in self.members.values() if member.info.isfile())
 
 
 def write(layout: Path, archive: Path, name: str) -> None:
@@ -127,7 +122,6 @@ def _image(tar: tarfile.TarFile, reference: Mapping[str, Any]) -> Image:
             _lay_over(members, content)
     return Image(
         arch=config["architecture"],
-        digest=reference["digest"],
         config=config["config"],
         download=sum(layer["size"] for layer in manifest["layers"]),
         members=members,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from image import archive
-from image.errors import ImageError
+from image.archive import ImageError
 from image.recipe import NAME, Recipe, own_architecture, version
 
 SUITE = "trixie"

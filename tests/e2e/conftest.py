@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from cluster.errors import ClusterError
+from image.archive import ImageError
 from image.builder import Builder, cache_folder
-from image.errors import ImageError
 from image.recipe import Recipe, own_architecture
 from testbed.api import Api
 from testbed.cluster import Cluster, version_flags

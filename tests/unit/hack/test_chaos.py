@@ -7,7 +7,6 @@ import pytest
 from chaos.holds import ClaimSeen, ContainerSeen, Look, ProcessSeen, Wanted, judge, judge_containers
 from testbed.machine import GpuSettings
 
-
 A, B, C = "GPU-a", "GPU-b", "GPU-c"
 USUAL = GpuSettings(compute_mode="Default", time_slice="Default", mig_mode="Disabled")
 PROCESS = ProcessSeen(same_life=True, resident=70 << 20, descriptors=20)

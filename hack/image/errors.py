@@ -1,5 +1,0 @@
-"""Errors about images, for users."""
-
-
-class ImageError(Exception):
-    """The text says what failed, and what to do."""
