@@ -1,7 +1,6 @@
 """What driver and MPS supervisor export: every series, as a scrape has it."""
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -79,23 +78,3 @@ def _usage() -> Iterator[UsageSeries]:
         for owner in owners:
             values = tuple(owner if label == "owner" else "0" for label in labels)
             yield UsageSeries(metric=metric, labels=values, value=1)
-
-
-def listed(page: str) -> dict[str, frozenset[str]]:
-    """The metrics of a page's tables, each with the labels that stand behind its name."""
-    rows = re.findall(r"^\| (`nvidia_dra_.*?) \|", page, re.MULTILINE)
-    return {
-        name: frozenset(filter(None, (labels or "").split(",")))
-        for row in rows
-        for name, labels in re.findall(r"`(nvidia_dra_\w+)(?:\{([\w,]*)\})?`", row)
-    }
-
-
-def without_parts(names: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
-    """A histogram's series as one metric."""
-    parts = re.compile(r"(\w+_seconds)_(?:bucket|sum|count)")
-    found: dict[str, frozenset[str]] = {}
-    for name, labels in names.items():
-        part = parts.fullmatch(name)
-        found[part[1] if part else name] = labels - ({"le"} if part else set())
-    return found

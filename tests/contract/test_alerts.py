@@ -262,3 +262,11 @@ def test_the_dashboard_comes_with_the_label_of_the_sidecar(render: Render) -> No
     (made,) = (one for one in both if name in one["data"])
     assert made["metadata"]["labels"]["grafana_dashboard"] == "gpu"
     assert made["metadata"]["annotations"] == {"grafana_folder": "GPUs"}
+
+
+def test_queries_on_pages_are_about_metrics_that_there_are() -> None:
+    for page in (REPOSITORY / "docs").rglob("*.md"):
+        for block in re.findall(r"```promql\n(.*?)```", page.read_text(), re.DOTALL):
+            for query in block.splitlines():
+                if not query.startswith("#"):
+                    assert list(mistakes(query, EXPORTED)) == [], page

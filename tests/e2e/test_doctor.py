@@ -50,7 +50,6 @@ def test_an_admin_is_told_that_all_is_well(node: GpuNode) -> None:
 
 
 def test_what_kubernetes_lacks_is_what_the_page_says_of_its_version(node: GpuNode) -> None:
-    """The other half, that the page says what `lacking` says, is in unit/docs."""
     found = report(node.cluster.env["KUBECONFIG"])["findings"]
     without = {
         Feature(gate)

@@ -1,8 +1,7 @@
 """The checks of `dra-driver doctor`: what each looks at, why that matters, and how it is judged.
 
 Each check is a question to the sources and a pure judgement of the answer, so the failure of one
-affects no other. An id never changes, because programs use it, and docs/troubleshooting.md has a
-row for each.
+affects no other. An id never changes, because programs use it.
 """
 
 from collections.abc import Callable, Iterable

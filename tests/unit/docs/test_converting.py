@@ -3,9 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
-from dra_driver.admin.convert import claims, manifests, parameters, selectors
 from dra_driver.admin.convert.manifests import convert
 from dra_driver.admin.validate.command import as_text
 
@@ -20,18 +17,3 @@ def test_the_example_is_what_the_command_prints() -> None:
     found = convert({"claim.yaml": before})
     assert found.text == after
     assert as_text(found.reports) == said
-
-
-@pytest.mark.parametrize(
-    "name",
-    sorted(
-        {*claims.GONE, *claims.ATTRIBUTES, *manifests.LEFT_OUT, *parameters.LOST, *selectors.LOST}
-    ),
-)
-def test_the_page_names_all_that_is_lost(name: str) -> None:
-    assert re.search(rf"\b{name}\b", LOST)
-
-
-@pytest.mark.parametrize("kind", parameters.KINDS)
-def test_the_page_names_each_kind_of_parameters(kind: str) -> None:
-    assert re.search(rf"\b{kind}\b", PAGE)

@@ -135,13 +135,3 @@ def test_an_expression_selects_the_devices_of_the_card_that_its_label_names(labe
     assert selected
     for node in row.others:
         assert not any(selector.selects(device.subject) for device in node.devices())
-
-
-def test_the_labels_of_the_page_are_those_of_the_card() -> None:
-    gpu = Node(profile=H100).inventory.gpus[0]
-    label = gpu.product_name.replace(" ", "-")
-    assert f"nvidia.com/gpu.product={label}" in ROWS
-    assert gpu.memory_bytes is not None
-    assert f"nvidia.com/gpu.memory={gpu.memory_bytes // MIB}" in ROWS
-    assert f"nvidia.com/gpu.family={gpu.architecture.lower()}" in ROWS
-    assert f"nvidia.com/gpu.compute.major={gpu.cuda_compute_capability[0]}" in ROWS

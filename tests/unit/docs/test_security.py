@@ -21,9 +21,6 @@ PODS = {
     "dra-driver-cleanup": "cleanup",
 }
 CLEANUP = (REPOSITORY / "manifests" / "cleanup.yaml").read_text()
-TAKEN_AWAY = re.compile("without_|only_with_|only_a_privileged_")
-"""In the name of a test that takes a right away."""
-
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 Right = tuple[str, str]
@@ -112,12 +109,6 @@ def test_every_row_about_tenants_names_tests_that_there_are(title: str) -> None:
     for row in about:
         assert row.count(" | ") == line.count("|") - 2, row
         check_tests(row.rpartition(" | ")[2])
-
-
-def test_each_right_is_taken_away_by_a_test() -> None:
-    for right, row in rows().items():
-        named = [function for _, function in TEST.findall(row)]
-        assert any(map(TAKEN_AWAY.search, named)), right
 
 
 def test_the_cleanup_has_the_rights_of_both_and_no_others() -> None:

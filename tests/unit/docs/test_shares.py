@@ -1,4 +1,4 @@
-"""docs/shares.md: its example is what the DaemonSet mounts, its numbers are those of the code."""
+"""The examples of docs/shares.md and docs/share-config.md are right, and installed."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,6 @@ from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
 from resource_nvidia_com.decode import decode
-from resource_nvidia_com.device_plugin import MOST_REPLICAS
 from resource_nvidia_com.quantity import quantity_bytes
 
 REPOSITORY = Path(__file__).parents[3]
@@ -47,6 +46,16 @@ def test_the_example_is_the_config_map_that_the_daemon_set_mounts() -> None:
     assert mounted["optional"]
 
 
+def test_the_examples_of_files_are_right() -> None:
+    page = (REPOSITORY / "docs" / "share-config.md").read_text()
+    examples = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(examples) >= 2
+    for text in examples:
+        config = read_node_config(text.encode(), "FILE")
+        assert config.resources
+        assert config.warnings == ()
+
+
 def test_the_example_is_right_and_served_by_a_class_that_comes_with_the_driver(
     tmp_path: Path,
 ) -> None:
@@ -58,13 +67,6 @@ def test_the_example_is_right_and_served_by_a_class_that_comes_with_the_driver(
     shipped = (REPOSITORY / "deviceclasses" / "extended-resources.yaml").read_text()
     assert manifest({"nvidia.com/gpu": None}) in shipped
     assert class_name("nvidia.com/gpu") in PAGE
-
-
-def test_the_example_refuses_requests_for_several_as_the_page_says() -> None:
-    (text,) = yaml.safe_load(config_map())["data"].values()
-    config = read_node_config(text.encode(), "default")
-    assert config.fail_requests_greater_than_one
-    assert f"there may be {MOST_REPLICAS}" in PAGE
 
 
 @pytest.mark.parametrize("mode", ["memory", "unlimited", "4"])

@@ -9,14 +9,12 @@ import yaml
 
 from documents import values
 from dra_driver.admin.cel.selector import Selector, Subject
-from dra_driver.admin.doctor.checks import autoscalers, schedulers
 from dra_driver.admin.doctor.facts import shipped
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.simulator.instance_types import profile_of
 from dra_driver.simulator.nodes import inventory_of
 from dra_driver.simulator.slices_cli import Slices, slices_of
 from dra_driver.slices.project import OF_DEFAULTS
-from published import counter_set, device, slices
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "works-with.md").read_text()
@@ -74,28 +72,3 @@ def test_commands_on_the_page_have_options_and_machine_types_that_there_are() ->
     assert set(re.findall(r"--([a-z-]+)", console)) <= options
     for name in re.findall(r"--instance-type (\S+)", console):
         profile_of(name)
-
-
-def test_doctors_advice_leads_to_sections_of_the_page() -> None:
-    divisible = slices([device("gpu-0", {"memory": 1})], [counter_set(memory=1)])
-    advice = [
-        seen.advice
-        for version in ("v0.17.0", "v0.18.0")
-        for seen in schedulers.judged(
-            kai=schedulers.Kai(version=version), kueue=True, slices=divisible
-        )
-    ]
-    labels = {"k8s.amazonaws.com/accelerator": "h100"}
-    waiting = {"metadata": {"name": "node-1", "labels": labels}}
-    advice += [seen.advice for seen in autoscalers.judged([waiting], divisible, runs=True)]
-    led = {link for one in advice for link in re.findall(r"docs/works-with\.md#([\w-]+)", one)}
-    assert led == {"kai-scheduler", "kueue", "cluster-autoscaler"} & ANCHORS
-
-
-def test_labels_on_the_page_are_those_that_doctor_looks_for() -> None:
-    section = PAGE.partition("## Cluster Autoscaler")[2].partition("\n## ")[0]
-    labels = set(re.findall(r"^\| [\w ]+ \| `([^`]+)`", section, re.MULTILINE))
-    assert len(labels) == 4
-    assert labels <= autoscalers.GPU_LABELS
-    assert f"{autoscalers.BY_DRA}=true" in section
-    assert f"{autoscalers.STAYS}=true" in section

@@ -1,6 +1,8 @@
 """The text of a share config; its errors one by one are in tests/data/bad-share-configs.tsv."""
 
+import codecs
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -86,3 +88,17 @@ def test_a_file_that_a_person_names_is_read_and_named_in_what_is_wrong(tmp_path:
         read_file(file)
     with pytest.raises(ConfigError, match=f"{tmp_path} cannot be read: "):
         read_file(tmp_path)
+
+
+DATA = Path(__file__).parents[2] / "data"
+BAD = re.findall(
+    r"^([^#\n].*)\t(FILE:.*)$", (DATA / "bad-share-configs.tsv").read_text(), re.MULTILINE
+)
+
+
+@pytest.mark.parametrize(("file", "error"), BAD)
+def test_each_bad_file_has_its_error(file: str, error: str) -> None:
+    data = codecs.decode(file, "unicode_escape").encode("latin-1")
+    with pytest.raises(ConfigError) as caught:
+        read_node_config(data, "FILE")
+    assert str(caught.value) == error
