@@ -112,8 +112,8 @@ def whole_and_mps(scene: Scene) -> tuple[str, str]:
 
 
 @pytest.mark.long(
-    "tests/contract/test_app_eviction.py"
-    "::test_it_unprepares_the_claims_of_pods_that_are_evicted_after_it",
+    "tests/contract/test_app_changes.py"
+    "::test_an_evicted_driver_waits_for_claims_and_lets_go_of_gpus_before_it_ends",
     "tests/contract/test_app.py"
     "::test_gpus_are_published_and_a_claim_that_waits_is_prepared_once_their_driver_is_loaded",
 )
@@ -150,7 +150,8 @@ def test_a_node_gets_another_gpu_driver(
 
 
 @pytest.mark.long(
-    "tests/contract/test_app_eviction.py::test_it_ends_when_the_labels_are_back_and_its_claims_stay"
+    "tests/unit/kubelet/test_eviction.py"
+    "::test_it_ends_when_the_labels_are_back_for_then_another_driver_comes"
 )
 def test_an_upgrade_that_is_given_up_leaves_running_pods_alone(
     installed: InstalledNode, scene: Scene

@@ -67,8 +67,8 @@ def test_a_pod_and_its_claim_say_that_the_gpu_is_sick_and_that_it_is_well_again(
 
 
 @pytest.mark.long(
-    "tests/contract/test_app_health_stream.py"
-    "::test_a_successor_tells_what_was_wrong_before_it_and_a_restarted_kubelet_hears_it"
+    "tests/contract/test_app_changes.py"
+    "::test_a_killed_driver_forgets_nothing_and_tells_the_kubelet_again"
 )
 def test_a_restarted_kubelet_is_told_again_and_the_taint_comes_back_with_the_slices(
     scene: Scene,

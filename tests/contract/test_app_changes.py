@@ -1,0 +1,432 @@
+"""The whole driver as a process, where something changes beside it: GPUs, labels, configs, drivers.
+
+What each part does then is tested with the part; here, that the driver has put the parts together.
+"""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from testbed.kubelet import ClaimName, KubeletClient
+
+import make
+from dra_driver.devices.exclusion import LABEL
+from dra_driver.errors import SetupError
+from dra_driver.simulator.driver_root import Options
+from dra_driver.simulator.machine import Machine
+from worlds import mps
+from worlds.configs import HALF, LONG
+from worlds.nvidia import checkpoint
+from worlds.nvidia_files import Left
+from worlds.process import SLICES, ProcessNode, being_prepared, eventually, process_node, supervised
+from worlds.sick import KNOWS_NO_RECOVERY, looked, machine_of, prepared, start, uuid_of
+
+XID = ["gpu.nvidia.com/xid"]
+QUIET_SECONDS = 3.0
+"""Longer than a driver takes to put back what another one has changed."""
+
+node = process_node()
+
+
+def named(node: ProcessNode, prefix: str = "") -> set[str]:
+    """The devices that are published."""
+    return {
+        device["name"]
+        for one in node.api.objects(SLICES)
+        for device in one["spec"].get("devices", ())
+        if device["name"].startswith(prefix)
+    }
+
+
+def wait_named(node: ProcessNode, *names: str) -> None:
+    eventually(lambda: named(node) == set(names), f"{names} to be published")
+
+
+# The health of GPUs
+
+
+def conditions(node: ProcessNode, name: str) -> dict[str, dict[str, Any]]:
+    """The conditions of the one device of a claim, by type."""
+    for claim in node.api.objects("resourceclaims"):
+        if claim["metadata"]["name"] == name:
+            for device in claim["status"].get("devices", ()):
+                return {condition["type"]: condition for condition in device["conditions"]}
+    return {}
+
+
+def healthy(node: ProcessNode, name: str) -> str:
+    return str(conditions(node, name).get("Healthy", {}).get("status"))
+
+
+def test_a_sick_gpu_is_tainted_and_told_to_its_claims_until_it_is_well(node: ProcessNode) -> None:
+    machine = machine_of(node, "t4x4", KNOWS_NO_RECOVERY)
+    with KubeletClient(node.place.registry) as kubelet:
+        start(node, kubelet)
+        prepared(node, kubelet, one="gpu-1", two="gpu-2")
+        eventually(lambda: conditions(node, "one") and conditions(node, "two"), "conditions")
+        well = conditions(node, "two")
+        before = len(node.api.seen("patch", "resourceclaims"))
+        was = str(well["Healthy"]["lastTransitionTime"])
+        eventually(lambda: f"{datetime.now(tz=UTC):%FT%TZ}" > was, "another second")
+        machine.emit_xid(uuid_of(machine, 2), 79)
+        eventually(lambda: healthy(node, "two") == "False", "sick")
+        found = conditions(node, "two")
+        assert found["Ready"] == well["Ready"]
+        assert found["Healthy"]["reason"] == "Xid79"
+        assert found["Healthy"]["lastTransitionTime"] > was
+        assert healthy(node, "one") == "True"
+        assert len(node.api.seen("patch", "resourceclaims")) == before + 1
+        eventually(lambda: node.taints() == {"gpu-2": XID}, "its taint")
+        eventually(lambda: node.api.objects("events"), "an event")
+
+        machine.lose_gpu(uuid_of(machine, 2))
+        eventually(lambda: "out of reach" in conditions(node, "two")["Healthy"]["message"], "loss")
+        assert "is lost" in kubelet.prepare(node.allocate("ill", "gpu-2"))["uid-ill"].error
+        machine.restore_gpu(uuid_of(machine, 2))
+        eventually(lambda: healthy(node, "two") == "True", "it to be well")
+        eventually(lambda: node.taints() == {}, "the taint to be lifted")
+
+
+def test_effects_are_as_they_are_set(node: ProcessNode) -> None:
+    machine = machine_of(node, "t4x4", KNOWS_NO_RECOVERY)
+    node.driver.env |= {
+        "TAINT_WARNING": "None",
+        "TAINT_FAULT": "NoExecute",
+        "TAINT_LOSS": "off",
+        "ADDITIONAL_XIDS_TO_IGNORE": "119",
+    }
+    with KubeletClient(node.place.registry) as kubelet:
+        start(node, kubelet)
+    for minor, xid in ((0, 92), (1, 62), (2, 79), (3, 119)):
+        machine.emit_xid(uuid_of(machine, minor), xid)
+    eventually(lambda: node.taints() == {"gpu-0": XID, "gpu-1": XID}, "taints")
+    effects = {
+        device["name"]: device["taints"][0]["effect"]
+        for one in node.api.objects(SLICES)
+        for device in one["spec"]["devices"]
+        if device.get("taints")
+    }
+    assert effects == {"gpu-0": "None", "gpu-1": "NoExecute"}
+
+
+def test_a_killed_driver_forgets_nothing_and_tells_the_kubelet_again(node: ProcessNode) -> None:
+    machine = machine_of(node, "h100x8", KNOWS_NO_RECOVERY)
+    gpu = uuid_of(machine, 0)
+    machine.set_mig_mode(gpu, enabled=True)
+    mine = machine.create_mig(gpu, "2g.20gb", 0)
+    name = "gpu-0-mig-2g20gb-14-0"
+    with KubeletClient(node.place.registry) as kubelet:
+        start(node, kubelet, gpus=8)
+        prepared(node, kubelet, mine=name, whole="gpu-3", well="gpu-4")
+        machine.emit_xid(uuid_of(machine, 3), 62)
+        eventually(lambda: node.taints() == {"gpu-3": XID}, "its taint")
+        eventually(lambda: healthy(node, "whole") == "False", "its condition")
+    node.driver.kill()
+    machine.destroy_mig(mine)
+    with KubeletClient(node.place.registry) as kubelet:
+        start(node, kubelet, gpus=8)
+        stream = kubelet.watch_health("v1")
+        told = next(stream).devices
+        assert {one.device.device_name: one.health for one in told} == {
+            name: 2,
+            "gpu-3": 2,
+            "gpu-4": 1,
+        }
+        eventually(lambda: healthy(node, "mine") == "False", "the loss")
+        assert node.taints()["gpu-3"] == XID
+
+
+# What is offered
+
+
+def switched(machine: Machine, minor: int) -> None:
+    """Turn a GPU's MIG mode on as an admin does, who tries again while it is in use."""
+
+    def is_switched() -> bool:
+        with suppress(SetupError):
+            machine.set_mig_mode(machine.gpus[minor].uuid, enabled=True)
+        return bool(machine.status()[minor].mig_mode)
+
+    eventually(is_switched, "the driver to let go of the GPU")
+
+
+def test_what_claims_have_stays_published_while_mig_modes_change(node: ProcessNode) -> None:
+    machine = node.install_gpus("h100x8")
+    node.driver.start()
+    eventually(lambda: len(named(node)) == 8, "whole GPUs")
+    whole = node.allocate("whole", "gpu-0")
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register()
+        assert kubelet.prepare(whole)["uid-whole"].error == ""
+        switched(machine, 0)
+        switched(machine, 1)
+        eventually(lambda: len(named(node, "gpu-1-mig-")) == 25, "partitions of the free GPU")
+        assert named(node, "gpu-0") == {"gpu-0"}
+        assert kubelet.unprepare(whole)["uid-whole"].error == ""
+        eventually(lambda: len(named(node, "gpu-0-mig-")) == 25, "partitions of the other")
+    assert [one.mig_mode for one in machine.status()] == [True, True] + [False] * 6
+
+
+def test_a_claim_keeps_a_gpu_that_the_label_leaves_out_and_no_other_gets_it(
+    node: ProcessNode,
+) -> None:
+    node.install_gpus("t4x4")
+    node.driver.start()
+    node.wait_devices(4)
+    first, late = node.allocate("first", "gpu-2"), node.allocate("late", "gpu-2")
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register()
+        (device,) = kubelet.prepare(first)["uid-first"].devices
+        node.label({LABEL: "2"})
+        wait_named(node, "gpu-0", "gpu-1", "gpu-3")
+        assert list(kubelet.prepare(first)["uid-first"].devices) == [device]
+        refused = 'device "gpu-2" is no longer offered: it is left out by "2" of label'
+        assert refused in kubelet.prepare(late)["uid-late"].error
+        assert kubelet.unprepare(first)["uid-first"].error == ""
+    node.label({})
+    node.wait_devices(4)
+
+
+def divide(node: ProcessNode, replicas: int) -> None:
+    """Have the first GPU divided by the share config."""
+    file = node.root / "shares.yaml"
+    resource = f"{{name: gpu, replicas: {replicas}, devices: [0]}}"
+    temporary = file.with_suffix(".new")
+    temporary.write_text(f"version: v1\nsharing: {{timeSlicing: {{resources: [{resource}]}}}}\n")
+    temporary.replace(file)
+    node.driver.env["SHARE_CONFIG"] = str(file)
+
+
+def shares(count: int) -> set[str]:
+    return {f"gpu-0-share-{index}-of-{count}" for index in range(count)}
+
+
+def test_a_prepared_claim_keeps_a_division_and_its_end_is_heard_of(node: ProcessNode) -> None:
+    node.install_gpus("t4x4")
+    divide(node, 4)
+    node.driver.start()
+    eventually(lambda: named(node, "gpu-0-share") == shares(4), "four shares")
+    early = node.allocate("early", "gpu-0-share-1-of-4")
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register()
+        assert kubelet.prepare(early)["uid-early"].error == ""
+        divide(node, 2)
+        eventually(lambda: len(node.driver.events("share config taken")) == 2, "the new config")
+        late = node.allocate("late", "gpu-0-share-2-of-4")
+        assert kubelet.prepare(late)["uid-late"].error == ""
+        assert named(node, "gpu-0-share") == shares(4)
+        for claim in (early, late):
+            assert kubelet.unprepare(claim)[claim.uid].error == ""
+    eventually(lambda: named(node, "gpu-0-share") == shares(2), "two shares")
+
+
+# Other drivers
+
+
+def registered(node: ProcessNode, pod: str) -> None:
+    with KubeletClient(node.place.registry, pattern=f"*-{pod}-reg.sock") as kubelet:
+        kubelet.register()
+
+
+def writes(node: ProcessNode) -> int:
+    return sum(len(node.api.seen(verb, SLICES)) for verb in ("create", "update", "delete"))
+
+
+def is_quiet(node: ProcessNode) -> bool:
+    """Whether nobody writes slices for some seconds."""
+    before = writes(node)
+    time.sleep(QUIET_SECONDS)
+    return writes(node) == before
+
+
+def test_of_two_drivers_the_one_that_the_kubelet_registered_last_publishes(
+    node: ProcessNode,
+) -> None:
+    node.install_gpus("t4x4")
+    old = node.driver
+    old.env["POD_UID"] = "old"
+    new = node.make_driver(**(old.env | {"POD_UID": "new", "EXCLUDE_GPUS": "0"}))
+    try:
+        old.start()
+        registered(node, "old")
+        node.wait_devices(4)
+        new.start()
+        new.wait_log("publishing failed")
+        assert is_quiet(node)
+        assert len(node.devices()) == 4  # it never becomes ready: the old one goes on
+
+        registered(node, "new")
+        node.wait_devices(3)
+        assert is_quiet(node)
+        assert len(node.devices()) == 3
+
+        new.kill()
+        node.wait_devices(4)  # the kubelet calls the old one again
+    finally:
+        new.kill()
+    said = " ".join(str(event["error"]) for event in old.events("publishing failed"))
+    assert "the driver that the kubelet registered last publishes" in said
+
+
+def test_a_node_is_not_taken_over_while_nvidias_driver_runs(node: ProcessNode) -> None:
+    node.install_gpus("t4x4")
+    node.place.data.mkdir(parents=True)
+    file = node.place.data / "checkpoint.json"
+    file.write_bytes(checkpoint({}))
+    theirs = node.place.data / "dra.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(theirs))
+        listening.listen()
+        node.driver.env["POD_UID"] = "ours"
+        node.driver.start()
+        line = node.driver.wait_log("node not taken over from nvidia's driver")
+        assert f"NVIDIA's DRA driver runs on this node, and listens on {theirs}" in line["reason"]
+        node.driver.wait_log("publishing failed")
+        assert is_quiet(node)
+        assert file.exists()
+        assert writes(node) == 0
+    theirs.unlink(missing_ok=True)
+    node.wait_devices(4)
+    eventually(lambda: not file.exists(), "the checkpoint to be taken over")
+
+
+def test_claims_of_nvidias_driver_are_answered_for_and_their_gpu_is_whole_after_them(
+    node: ProcessNode,
+) -> None:
+    machine = node.install_gpus("h100x8")
+    left = Left("dynamic-mig")
+    left.restore_machine(machine)
+    left.restore_files(node.place.data, node.place.cdi_root)
+    for claim in left.claims:
+        del claim["metadata"]["resourceVersion"]
+        node.api.put(claim)
+    claims = [
+        ClaimName(namespace=ref.namespace, name=ref.name, uid=ref.uid) for ref in left.refs.values()
+    ]
+    whole = {f"gpu-{minor}" for minor in range(8)}
+    parts = {"gpu-1-mig-1g10gb-19-0", "gpu-1-mig-3g40gb-9-4"}
+    node.driver.start()
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register(driver=node.driver)
+        wait_named(node, *(whole - {"gpu-1"} | parts))
+        assert node.api.seen("update", SLICES) == []  # nothing else was published before
+        kubelet.must_prepare(*claims)
+        kubelet.must_unprepare(*claims)
+    wait_named(node, *whole)
+    assert not any(one.mig_mode for one in machine.status())
+    assert node.place.left_over() == []
+
+
+# The end, and quiet
+
+
+def open_nodes(node: ProcessNode) -> list[str]:
+    """The GPUs' device nodes that the driver has open."""
+    links: list[str] = []
+    for link in Path(f"/proc/{node.driver.pid}/fd").iterdir():
+        with suppress(OSError):
+            links.append(str(link.readlink()))
+    return [path for path in links if path.startswith(str(node.place.driver_root / "dev"))]
+
+
+def test_an_evicted_driver_waits_for_claims_and_lets_go_of_gpus_before_it_ends(
+    node: ProcessNode,
+) -> None:
+    node.install_gpus("t4x4")
+    node.driver.env["SHUTDOWN_DELAY"] = "8"
+    node.driver.start()
+    node.wait_devices(4)
+    claim = node.allocate("one", "gpu-1")
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register()
+        node.driver.wait_registered()
+        assert kubelet.prepare(claim)[claim.uid].error == ""
+        eventually(lambda: open_nodes(node), "the driver to have GPUs open")
+        node.label({"nvidia.com/dra-driver": "paused-for-driver-upgrade"})
+        node.driver.send(signal.SIGTERM)
+        node.driver.wait_log("claims of evicted pods waited for")
+        asked = len(node.api.seen("get", "nodes"))
+        eventually(lambda: len(node.api.seen("get", "nodes")) > asked, "its look for the labels")
+        assert kubelet.unprepare(claim)[claim.uid].error == ""
+        eventually(lambda: not open_nodes(node), "the driver to let go of them")
+        assert node.driver.running()
+    assert node.driver.wait(timeout=30) == 0
+    assert node.place.left_over() == []
+
+
+@pytest.fixture
+def with_mps(node: ProcessNode, needs_root: None, real_userspace: None) -> Iterator[Machine]:
+    yield node.install_gpus("h100x8", Options(userspace="real"))
+    node.driver.kill()
+    mps.clean(node.place.mps)
+
+
+@pytest.mark.usefixtures("with_mps")
+def test_a_claim_that_waits_for_its_daemon_ends_with_the_driver(node: ProcessNode) -> None:
+    node.driver.start()
+    node.wait_device("gpu-3")
+    claim = node.allocate("waiting", "gpu-2", configs=[make.config(sharing=HALF)])
+    with being_prepared(node, claim) as answers:
+        desired = node.place.plugins / "gpu.nvidia.com/mps/desired/uid-waiting.json"
+        eventually(desired.exists, "the request for an MPS domain")
+        assert node.driver.stop() == 0
+    assert "MPS" in answers[0]
+    assert not desired.exists()
+
+
+def written(node: ProcessNode) -> list[str]:
+    """Every file, folder and write to the API server so far; to read a file changes none.
+
+    Not the library that has the simulated GPUs in it, since its readers write there, too. What is
+    set on GPUs is logged.
+    """
+    verbs = {"create", "update", "patch", "delete"}
+    found = [f"{one.verb} {one.plural} {one.name}" for one in node.api.log if one.verb in verbs]
+    for folder, below, names in os.walk(node.root):
+        below[:] = [name for name in below if name != "usr"]
+        for path in (folder, *(f"{folder}/{name}" for name in names if not name.endswith(".log"))):
+            with suppress(FileNotFoundError):
+                stat = os.lstat(path)
+                found.append(f"{path} {stat.st_mode} {stat.st_ino} {stat.st_mtime_ns}")
+    return found
+
+
+def settled(node: ProcessNode) -> list[str] | None:
+    before = written(node)
+    time.sleep(2)
+    return before if written(node) == before else None
+
+
+def test_looks_that_find_nothing_changed_write_nothing(
+    node: ProcessNode, with_mps: Machine
+) -> None:
+    file = node.root / "shares.yaml"
+    resource = "{name: gpu, replicas: 4, devices: [7]}"
+    file.write_text(f"version: v1\nsharing: {{mps: {{resources: [{resource}]}}}}\n")
+    node.driver.env |= {"SHARE_CONFIG": str(file), "MIG": "on-demand"}
+    with supervised(node), KubeletClient(node.place.registry) as kubelet:
+        node.driver.start()
+        node.wait_device("gpu-7-single-share-0-of-4")
+        eventually(lambda: named(node, "gpu-3-mig-1g"), "partitions")
+        claims = [
+            node.allocate("whole", "gpu-0"),
+            node.allocate("sliced", "gpu-1", configs=[make.config(sharing=LONG)]),
+            node.allocate("mps", "gpu-2", configs=[make.config(sharing=HALF)]),
+            node.allocate("mig", min(named(node, "gpu-3-mig-1g"))),
+            node.allocate("share", "gpu-7-single-share-0-of-4"),
+        ]
+        kubelet.register()
+        kubelet.must_prepare(*claims)
+        before = eventually(lambda: settled(node), "nothing to be written")
+        lines = len(node.driver.events())
+        looked(with_mps, 10)
+        assert written(node) == before
+        assert node.driver.events()[lines:] == []
+        node.driver.stop()
