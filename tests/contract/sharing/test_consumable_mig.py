@@ -3,8 +3,6 @@
 import pytest
 
 import make
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
-from dra_driver.devices.shares import ConsumedShare
 from dra_driver.errors import ConfigError, ConflictError
 from dra_driver.mps.domain import shared_domain
 from dra_driver.slices.consumable import Consumable
@@ -86,38 +84,6 @@ def test_tenants_of_a_mig_device_are_limited_to_what_they_were_allocated(node: N
     assert node.mig_shapes() == {0: ["1g.10gb@0", "3g.40gb@4"]}
 
 
-def test_without_a_config_a_mig_device_is_shared_in_turns_and_nothing_is_limited(
-    node: Node,
-) -> None:
-    refs = [node.claim_parts(name, device=DEVICE, configs=()) for name in ("one", "two")]
-    for ref in refs:
-        (device,) = node.driver.prepare(ref)
-        assert (device.name, device.share_id) == (DEVICE, ref.name)
-        assert node.part_env(ref, ref.name, DEVICE) == {}
-    assert node.mps.requests.list() == set()
-    for ref in refs:
-        node.driver.unprepare(ref)
-    assert left(node) == []
-    assert node.mig_shapes() == {0: ["1g.10gb@0", "3g.40gb@4"]}
-
-
-def test_parts_of_two_mig_devices_of_a_gpu_have_a_daemon_each(node: Node) -> None:
-    small = "gpu-0-mig-1g10gb-19-0"
-    with node.mps.supervised():
-        refs = [
-            node.claim_parts(name, device=device, memory="1Gi", configs=(MPS_ON_MIG,))
-            for name, device in (("one", DEVICE), ("two", small))
-        ]
-        for ref in refs:
-            node.driver.prepare(ref)
-        domains = {shared_domain(mig_uuid(node, name)) for name in ("3g.40gb", "1g.10gb")}
-        assert node.mps.requests.list() == domains
-        assert node.part_env(refs[1], "two", small)[LIMIT] == f"{mig_uuid(node, '1g.10gb')}=1024M"
-        for ref in refs:
-            node.driver.unprepare(ref)
-        assert left(node) == []
-
-
 def test_a_mig_device_is_had_as_a_whole_or_in_parts(node: Node) -> None:
     part = node.claim_parts("one", device=DEVICE, configs=())
     whole = node.claim(DEVICE, name="whole")
@@ -137,23 +103,3 @@ def test_a_config_for_gpus_does_not_hold_for_parts_of_a_mig_device(node: Node) -
     with pytest.raises(ConfigError, match="MigDeviceConfig"):
         node.driver.prepare(node.claim_parts("one", device=DEVICE, configs=(config,)))
     assert left(node) == []
-
-
-def test_a_part_of_a_mig_device_is_kept_when_the_driver_comes_back(node: Node) -> None:
-    with node.mps.supervised():
-        ref = node.claim_parts("one", device=DEVICE, cores=10, configs=(MPS_ON_MIG,))
-        answer, spec = node.driver.prepare(ref), node.driver.spec(ref)
-        record = node.driver.claims.records.read(ref.uid)
-        assert record is not None
-        slot = record.devices[0].device.share
-        assert isinstance(slot, ConsumedShare)
-        assert (slot.memory_mib, slot.cores) == (10240, 10)
-
-        node.restart()
-        node.driver.specs.delete(ref.uid)
-        assert node.driver.reconciler(ReconcileTiming()).mend() == set()
-        assert node.driver.spec(ref) == spec
-        assert node.driver.prepare(ref) == answer
-        node.driver.unprepare(ref)
-        assert left(node) == []
-    assert node.mig_shapes() == {0: ["1g.10gb@0", "3g.40gb@4"]}

@@ -1,15 +1,12 @@
 """Claims with parts of one device by consumable capacity: several share ids on one GPU."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
-from testbed.commands import wait_until
 
 import make
 from dra_driver.cdi.spec import claim_device_name
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.devices.shares import ShareStrategy
-from dra_driver.errors import ConfigError, ConflictError, DeviceError
+from dra_driver.errors import ConflictError
 from dra_driver.mps.domain import DomainId, shared_domain
 from worlds.node import MakeNode, Node
 
@@ -124,40 +121,6 @@ def test_a_pod_by_its_resource_name_uses_a_gpu_as_its_class_says_and_in_turns_el
         assert node.left() == []
 
 
-def test_two_shares_of_a_request_are_one_larger_share_and_two_requests_are_refused(
-    node: Node,
-) -> None:
-    with node.mps.supervised():
-        together = node.claim_parts("one", "two", memory="10Gi", cores=20)
-        node.driver.prepare(together)
-        for share_id in ("one", "two"):
-            found = node.part_env(together, share_id)
-            assert (found[THREADS], found[LIMIT]) == ("40", f"{node.uuid(0)}=20480M")
-        apart = node.claim_parts("three", "four", memory="1Gi", cores=2, requests=("a", "b"))
-        with pytest.raises(ConfigError, match="requests a and b both got shares under MPS"):
-            node.driver.prepare(apart)
-        names = ("container-0-request-0", "container-1-request-0")
-        containers = node.claim_parts("five", "six", memory="1Gi", cores=2, requests=names)
-        node.driver.prepare(containers)
-        for share_id in ("five", "six"):
-            found = node.part_env(containers, share_id)
-            assert (found[THREADS], found[LIMIT]) == ("2", f"{node.uuid(0)}=1024M")
-        for ref in (together, containers):
-            node.driver.unprepare(ref)
-        assert node.left() == []
-
-
-def test_one_claim_cannot_use_a_gpu_in_two_ways(node: Node) -> None:
-    configs = (
-        make.config("a", sharing={"strategy": "MPS"}),
-        make.config("b", sharing={"strategy": "TimeSlicing"}),
-    )
-    ref = node.claim_parts("one", "two", requests=("a", "b"), configs=configs)
-    with pytest.raises(ConfigError, match=r'requests a and b both got a part of device "gpu-0"'):
-        node.driver.prepare(ref)
-    assert node.left() == []
-
-
 def test_whole_gpus_partitions_and_replicas_are_refused_beside_a_consumable_share(
     node: Node,
 ) -> None:
@@ -205,30 +168,6 @@ def test_with_admin_access_a_device_is_seen_whole_and_in_nobodys_way(node: Node)
     node.driver.prepare(whole)
 
 
-def test_a_request_with_parts_of_two_gpus_cannot_be_a_client_of_two_daemons(node: Node) -> None:
-    ref = node.claim_parts("one", "two")
-    node.driver.api.results(ref)[1]["device"] = "gpu-1"
-    with pytest.raises(ConfigError, match="got shares of two devices under MPS"):
-        node.driver.prepare(ref)
-    assert node.left() == []
-    sliced = node.claim_parts("three", "four", configs=())
-    node.driver.api.results(sliced)[1]["device"] = "gpu-1"
-    assert len(node.driver.prepare(sliced)) == 2
-
-
-def test_an_interval_is_refused_as_it_would_hold_for_all_tenants(node: Node) -> None:
-    settings = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
-    ref = node.claim_parts("one", configs=(make.config(sharing=settings),))
-    with pytest.raises(ConfigError, match="interval Long cannot be set for request gpu"):
-        node.driver.prepare(ref)
-
-
-def test_a_gpu_that_lets_one_process_in_cannot_be_time_sliced(node: Node) -> None:
-    node.set_compute_mode(0, EXCLUSIVE_PROCESS)
-    with pytest.raises(DeviceError, match=r"EXCLUSIVE_PROCESS.*nvidia-smi -i 0 -c DEFAULT"):
-        node.driver.prepare(node.claim_parts("one", configs=()))
-
-
 def test_a_claim_keeps_its_part_when_the_driver_comes_back(node: Node) -> None:
     with node.mps.supervised():
         ref = node.claim_parts("one", "two", cores=10)
@@ -241,21 +180,3 @@ def test_a_claim_keeps_its_part_when_the_driver_comes_back(node: Node) -> None:
         assert node.driver.prepare(ref) == answer
         node.driver.unprepare(ref)
         assert node.left() == []
-
-
-def test_tenants_come_and_go_at_the_same_time(node: Node) -> None:
-    def live(number: int) -> None:
-        for turn in range(3):
-            ref = node.claim_parts(f"c{number}-{turn}", memory="1Gi", cores=10)
-            node.driver.prepare(ref)
-            assert node.part_env(ref, ref.name)[THREADS] == "10"
-            node.driver.unprepare(ref)
-
-    def nothing_is_left() -> bool:
-        # One that goes while another ends their daemon may leave the rest to the reconciler.
-        node.driver.reconciler(ReconcileTiming()).mend()
-        return node.left() == []
-
-    with node.mps.supervised(), ThreadPoolExecutor(6) as pool:
-        list(pool.map(live, range(6)))
-        wait_until(nothing_is_left, "nothing to be left", timeout=30)

@@ -7,7 +7,7 @@ import pytest
 
 from dra_driver.claims.prepare.preparer import PrepareTiming
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
-from dra_driver.errors import ConfigError, DeviceError, TransientError
+from dra_driver.errors import DeviceError, TransientError
 from dra_driver.mps import processes
 from dra_driver.mps.domain import DomainId, State
 from worlds.api import ClaimApi
@@ -260,41 +260,3 @@ def test_after_a_reboot_the_start_takes_back_what_waits_for_its_pod(node: Node) 
         assert node.ask(ref, PERCENTAGE) == ["50.0"]
         node.driver.unprepare(ref)
         assert node.left() == []
-
-
-@pytest.mark.parametrize(
-    ("config", "error"),
-    [
-        (
-            {"defaultPerDevicePinnedMemoryLimit": {"7": "1Gi"}},
-            "invalid device: invalid device index: 7; the devices under this config are GPU-",
-        ),
-        (
-            {
-                "defaultPerDevicePinnedMemoryLimit": {
-                    "GPU-11111111-1111-1111-1111-111111111111": "1Gi"
-                }
-            },
-            "invalid device: unable to parse key as an integer: GPU-11111111",
-        ),
-    ],
-)
-def test_limits_for_devices_that_are_not_there_are_refused(
-    node: Node, config: dict[str, Any], error: str
-) -> None:
-    with pytest.raises(ConfigError, match=error):
-        node.driver.prepare(node.claim_gpus({"a": mps(**config)}))
-    assert node.left() == []
-
-
-def test_a_card_that_is_too_old_for_limits_is_refused(make_node: MakeNode) -> None:
-    node = make_node("mixed")
-    (card,) = [gpu for gpu in node.inventory.gpus if gpu.product_name == "Tesla P4"]
-    with pytest.raises(ConfigError) as caught:
-        node.driver.prepare(node.claim_gpus({"a": mps(multiUser=True)}, first=card.minor))
-    assert str(caught.value) == (
-        f"multiuser mode was requested but is not supported: {card.uuid} (Tesla P4) has "
-        'insufficient cudaComputeCapability "6.1", wanted >= "7.0"; leave that out of the config, '
-        "or select a GPU that can: device.attributes['gpu.nvidia.com'].cudaComputeCapability"
-        ".compareTo(semver('7.0.0')) >= 0"
-    )

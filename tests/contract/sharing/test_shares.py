@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-import make
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
-from dra_driver.devices.device import Device, Whole
+from dra_driver.devices.device import Whole
 from dra_driver.devices.mig.partitions import found_by_others
 from dra_driver.devices.model import MigDevice
 from dra_driver.devices.shares import ShareStrategy
@@ -162,20 +161,6 @@ def test_time_sliced_shares_need_no_supervisor_and_change_nothing(node: Node) ->
     assert node.left() == []
 
 
-def test_a_gpu_that_lets_one_process_in_cannot_be_time_sliced(node: Node) -> None:
-    node.divide(0, strategy=ShareStrategy.TIME_SLICING)
-    node.set_compute_mode(0, EXCLUSIVE_PROCESS)
-    with pytest.raises(DeviceError, match=r"EXCLUSIVE_PROCESS.*nvidia-smi -i 0 -c DEFAULT"):
-        node.driver.prepare(claim(node, share(0)))
-
-
-def test_a_request_for_two_is_refused_where_one_is_allowed_and_nothing_is_left(node: Node) -> None:
-    node.divide(0)
-    with pytest.raises(ConfigError, match=r"asks for 2 of nvidia\.com/gpu"):
-        node.driver.prepare(claim(node, share(0), share(1)))
-    assert node.left() == []
-
-
 def test_a_request_that_a_newer_config_allows_is_told_that_it_waits(
     node: Node,
 ) -> None:
@@ -233,7 +218,9 @@ def test_a_claim_keeps_its_share_when_the_driver_comes_back(node: Node) -> None:
         node.restart()
         node.driver.specs.delete(ref.uid)
         node.driver.divisions.clear()
+        node.mps.shared.leave(domain(node), ref.uid)
         assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+        assert node.mps.shared.members(domain(node)) == {ref.uid}
         assert node.driver.spec(ref) == spec
         assert node.driver.prepare(ref) == answer
         node.driver.unprepare(ref)
@@ -337,16 +324,6 @@ def test_after_a_reboot_a_share_is_prepared_again(node: Node) -> None:
         assert node.left() == []
 
 
-def test_the_division_of_a_share_stands_in_its_record(node: Node) -> None:
-    node.divide(0, strategy=ShareStrategy.TIME_SLICING)
-    ref = claim(node, share(4))
-    node.driver.prepare(ref)
-    (entry,) = node.driver.claims.records.read(ref.uid).devices  # type: ignore[union-attr]
-    part = Whole(gpu=node.gpu(0).uuid)
-    assert entry.device.division == node.driver.divisions[part]
-    assert entry.device == Device(base=part, share=entry.device.share)
-
-
 def test_where_compute_is_free_each_tenant_has_its_memory_and_all_sms(node: Node) -> None:
     node.divide(0, free_compute=True)
     with node.mps.supervised():
@@ -356,14 +333,6 @@ def test_where_compute_is_free_each_tenant_has_its_memory_and_all_sms(node: Node
         assert node.mps.ask(domain(node), MEMORY) == [f"{mib(node) // 10 // 1024}G"]
         assert THREADS not in node.driver.env(ref, share(0))
         node.driver.unprepare(ref)
-
-
-def test_a_claims_config_sets_no_limits_for_shares(node: Node) -> None:
-    node.divide(0)
-    settings = {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 5}}
-    with pytest.raises(ConfigError, match="mpsConfig has no effect on request gpu"):
-        node.driver.prepare(claim(node, share(0), configs=[make.config(sharing=settings)]))
-    assert node.left() == []
 
 
 def test_a_share_waits_for_the_disk_as_often_as_a_whole_gpu_does(

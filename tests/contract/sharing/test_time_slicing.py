@@ -1,20 +1,15 @@
 """Time-slices by the real nvidia-smi and compute modes by NVML, on simulated GPUs."""
 
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-import driver_layouts
 from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.errors import ConfigError, DeviceError
 from dra_driver.sharing import nvidia_smi
-from dra_driver.sharing.nvidia_smi import NvidiaSmi
-from driver_layouts import OLD
 from worlds.api import ClaimApi
 from worlds.configs import HALF, LONG
 from worlds.node import MakeNode, Node
@@ -65,15 +60,6 @@ def test_a_time_slice_of_a_claim_whose_record_is_lost_does_not_stay(node: Node, 
     assert node.time_slices() == {0: 3}
     node.driver.unprepare(ref)
     assert node.time_slices() == {}
-
-
-def test_an_older_driver_that_an_upgrade_left_behind_is_not_loaded(node: Node) -> None:
-    driver_layouts.install(node.machine.driver_root, driver_layouts.RPM_FOLDER, version=OLD)
-    ref = node.claim_gpus({"a": LONG})
-    node.driver.prepare(ref)
-    assert node.time_slices() == {0: 3}
-    node.driver.unprepare(ref)
-    assert node.left() == []
 
 
 def test_the_compute_mode_is_default_while_shared_and_put_back(node: Node) -> None:
@@ -162,24 +148,6 @@ def test_a_claims_time_slice_stands_although_somebody_changed_it_a_moment_ago(
     assert node.time_slices() == {0: 3}
     node.driver.unprepare(ref)
     assert node.time_slices() == ({0: changed} if changed else {})
-
-
-def test_a_time_slice_is_not_known_when_it_could_not_be_set_or_read(node: Node) -> None:
-    smi = NvidiaSmi(node.machine.driver_root, node.machine.proc_root, time.monotonic)
-    deadline = time.monotonic() + 30.0
-    assert smi.recent(node.uuid(0)) is None
-    for call in (
-        lambda: smi.set_time_slice(node.uuid(0), MEDIUM + 1, deadline),
-        lambda: smi.time_slice(node.uuid(0), deadline),
-    ):
-        smi_runs(node, 'exec "$REAL" "$@"')
-        assert smi.set_time_slice(node.uuid(0), MEDIUM, deadline)
-        assert smi.recent(node.uuid(0)) == smi.time_slice(node.uuid(0), deadline) == MEDIUM
-        assert smi.recent(node.uuid(1)) is None
-        smi_runs(node, '"$REAL" "$@"; exit 1')
-        with suppress(DeviceError):
-            call()
-        assert smi.recent(node.uuid(0)) is None
 
 
 def test_the_time_slice_of_an_admin_outlasts_resets_that_fail(node: Node) -> None:
@@ -379,20 +347,6 @@ def test_a_lost_gpu_does_not_block_unprepare(node: Node) -> None:
     node.machine.reboot("boot-2")
     node.restart(api=ClaimApi())
     assert node.driver.reconciler(ReconcileTiming()).mend() == set()
-    assert node.left() == []
-
-
-def test_a_hanging_nvidia_smi_is_given_up(node: Node) -> None:
-    smi_runs(node, "exec sleep 600")
-    ref = node.claim_gpus({"a": LONG})
-    with pytest.raises(DeviceError, match=r"nvidia-smi did not answer in . s; see dmesg"):
-        node.driver.prepare(ref, 0.2)
-
-
-def test_a_missing_nvidia_smi_says_where_it_was_looked_for(node: Node) -> None:
-    node.machine.nvidia_smi.rename(node.root / "elsewhere")
-    with pytest.raises(DeviceError, match=r"nvidia-smi not found under .* \(looked in .*/usr/bin"):
-        node.driver.prepare(node.claim_gpus({"a": LONG}))
     assert node.left() == []
 
 

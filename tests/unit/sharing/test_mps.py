@@ -13,7 +13,6 @@ from dra_driver.mps.domain import Domain, DomainDevice, DomainId, shared_domain
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.mps import Mps, active_thread_percentage, pinned_memory_mib
-from dra_driver.sharing.steps import MpsDomain
 from resource_nvidia_com.decode import decode as decode_config
 from resource_nvidia_com.v1beta1.sharing import MpsConfig
 
@@ -71,28 +70,10 @@ def test_one_plan_is_for_all_groups_with_the_largest_limits(mps: Mps) -> None:
     assert "activeThreadPercentage" not in other.settings
 
 
-def test_the_largest_percentage_is_the_domains_whichever_gpu_has_it(mps: Mps) -> None:
-    for first, second in ((30, 50), (50, 30)):
-        groups = [
-            group([gpu], defaultActiveThreadPercentage=percentage)
-            for gpu, percentage in ((ONE, first), (TWO, second))
-        ]
-        (plan,) = mps.plan(groups, 0.0)
-        assert plan.domain.active_thread_percentage == 50
-
-
 def test_a_group_without_a_percentage_leaves_the_daemon_without_one(mps: Mps) -> None:
     (plan,) = mps.plan([group([ONE]), group([TWO], defaultActiveThreadPercentage=30)], 0.0)
     assert plan.domain.active_thread_percentage is None
     assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30" in mps.edits(plan)[DeviceKey(TWO.uuid)].env
-
-
-def test_a_plan_comes_back_from_its_record(mps: Mps) -> None:
-    (plan,) = mps.plan([group([ONE, TWO], defaultPinnedDeviceMemoryLimit="10Gi")], 0.0)
-    (stored,) = decode(encode(make.record(ONE, TWO, steps=(plan,)))).steps
-    assert isinstance(stored, MpsDomain)
-    assert stored.domain == plan.domain
-    assert mps.edits(stored) == mps.edits(plan)
 
 
 @pytest.mark.parametrize(
@@ -117,14 +98,6 @@ def test_cards_before_mps_have_none(mps: Mps) -> None:
     with pytest.raises(ConfigError, match=r'^MPS was requested .* "3.0", wanted >= "3.5"'):
         mps.plan([group([make.gpu(4, cuda_compute_capability=(3, 0))])], 0.0)
     assert mps.plan([group([make.gpu(4, cuda_compute_capability=(3, 5))])], 0.0)
-
-
-def test_what_is_asked_for_without_a_record_can_be_undone(mps: Mps, tmp_path: Path) -> None:
-    (plan,) = mps.plan([group([ONE])], 0.0)
-    mps.ensure(plan)
-    assert mps.claims() == {"uid"}
-    mps.sweep("uid", 0.0)
-    assert mps.claims() == frozenset()
 
 
 def test_each_mig_device_has_a_domain_of_its_own_beside_the_one_of_whole_gpus(mps: Mps) -> None:
@@ -158,19 +131,6 @@ def test_each_mig_device_has_a_domain_of_its_own_beside_the_one_of_whole_gpus(mp
     assert decode(encode(record)).steps == record.steps
     each = [Group(claim="uid", config=make.gpu_config("MPS"), units=(one,)) for one in units]
     assert [step.domain.id for step in mps.plan(each, 0.0)] == ["uid_mig_0", "uid_mig_1"]
-
-
-def test_what_is_left_of_a_claims_domains_is_ended_together(mps: Mps) -> None:
-    for plan in mps.plan([group([ONE])], 0.0):
-        mps.ensure(plan)
-    migs = (unit(TWO, make.mig_device(2)),)
-    for plan in mps.plan([Group(claim="uid", config=make.gpu_config("MPS"), units=migs)], 0.0):
-        mps.ensure(plan)
-    assert mps.claims() == {"uid"}
-    mps.sweep("another", 0.0)
-    assert mps.claims() == {"uid"}
-    mps.sweep("uid", 0.0)
-    assert mps.claims() == frozenset()
 
 
 def test_shared_domains_are_no_claims_and_no_claim_ends_them(tmp_path: Path) -> None:
@@ -257,10 +217,6 @@ def mps_config(**settings: Any) -> MpsConfig:
 )
 def test_a_limit_is_in_whole_mib(limit: str, mib: int) -> None:
     assert pinned_memory_mib(config(limit), [A]) == {A: mib}
-
-
-def test_without_a_limit_there_is_none() -> None:
-    assert pinned_memory_mib(config(), [B, A]) == {A: None, B: None}
 
 
 def test_entries_override_the_default() -> None:
