@@ -1,7 +1,7 @@
 """What hostile bytes and values look like, for the tests that feed them to everything.
 
 Values are drawn as JSON can carry them: also NaN and infinite numbers, numbers too large for any
-field, halves of surrogate pairs and nesting beyond Python's stack.
+field, and halves of surrogate pairs.
 """
 
 import json
@@ -28,11 +28,6 @@ values: st.SearchStrategy[Any] = st.recursive(
     max_leaves=12,
 )
 """Anything that JSON, as Python reads it, can be."""
-
-DEEP = [b"[" * 5000, b'{"a":' * 3000 + b"1" + b"}" * 3000, b"[" * 400 + b"]" * 400]
-"""JSON whose nesting is beyond the stack, or well within."""
-
-deep = st.sampled_from(DEEP)
 
 
 @st.composite

@@ -69,21 +69,3 @@ def test_whatever_lies_in_the_folder_a_spec_is_written_or_the_reason_told(
     assert store.delete_leftovers() >= 0
     left = set(os.listdir(folder))  # noqa: PTH208 (names are what is wanted)
     assert {name for name in others if not name.startswith(PREFIX)} <= left
-
-
-@given(uid=fuzz.texts)
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_uid_of_any_form_is_a_file_in_the_folder_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, uid: str
-) -> None:
-    root = tmp_path_factory.mktemp("root")
-    store = SpecStore(root / "cdi")
-    calls: list[Callable[[], object]] = [
-        lambda: store.write(uid, SPEC),
-        lambda: store.exists(uid),
-        lambda: store.delete(uid),
-    ]
-    for call in calls:
-        found = fuzz.ours(call)
-        assert found in (None, True, False) or isinstance(found, StateError)
-    assert {path.name for path in root.iterdir()} <= {"cdi"}

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 import fuzz
 import make
 from dra_driver.cdi.devices import mig_edits
-from dra_driver.cdi.driver_root import DriverFiles, find_driver_files
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.nodes import character_major, node_edits
 from dra_driver.cdi.roots import Roots, find_roots
@@ -24,7 +23,6 @@ from dra_driver.devices.device import mig_of
 from dra_driver.devices.model import PciAddress
 from dra_driver.devices.pci import numa_node, pcie_root
 from dra_driver.errors import DriverError
-from dra_driver.host.boot import read_boot_id
 from dra_driver.mps import processes
 from dra_driver.mps.daemon import mounts
 from sampling import examples
@@ -118,15 +116,6 @@ def test_the_tree_of_pci_devices_may_be_anything(root: Path, link: bytes, node: 
     assert number is None or number >= 0
 
 
-@given(content=st.binary(max_size=60))
-@settings(deadline=None, suppress_health_check=NO_FIXTURE_CHECK)
-@example(b"\xff\xfe")
-def test_the_id_of_a_boot_may_be_anything(root: Path, content: bytes) -> None:
-    write(root / "proc/sys/kernel/random/boot_id", content)
-    found = fuzz.ours(lambda: read_boot_id(root / "proc"))
-    assert isinstance(found, str | DriverError)
-
-
 names = st.binary(min_size=1, max_size=15).filter(lambda name: b"\0" not in name)
 
 
@@ -178,16 +167,3 @@ def test_a_mount_point_of_any_name_is_counted_as_one(
     counted = mounts.in_private_mounts(bound, count, without=folder / "hidden")
     assert counted[:2] == (1, 1)
     assert mounts.layers(target) == 0
-
-
-@given(content=st.binary(max_size=60))
-@settings(deadline=None, suppress_health_check=NO_FIXTURE_CHECK)
-@example(b"\xff")
-@example(b"/\0")
-def test_where_firmware_is_may_be_anything(root: Path, content: bytes) -> None:
-    write(root / "sys/module/firmware_class/parameters/path", content)
-    for name in ("libcuda.so.535.261.03", "libnvidia-ml.so.535.261.03"):
-        write(root / "usr/lib64" / name, b"")
-    found = fuzz.ours(lambda: find_driver_files(roots_of(root), kernel_release="6.1"))
-    assert isinstance(found, DriverFiles)
-    assert found.firmware == ()

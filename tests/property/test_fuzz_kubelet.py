@@ -1,6 +1,5 @@
 """Messages of a kubelet with odd texts: every claim is answered, and no call fails as a whole."""
 
-import contextlib
 from collections.abc import Iterator
 
 import grpc
@@ -119,18 +118,3 @@ def test_an_error_of_any_text_is_that_claims_answer(
     answer = v1.NodePrepareResourcesResponse()
     answer.ParseFromString(kubelet.call("NodePrepareResources", request.SerializeToString()))
     assert answer.claims["one"].error
-
-
-@given(request=st.binary(max_size=80))
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_bytes_that_are_no_request_are_refused_and_the_next_call_is_answered(
-    kubelet: Kubelet, request: bytes
-) -> None:
-    kubelet.claims.outcome = "gpu-0"
-    with contextlib.suppress(grpc.RpcError):
-        kubelet.call("NodePrepareResources", request)
-    good = v1.NodePrepareResourcesRequest()
-    good.claims.add(uid="one", namespace="ns", name="claim")
-    answer = v1.NodePrepareResourcesResponse()
-    answer.ParseFromString(kubelet.call("NodePrepareResources", good.SerializeToString()))
-    assert len(answer.claims["one"].devices) == 1
