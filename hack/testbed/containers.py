@@ -1,8 +1,7 @@
 """Containers without a cluster: runc or crun, a root file system with glibc, and devices by CDI.
 
 CDI specs are applied by the library that containerd and CRI-O use (hack/cluster/go/cdi), and hooks
-are NVIDIA's own nvidia-cdi-hook. NVIDIA's container runtime can be used, too, as on nodes where
-containerd calls it.
+are NVIDIA's own nvidia-cdi-hook.
 """
 
 import json
@@ -11,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -70,16 +69,13 @@ class Found:
 class Container:
     """What a container runs, and its settings.
 
-    `devices` are CDI devices that the kubelet named; `null_mounts` are places at which /dev/null is
-    mounted; `capabilities` are all that it has. `every_device`: it may open any device, like a
-    privileged one.
+    `devices` are CDI devices that the kubelet named; `capabilities` are all that it has.
+    `every_device`: it may open any device, like a privileged one.
     """
 
     command: Sequence[str]
     env: Mapping[str, str]
     devices: Sequence[str] = ()
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    null_mounts: Sequence[str] = ()
     capabilities: Sequence[str] = ()
     every_device: bool = False
 
@@ -116,35 +112,6 @@ class Containers:
         """Run a container to its end; return what it printed."""
         bundle = self._bundle(container, specs)
         return do(*self._runc("run"), "--bundle", str(bundle), self._name(bundle))
-
-    def run_under(self, runtime: Mapping[str, str], container: Container, specs: Path) -> str:
-        """Run a container to its end under NVIDIA's container runtime; return what it printed.
-
-        It is made and started as by containerd, because the runtime changes containers only when it
-        makes them. `runtime` is the runtime's environment.
-        """
-        bundle = self._bundle(container, specs)
-        name, log = self._name(bundle), bundle / "stderr"
-        _, *rest = self._runc("create")
-        program = self.program("nvidia-container-runtime")
-        with (
-            log.open("w") as stderr,
-            subprocess.Popen(
-                [program, *rest, "--bundle", str(bundle), name],
-                env=runtime,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-            ) as made,
-        ):
-            try:
-                assert made.wait(60) == 0, f"{program}: {log.read_text()}"
-                do(*self._runc("start"), name)
-                output, _ = made.communicate(timeout=60)  # the container's own, until it ends
-            finally:
-                do(*self._runc("delete"), "--force", name)
-        return output
 
     def _runc(self, verb: str) -> tuple[str, ...]:
         return self.program(self._oci), "--root", str(self._folder / "runc"), verb
@@ -206,14 +173,9 @@ def _config(container: Container, *, cgroup: str) -> dict[str, Any]:
         {"destination": path, "type": kind, "source": kind, "options": list(options)}
         for path, kind, options in _BINDS
     ]
-    null_mounts = [
-        {"destination": path, "type": "bind", "source": "/dev/null", "options": ["bind"]}
-        for path in container.null_mounts
-    ]
     return {
         "ociVersion": "1.2.0",
         "root": {"path": "rootfs"},
-        "annotations": dict(container.annotations),
         "process": {
             "user": {"uid": 0, "gid": 0},
             "cwd": "/",
@@ -222,7 +184,7 @@ def _config(container: Container, *, cgroup: str) -> dict[str, Any]:
             "noNewPrivileges": True,
             "capabilities": capabilities,
         },
-        "mounts": [*mounts, *null_mounts],
+        "mounts": mounts,
         "linux": {
             "cgroupsPath": f"/{cgroup}",
             "namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts", "network")],
