@@ -197,13 +197,6 @@ def test_the_chart_names_its_own_job_whatever_it_is_called(render: Render) -> No
     ]
 
 
-def test_prometheus_takes_the_alerts(promtool: Path, render: Render, tmp_path: Path) -> None:
-    file = tmp_path / "rules.yaml"
-    group = group_of(render("--values", EVERYTHING))
-    file.write_text(yaml.safe_dump({"groups": [group]}))
-    assert f"{len(group['rules'])} rules found" in said(promtool, "check", "rules", file)
-
-
 def test_a_prometheus_without_its_operator_takes_the_same_alerts(
     promtool: Path, render: Render
 ) -> None:

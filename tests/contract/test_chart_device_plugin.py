@@ -3,11 +3,8 @@
 In: the table of docs/migrating-from-the-device-plugin.md, each key of which helm is given.
 """
 
-import json
 import re
 from pathlib import Path
-
-import pytest
 
 from charts import FOLDER, REPOSITORY, run
 
@@ -86,34 +83,8 @@ def test_the_plugins_image_is_not_run_as_this_driver(helm: str) -> None:
     assert of("image.repository", said(helm, "--set", image)) == "name this driver's image"
 
 
-@pytest.mark.parametrize("value", ["null", "false", ""])
-def test_a_value_that_says_nothing_is_passed_over(helm: str, value: str) -> None:
-    words = [f"{key}={value}" for key in ("failOnInitError", "migStrategy", "devicePlugin")]
-    assert said(helm, *(part for word in words for part in ("--set", word))) == ""
-
-
-def test_what_the_schema_lets_through_is_looked_at() -> None:
-    """A key that the schema allows and the template does not know would have no effect."""
-    schema = json.loads((FOLDER / "values.schema.json").read_text())
-    at = {"": schema, "config.": schema["properties"]["config"]}
-    at["resources."] = schema["properties"]["resources"]
-    passed = {
-        above + name
-        for above, part in at.items()
-        for pattern in part["patternProperties"]
-        for name in re.fullmatch(r"\^\(?([\w|]+)\)?\$", pattern)[1].split("|")  # type: ignore[index]
-    }
-    assert passed == {one for one in refused() if not one.startswith("devicePlugin.")}
-
-
 def refused() -> set[str]:
     """The keys that the template refuses."""
     text = Path(FOLDER / "templates" / "validation.yaml").read_text()
     section = text.partition("$meant := dict\n")[2].partition("}}")[0]
     return set(re.findall(r'^  "([\w.]+)" "', section, re.MULTILINE))
-
-
-def test_the_page_has_each_key_that_is_refused() -> None:
-    told = {key for key, _ in rows()}
-    parts = {part for key in told for part in (key, key.partition(".")[0])}
-    assert refused() - parts == {"resources.claims", "devicePlugin.config.data"}

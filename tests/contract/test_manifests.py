@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from commands import told, variables
-from dra_driver.command_line import CommandSettings
+from commands import told
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.mps.supervisor.command import MpsSupervisor
 from dra_driver.settings import Settings
@@ -18,7 +17,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 MANIFESTS = REPOSITORY / "manifests"
 INSTALL = MANIFESTS / "install.yaml"
 CLASSES = REPOSITORY / "deviceclasses"
-COPIES = MANIFESTS / "chart" / "files" / "classes"
 DRIVER, SUPERVISOR = "dra-driver", "dra-driver-mps-supervisor"
 DEMOS = sorted(path.parent for path in (MANIFESTS / "demos").glob("*/demo.yaml"))
 
@@ -106,14 +104,6 @@ def test_the_device_classes_alone_are_those_of_an_installation() -> None:
     assert sorted(installed, key=str) == sorted(alone, key=str)
 
 
-def test_the_charts_device_classes_are_copies() -> None:
-    assert {one.name: one.read_text() for one in COPIES.iterdir()} == {
-        name: f"# Written by hack/generate from deviceclasses/{name}.\n"
-        + (CLASSES / name).read_text()
-        for name in kustomization(CLASSES)["resources"]
-    }, "run make generate"
-
-
 def test_each_policy_is_bound() -> None:
     policies = [
         [one["metadata"]["name"] for one in objects(INSTALL) if one["kind"] == kind]
@@ -153,14 +143,6 @@ def test_all_that_the_driver_may_write_is_looked_at_by_a_policy_that_fails_close
     assert written <= looked_at
 
 
-@pytest.mark.parametrize(("daemon_set", "model"), [(DRIVER, Settings), (SUPERVISOR, MpsSupervisor)])
-def test_every_variable_of_a_daemonset_is_a_setting(
-    daemon_set: str, model: type[CommandSettings]
-) -> None:
-    (container,) = pod_spec(daemon_set)["containers"]
-    assert {one["name"] for one in container["env"]} <= variables(model)
-
-
 def test_the_driver_understands_the_values_of_the_daemonset() -> None:
     given = {one["name"]: one.get("value", "10.0.0.1") for one in plugin_container()["env"]}
     settings = told(Settings, given | {"POD_UID": "0b8e6a5e"})
@@ -179,27 +161,6 @@ def test_the_kubelets_probes_ask_where_no_other_pod_gets() -> None:
     (volume,) = (one for one in pod_spec(DRIVER)["volumes"] if one["name"] == mount["name"])
     assert "emptyDir" in volume
     assert not {"startupProbe", "readinessProbe", "livenessProbe"} & set(supervisor_container())
-
-
-def test_paths_that_the_kubelet_and_the_driver_share_are_the_same_for_both() -> None:
-    pod = pod_spec(DRIVER)
-    hosts = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in pod["volumes"]}
-    mounts = {one["name"]: one["mountPath"] for one in plugin_container()["volumeMounts"]}
-    settings = Settings(node_name="node")
-    for name, path in (
-        ("plugins", settings.kubelet_plugins_directory_path),
-        ("plugins-registry", settings.kubelet_registrar_directory_path),
-        ("cdi", settings.cdi_root),
-    ):
-        assert hosts[name] == mounts[name] == str(path)
-    assert set(mounts) == set(hosts)
-
-
-def test_the_driver_reaches_the_control_groups_of_pods_where_nvml_wants_them() -> None:
-    (volume,) = [one for one in pod_spec(DRIVER)["volumes"] if one["name"] == "cgroup"]
-    (mount,) = [one for one in plugin_container()["volumeMounts"] if one["name"] == "cgroup"]
-    assert volume["hostPath"]["path"] == mount["mountPath"] == "/sys/fs/cgroup"
-    assert not mount.get("readOnly", False)
 
 
 def test_the_supervisor_runs_where_the_driver_does_and_meets_it_there() -> None:
@@ -277,21 +238,6 @@ def test_each_verb_of_the_role_is_explained_above_it() -> None:
         (granted,) = yaml.safe_load(rule)
         explained = re.findall(r"^  # ([a-z:, -]+): ", comment, re.MULTILINE)
         assert sorted(", ".join(explained).split(", ")) == sorted(granted["verbs"])
-
-
-def test_the_supervisor_serves_metrics_at_the_port_it_names() -> None:
-    container = supervisor_container()
-    (port,) = container["ports"]
-    assert values(container)["HTTP_ENDPOINT"] == f":{port['containerPort']}"
-
-
-def test_the_share_config_is_a_config_map_that_need_not_be_there() -> None:
-    spec, container = pod_spec(DRIVER), plugin_container()
-    (volume,) = (one for one in spec["volumes"] if "configMap" in one)
-    assert volume["configMap"] == {"name": "share-configs", "optional": True}
-    (mount,) = (one for one in container["volumeMounts"] if one["name"] == volume["name"])
-    assert mount["mountPath"] == values(container)["SHARE_CONFIG"]
-    assert mount["readOnly"]
 
 
 def test_kustomize_has_the_same() -> None:

@@ -5,7 +5,6 @@ There is no image of the driver here, so no pod runs; what is looked at are the 
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
@@ -23,7 +22,6 @@ from readiness import lacks
 pytestmark = [pytest.mark.e2e, pytest.mark.stream("own")]
 
 CHART = REPOSITORY / "manifests" / "chart"
-PLATFORMS = sorted((CHART / "platforms").glob("*.yaml"))
 EVERYTHING = REPOSITORY / "tests" / "contract" / "chart_values.yaml"
 NAMESPACE = "dra-driver"
 OWN_LABEL = "nvidia.com/dra-driver"
@@ -140,19 +138,11 @@ def test_a_label_of_gpu_nodes_is_enough(cluster: Cluster, helm: Helm, label: str
     assert "The driver runs on 1 of 1 nodes" in said
 
 
-also_without_a_cluster = pytest.mark.long("tests/contract/test_chart.py")
-
-
 @pytest.mark.parametrize("words", [(), ("--set", CLEANUP)], ids=["driver", "cleanup"])
-@pytest.mark.parametrize(
-    "values",
-    [EVERYTHING, *(pytest.param(one, marks=also_without_a_cluster) for one in PLATFORMS)],
-    ids=lambda path: path.stem,
-)
 def test_what_the_chart_makes_is_accepted_without_a_warning(
-    cluster: Cluster, helm: Helm, values: Path, words: tuple[str, ...]
+    cluster: Cluster, helm: Helm, words: tuple[str, ...]
 ) -> None:
-    text = helm("template", "dra-driver", CHART, "--values", values, *words)
+    text = helm("template", "dra-driver", CHART, "--values", EVERYTHING, *words)
     things: list[Object] = [one for one in yaml.safe_load_all(text) if one]
     known = [thing for thing in things if thing["kind"] not in OF_OTHERS]
     done = cluster.kubectl(

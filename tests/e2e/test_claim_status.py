@@ -7,22 +7,16 @@ and the admission policy that comes with the driver.
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any
 
 import pytest
 from testbed.api import Api, ApiStatusError, Object
-from testbed.claims import mig_profile
-from testbed.commands import run, wait_until
+from testbed.commands import wait_until
 from testbed.driver import DRIVER_NAME
-from testbed.machine import DRIVER
-from testbed.pods import migs_seen
 
-from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import OTHER
-from e2e.kubernetes import needs
 from e2e.monitoring import mapped
-from e2e.scene import NAMESPACE, Scene, cel
-from e2e.sharing import claim_spec, mps_limits, time_slicing
+from e2e.scene import NAMESPACE, Scene
+from e2e.sharing import claim_spec, time_slicing
 
 pytestmark = pytest.mark.e2e
 
@@ -51,18 +45,6 @@ def results(scene: Scene) -> list[Object]:
     (claim,) = claims_of(scene)
     found: list[Object] = claim["status"]["allocation"]["devices"]["results"]
     return found
-
-
-def enforced_by(scene: Scene, name: str) -> str:
-    """What `dra-driver status` says on the node of a claim's memory."""
-    place = scene.node.place
-    paths = ("--kubelet-plugins-directory-path", place.plugins)
-    words = (*paths, "--proc-root", place.driver_root / "proc", "--output", "json")
-    (claim,) = (
-        one for one in json.loads(run((DRIVER, "status", *words)))["claims"] if one["name"] == name
-    )
-    (device,) = claim["devices"]
-    return device["settings"]["enforcedBy"] or "nothing"
 
 
 def monitored(scene: Scene, pod: str) -> set[tuple[str, str]]:
@@ -118,37 +100,6 @@ def test_whole_gpus_are_named_as_the_container_sees_them_until_they_are_given_ba
     entries(scene, 0)
 
 
-@pytest.mark.driver(MIG="on-demand")
-@needs(Feature.COUNTERS)
-def test_a_mig_device_is_named_by_its_own_uuid(scene: Scene) -> None:
-    name = scene.claim(deviceClassName="mig.nvidia.com", selectors=mig_profile("1g.10gb"))
-    pod = scene.pod(claims=[name])
-    scene.running(pod)
-    (one,) = entries(scene, 1)
-    seen = migs_seen(scene.node.cluster, pod, "ctr", NAMESPACE)
-    assert seen == {one["data"]["uuid"]: "1g.10gb"}
-    (gpu,) = scene.gpus(pod)
-    mig = one["data"]["mig"]
-    assert (mig["parentUUID"], mig["profile"], mig["size"]) == (gpu, "1g.10gb", 1)
-    assert {"gpuInstanceID", "computeInstanceID", "start"} <= mig.keys()
-
-
-@pytest.mark.usefixtures("mps_node")
-def test_a_gpu_under_mps_has_the_limits_of_its_daemon(scene: Scene) -> None:
-    # The config's keys are in the order of the API's types, as clients in Go send them.
-    spec = claim_spec({"gpu": mps_limits(50, "10Gi")})
-    name = scene.make("ResourceClaim", "claim", {"spec": spec})
-    pods = [scene.pod(one, claims=[name]) for one in ("one", "two")]
-    scene.running(*pods)
-    (one,) = entries(scene, 1)
-    assert {scene.gpus(pod) for pod in pods} == {(one["data"]["uuid"],)}
-    assert one["data"]["sharing"] == {
-        "strategy": "MPS",
-        "activeThreadPercentage": 50,
-        "pinnedMemoryMiB": 10240,
-    }
-
-
 @pytest.mark.parametrize(
     ("how", "separators", "operation"),
     [
@@ -189,31 +140,6 @@ def test_a_config_is_left_as_it_was_sent(
         scene.delete(pod)
     finally:
         scene.api.delete("ResourceClaim", name, NAMESPACE)
-
-
-@pytest.mark.driver(CONSUMABLE_SHARES="4")
-@needs(Feature.COUNTERS, Feature.CONSUMABLE)
-def test_parts_of_one_gpu_are_told_apart_by_their_share_ids(scene: Scene) -> None:
-    capacity = {"requests": {"memory": "10Gi"}}
-    first = next(iter(scene.node.machine.settings()))
-    selectors = cel(f"device.attributes['{DRIVER_NAME}'].?uuid.orValue('') == '{first}'")
-    names = [scene.claim(one, capacity=capacity, selectors=selectors) for one in "ab"]
-    pods = [scene.pod(f"pod-{one}", claims=[one]) for one in names]
-    scene.running(*pods)
-    for name, pod in zip(names, pods, strict=True):
-
-        def look(name: str = name) -> Any:
-            return scene.api.get("ResourceClaim", name, NAMESPACE)["status"].get("devices")
-
-        (one,) = wait_until(look, f"the devices of {name} in its status", timeout=120)
-        status = scene.api.get("ResourceClaim", name, NAMESPACE)["status"]
-        (result,) = status["allocation"]["devices"]["results"]
-        assert one["shareID"] == result["shareID"]
-        assert scene.gpus(pod) == (one["data"]["uuid"],) == (first,)
-        assert monitored(scene, pod) == {("gpu-0", first)}
-        assert one["data"]["share"]["memoryMiB"] == 10240
-        assert one["data"]["sharing"]["strategy"] == "TimeSlicing"
-        assert one["data"]["sharing"]["enforcedBy"] == enforced_by(scene, name)
 
 
 @pytest.fixture
@@ -266,7 +192,7 @@ CHANGES: tuple[tuple[Callable[[Object], Object], str], ...] = (
 def test_only_the_driver_of_the_node_writes_a_claims_status_and_only_of_its_devices(
     scene: Scene, told: Object, other_node: Api, unbound: Api, driver_api: Api
 ) -> None:
-    """By the API server's own rule (1.36), or by the policy; test_claim_policy.py has it alone."""
+    """By the API server's own rule (1.36), or by the policy alone before it."""
     name = told["metadata"]["name"]
     refused = f"arbitrary-node:patch|the driver on node {OTHER} may write the status only of claims"
     with pytest.raises(ApiStatusError, match=refused):

@@ -5,30 +5,25 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from image.recipe import NAME as IMAGE
-from image.recipe import version
 from testbed import mps
 from testbed.cluster import Cluster
 from testbed.commands import TestbedError, run, wait_until
-from testbed.installed_node import LABEL, NAMESPACE, InstalledNode
+from testbed.installed_node import NAMESPACE, InstalledNode
 from testbed.machine import DRIVER
 from testbed.mounts import mounts_below
 
-from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.mps.supervisor.cgroup import GROUP
 from e2e.conftest import node_with_image
-from e2e.kubernetes import needs
-from e2e.overlays import write_cleanup, write_overlay
-from e2e.pod_starts import Span, starting_pods, summary, too_long
+from e2e.pod_starts import starting_pods, summary, too_long
 from e2e.scene import NAMESPACE as SCENES
 from e2e.scene import Scene
-from e2e.shares import SHARED, config, environment
-from e2e.sharing import CGROUPS, PERCENTAGE, PIPE, USUAL, Shared, mps_limits
+from e2e.sharing import CGROUPS, PERCENTAGE, USUAL, Shared, mps_limits
 from images import another_build
 
 pytestmark = [pytest.mark.e2e, pytest.mark.stream("own")]
@@ -83,13 +78,11 @@ def scene(installed: InstalledNode) -> Iterator[Scene]:
 
 
 @contextmanager
-def leaves_nothing(
-    node: InstalledNode, clean: Callable[[InstalledNode], None] | None = None
-) -> Iterator[None]:
+def leaves_nothing(node: InstalledNode) -> Iterator[None]:
     """Check that the driver, uninstalled, and a cleanup leave the node as it was."""
     before = footprint(node)
     yield
-    (clean or cleanup)(node)
+    cleanup(node)
     wait_until_as(node, before)
 
 
@@ -185,102 +178,27 @@ def said_versions(node: InstalledNode) -> dict[str, str]:
     return said
 
 
-@pytest.mark.long(
-    "tests/e2e/test_walk.py::test_an_admin_installs_shares_and_uninstalls_by_the_pages_commands"
-)
-@needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE)
-def test_a_share_config_reaches_the_running_driver_by_its_config_map(
+def test_no_pod_start_fails_or_waits_while_the_driver_is_upgraded(
     installed: InstalledNode, scene: Scene
-) -> None:
-    before, divided = containers(installed), config("mps", 2, devices=1, renameByDefault=True)
-    installed.share(divided)
-    wait_until(lambda: shares_of(installed) == 2, "the shares to be published", timeout=180)
-    words = ("configmap", "share-configs", "--output", "jsonpath={.data.default}")
-    assert installed.cluster.kubectl("get", "--namespace", NAMESPACE, *words) == divided
-    pods = [scene.pod(name, limits={SHARED: 1}) for name in ("first", "second")]
-    scene.running(*pods, timeout=120)
-    (gpu,) = {uuid for pod in pods for uuid in scene.gpus(pod)}
-    assert mps.ask(installed.place, f"shared_{gpu}", PERCENTAGE) == "50.0"
-    assert [environment(scene, pod)[PIPE] for pod in pods] == ["/tmp/nvidia-mps"] * 2
-    scene.unschedulable(scene.pod("third", limits={SHARED: 1}))
-    assert containers(installed) == before
-
-
-def shares_of(node: InstalledNode) -> int:
-    """How many shares the node's slices have."""
-    return sum("-share-" in name for name in node.devices())
-
-
-def containers(node: InstalledNode) -> set[str]:
-    """The containers of the DaemonSets' pods; one that was restarted has another id."""
-    statuses = (pod["status"]["containerStatuses"] for pod in node.driver_pods())
-    return {one["containerID"] for each in statuses for one in each}
-
-
-@pytest.mark.parametrize(
-    "tags",
-    [(SECOND,), pytest.param((SECOND, ""), marks=pytest.mark.long("tests/e2e/test_install.py"))],
-    ids=["up", "up and down"],
-)
-def test_no_pod_start_fails_or_waits_while_the_driver_is_upgraded_and_downgraded(
-    installed: InstalledNode, scene: Scene, tags: tuple[str, ...]
 ) -> None:
     whole, part, shared = whole_and_shared(scene)
     before = scene.container_ids(whole, part)
     daemon, gpu = shared.daemon(), scene.gpus(whole)
-    changes: list[Span] = []
     with starting_pods(scene) as starts:
         starts.wait_for_more(3)
-        for tag in tags:
-            began = time.monotonic()
-            installed.upgrade(tag=tag)
-            changes.append((began, time.monotonic()))
-            build = tag or version()
-            assert images(installed) == {f"{IMAGE}:{build}"}
-            assert said_versions(installed) == dict.fromkeys(COMPONENTS, f"dra-driver {build}")
-            starts.wait_for_more(2)
+        began = time.monotonic()
+        installed.upgrade(tag=SECOND)
+        upgrade = (began, time.monotonic())
+        assert images(installed) == {f"{IMAGE}:{SECOND}"}
+        assert said_versions(installed) == dict.fromkeys(COMPONENTS, f"dra-driver {SECOND}")
+        starts.wait_for_more(2)
     assert scene.container_ids(whole, part) == before
     assert (shared.daemon(), scene.gpus(whole)) == (daemon, gpu)
-    usual, meanwhile = starts.outside(changes), starts.within(changes)
-    assert all(meanwhile)
-    for name, some in zip(("without", "upgrade", "downgrade"), (usual, *meanwhile), strict=False):
+    usual, (meanwhile,) = starts.outside([upgrade]), starts.within([upgrade])
+    assert meanwhile
+    for name, some in (("without", usual), ("upgrade", meanwhile)):
         sys.stdout.write(f"{name}: {summary(some)}\n")
         assert too_long(some, usual) == []
-
-
-@pytest.mark.long("tests/e2e/test_chart.py::test_kubectl_installs_the_same_and_takes_it_away")
-def test_kubectl_installs_the_same_and_takes_it_away_through_kustomize(
-    node: InstalledNode, tmp_path: Path
-) -> None:
-    overlay, removal = tmp_path / "install", tmp_path / "cleanup"
-    write_overlay(node, overlay, SECOND)
-    write_cleanup(node, removal, SECOND)
-    with leaves_nothing(node, lambda node: clean_by_manifest(node, removal)):
-        node.cluster.kubectl("apply", "-k", overlay)
-        try:
-            node.start_driver()
-            scene = Scene(node)
-            whole, part, shared = whole_and_shared(scene)
-            assert images(node) == {f"{IMAGE}:{SECOND}"}
-            assert shared.gpu(part) not in scene.gpus(whole)
-            scene.clear()
-        finally:
-            node.uninstall()
-            node.cluster.kubectl("delete", "-k", overlay, "--wait", timeout=120)
-
-
-def clean_by_manifest(node: InstalledNode, folder: Path) -> None:
-    """Take off the node what is left, by manifests/cleanup.yaml; there is something."""
-    kubectl = node.cluster.kubectl
-    assert [*node.place.data.iterdir()] != []
-    kubectl("label", "node", node.cluster.node, f"{LABEL}=true")
-    kubectl("apply", "-k", folder)
-    try:
-        node.wait_ready(timeout=240)
-        assert f"removed: {node.place.data}\n" in cleanups_log(node)
-    finally:
-        kubectl("delete", "-k", folder, "--wait", timeout=120)
-        node.uninstall()
 
 
 @pytest.mark.long("tests/contract/test_cleanup.py::test_of_a_node_that_was_drained_nothing_stays")

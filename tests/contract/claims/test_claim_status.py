@@ -165,18 +165,6 @@ def test_a_condition_that_changes_is_written_and_the_rest_stays(place: Place) ->
     assert "conditions" not in place.status()[0]
 
 
-def test_what_a_lost_gpu_does_not_say_stays_said(place: Place) -> None:
-    place.driver.prepare(place.put("gpu-1"))
-    place.look()
-    before = place.status()
-    place.driver.gpus.inventory = make.inventory(make.gpu(5), driver_version=None)
-    place.look()
-    place.writer = place.make_writer()
-    place.look()
-    assert place.status() == before
-    assert place.writes() == 1
-
-
 def test_another_drivers_entries_stay(place: Place) -> None:
     ref = place.put("gpu-1", results=[{"request": "nic", **FOREIGN}])
     place.say_of_nic()

@@ -34,21 +34,6 @@ def test_a_claim_that_was_given_back_before_its_turn_is_not_even_asked_for(place
     assert len(place.server.seen()) == requests
 
 
-def test_calls_are_left_alone_for_a_while_and_not_for_ever(place: Place) -> None:
-    place.driver.prepare(place.put("gpu-1"))
-    waited: list[int] = []
-
-    def busy() -> float:
-        waited.append(place.writes())
-        place.clock.now += 1.0
-        return 0.001
-
-    place.busy = busy
-    place.look()
-    assert waited == [0] * int(GIVES_WAY)
-    assert place.writes() == 1
-
-
 def test_many_claims_are_written_one_by_one_among_calls(place: Place) -> None:
     for number in range(5):
         ref = ClaimRef(uid=ClaimUid(f"uid-{number}"), namespace="default", name=f"c-{number}")

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 import make
@@ -17,7 +16,7 @@ from dra_driver.claims.report.claim_status import (
     stored_entries,
     understood,
 )
-from dra_driver.devices.device import Device, Whole, equal_shares, name_of
+from dra_driver.devices.device import Device, equal_shares, name_of
 from dra_driver.devices.model import Gpu, MigDevice, MigUuid
 from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.sharing.steps import Backend, MemoryPart, ShareLimits, TimeSlice, UseShares
@@ -231,17 +230,6 @@ def stored(**data: object) -> dict[str, Any]:
     return {**entry, "data": {**entry["data"], **data}}
 
 
-@pytest.mark.parametrize("device", [make.device(GPU), make.device(MIG), OF_MIG])
-def test_every_device_has_the_names_by_which_nvidias_driver_is_to_say_who_it_is(
-    device: Device,
-) -> None:
-    data = only(claim(device)).data
-    named = {"type", "uuid", "productName", "driverVersion", "pciBusID"}
-    of_mig = set() if isinstance(device.base, Whole) else {"migProfile", "parentUUID"}
-    assert named | of_mig <= data.keys()
-    assert of_mig or "migProfile" not in data
-
-
 def test_of_another_version_it_is_known_who_the_device_is_and_no_more() -> None:
     same = stored(later="addition")
     assert understood(same) == same["data"]
@@ -249,30 +237,3 @@ def test_of_another_version_it_is_known_who_the_device_is_and_no_more() -> None:
         other = stored(version=version, sharing={"strategy": 7}, share=[1])
         assert understood(other) == {"type": "gpu", "uuid": GPU.uuid, **CARD}
     assert understood({}) == understood({"data": None}) == {}
-
-
-@pytest.mark.parametrize("version", ["v2", None])
-def test_an_entry_of_another_version_is_written_again_with_what_the_card_had_said(
-    version: str | None,
-) -> None:
-    before = stored(version=version)
-    if version is None:
-        del before["data"]["version"]
-    silent = entries(make.record(GPU), make.inventory(make.gpu(1), driver_version=None))
-    (entry,) = kept(silent, [before])
-    assert not are_stored([entry], [before])
-    assert {name: entry.data[name] for name in ("version", *CARD)} == {"version": "v1", **CARD}
-
-
-def test_a_claim_object_of_another_driver_or_shape_has_no_entries() -> None:
-    other = {"driver": "other.example.com", "pool": "p", "device": "d"}
-    assert stored_entries({"status": {"devices": [other]}}) == ()
-    assert stored_entries({}) == stored_entries({"status": None}) == ()
-
-
-def test_what_is_applied_names_the_claim_by_its_uid() -> None:
-    record = make.record(GPU)
-    body = applied(record.ref, entries(record, NODE), (), NOW)
-    assert body["metadata"] == {"name": "claim", "namespace": "default", "uid": record.ref.uid}
-    nothing = applied(record.ref, (), (), NOW, "17")
-    assert (nothing["status"], nothing["metadata"]["resourceVersion"]) == ({}, "17")
