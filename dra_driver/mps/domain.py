@@ -42,7 +42,7 @@ class State(StrEnum):
     """The daemon answered, and reported the desired limits."""
 
     FAULTED = "faulted"
-    """The daemon answers, but a server hangs, or refuses clients after a fatal fault."""
+    """The daemon answers, but a server refuses clients after a fatal fault."""
 
     RESTARTING = "restarting"
     """The daemon died. Its clients have lost their CUDA contexts; a new one is being started."""

@@ -29,14 +29,8 @@ TOKEN = "DRA_DRIVER_MPS_TOKEN"  # noqa: S105 (its name)
 GENERATION = "DRA_DRIVER_MPS_GENERATION"
 """Environment variable of a domain's processes: `Domain.daemon_generation`."""
 
-USERS = "DRA_DRIVER_MPS_USERS"
-"""Environment variable of a domain's processes: whether the daemon serves all users at once."""
-
-ALL_USERS = "all"
-
 _PROC = Path("/proc")
 _COMMAND = b"nvidia-cuda-mps"  # of daemon and server: the kernel keeps 15 bytes of a name
-_EFFECTIVE = 1  # among real, effective, saved and file system IDs, proc_pid_status(5)
 _STATE, _START = 0, 19  # fields 3 and 22 of stat, counted after the name, proc_pid_stat(5)
 _GONE = (b"Z", b"X")
 
@@ -84,20 +78,6 @@ def owned(token: str) -> list[Daemon]:
 def has_token(daemon: Daemon, token: str) -> bool:
     """Tell whether exactly this process runs and has the token."""
     return bool(token) and environment_of(daemon.pid).get(TOKEN) == token and is_alive(daemon)
-
-
-def user_of(daemon: Daemon) -> tuple[int, int] | None:
-    """Return the effective user and group of exactly this process; None if it has ended."""
-    try:
-        lines = (_PROC / str(daemon.pid) / "status").read_bytes().splitlines()
-    except OSError:
-        return None
-    facts = {name: value.split() for name, _, value in (line.partition(b":") for line in lines)}
-    try:
-        user = int(facts[b"Uid"][_EFFECTIVE]), int(facts[b"Gid"][_EFFECTIVE])
-    except (KeyError, IndexError, ValueError):
-        return None
-    return user if is_alive(daemon) else None
 
 
 def is_outside_containers(daemon: Daemon) -> bool:

@@ -120,14 +120,13 @@ class PlayedControl:
             child.wait(PATIENCE)
 
 
-def environment(domain: Domain, paths: DomainPaths, token: str, users: str = "") -> dict[str, str]:
+def environment(domain: Domain, paths: DomainPaths, token: str) -> dict[str, str]:
     """A daemon's environment."""
     return {
         "CUDA_VISIBLE_DEVICES": domain.visible_devices,
         processes.MARK: str(paths.folder),
         processes.GENERATION: domain.daemon_generation,
         processes.TOKEN: token,
-        processes.USERS: users,
     }
 
 
@@ -226,11 +225,11 @@ class Life:
         """Stand for the control group: what sets limits has it moved there before."""
         self.moved.append(daemon)
 
-    def server(self, wanted: Domain, users: str = "") -> Daemon:
+    def server(self, wanted: Domain) -> Daemon:
         """A server of the daemon, which has its environment."""
         record = self.record
         assert record is not None
-        return self.control.process(environment(wanted, self.paths, record.token, users))
+        return self.control.process(environment(wanted, self.paths, record.token))
 
     def close(self) -> None:
         self.control.close()

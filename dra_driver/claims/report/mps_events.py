@@ -1,6 +1,6 @@
 """Posts Kubernetes events when CUDA programs have lost their work under MPS.
 
-That is when their daemon has died, or its server is in FAULT or hangs (mps/daemon/health.py).
+That is when their daemon has died, or its server is in FAULT (mps/daemon/health.py).
 
 In: the supervisor's status files, read every few seconds. Out: a log line, and an event on the
 claim, or on every claim of a shared domain, and on each pod that has it reserved. The driver posts

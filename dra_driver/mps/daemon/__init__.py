@@ -1,1 +1,1 @@
-"""Starts, queries, probes and limits one `nvidia-cuda-mps-control`."""
+"""Starts, queries and limits one `nvidia-cuda-mps-control`."""

@@ -40,7 +40,6 @@ QUIT_ANSWER_SECONDS = QUIT_SECONDS + 2.0
 # who have no access to the kubelet's directory.
 _LIBRARY_FOLDER = Path("/tmp/nvidia-mps-lib")  # noqa: S108 (a folder of its own is mounted there)
 _HOST_PIDS = 0xEFFFFFFC  # inode of the first PID namespace, linux/proc_ns.h
-_LIBCUDA = "libcuda.so.1"
 _ANSWERED = (ANSWERED, "get_server_status ")
 _NO_LIBRARY = "error while loading shared libraries"
 _LOG_FOLDER = Path("/tmp/nvidia-mps-log")  # noqa: S108 (as above)
@@ -146,31 +145,15 @@ class Control:
         said = ""
         for options in _users_options(domain):
             command = [str(control), "-d", *options]
-            users = {processes.USERS: processes.ALL_USERS if options else ""}
             said = mounts.in_private_mounts(
                 binds,
-                partial(_launch, command, environment | users),
+                partial(_launch, command, environment),
                 without=paths.folder.parent,
                 namespace=view.namespace,
             )
             if self.listening(paths) is not None:
                 break
         return said
-
-    def client_view(self, paths: DomainPaths) -> tuple[Path, dict[Path, Path]]:
-        """Return what a client that this process starts needs: libcuda, and mounts.
-
-        It reaches the daemon through the daemon's own folder, which no tenant has. Raises
-        DeviceError if the driver root has no libcuda of the running GPU driver.
-        """
-        own = self._views[-1]
-        library = self._libraries().get(_LIBCUDA)
-        if library is None:
-            raise DeviceError(
-                f"{_LIBCUDA} not found under {self._root}; install the GPU driver's compute "
-                "libraries"
-            )
-        return rooted.outside(own.driver_root, library), self._binds(own, paths)
 
     def listening(self, paths: DomainPaths) -> Daemon | None:
         """Return the daemon that listens in its own folder, None if there is none."""
@@ -212,7 +195,7 @@ class Control:
         return there[1], {"PATH": os.pathsep.join(folders), "LC_ALL": "C"}
 
     def _binds(self, view: View, paths: DomainPaths) -> dict[Path, Path]:
-        """Return what daemons and clients see, with a driver container's /dev.
+        """Return what daemons see, with a driver container's /dev.
 
         A simulated /dev is not used, as it has only GPUs. /dev comes before /dev/shm inside it.
         """

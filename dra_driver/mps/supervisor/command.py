@@ -87,23 +87,11 @@ class MpsSupervisor(CommandSettings, variables=True):
         help="Seconds between checks that each daemon answers and has its limits. A daemon's end "
         "is noticed at once.",
     )
-    probe_interval: float = option(
-        check=SECONDS_OR_OFF,
-        default=600.0,
-        help="Seconds between probes of an MPS server with clients. A program asks for a CUDA "
-        "context, to see whether the server hangs; 0: off.",
-    )
-    probe_timeout: float = option(
-        check=SECONDS,
-        default=30.0,
-        help="Seconds that a server may take to answer a probe. Two failures in a row count as a "
-        "hang.",
-    )
     replace_after: float = option(
         check=SECONDS_OR_OFF,
         default=60.0,
         help="Seconds after which to replace a daemon that does not answer, or whose server is in "
-        "FAULT or hangs; its clients lose their work; 0: never.",
+        "FAULT; its clients lose their work; 0: never.",
     )
     http_endpoint: str = changed(
         HTTP_ENDPOINT, help="Address for metrics and /healthz, such as :8081; unset: off."
@@ -157,8 +145,6 @@ def build(settings: MpsSupervisor, *, on_death: Callable[[], None] = lambda: Non
     timing = WorkerTiming(
         check_interval=settings.check_interval,
         replace_after=settings.replace_after,
-        probe_interval=settings.probe_interval,
-        probe_timeout=settings.probe_timeout,
     )
     return Supervisor(context, timing, time.monotonic)
 

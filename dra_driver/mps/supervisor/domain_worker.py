@@ -18,8 +18,7 @@ from msgspec import Struct
 
 from dra_driver.errors import DeviceError, DriverError, SilenceError, StateError
 from dra_driver.host.worker import Worker
-from dra_driver.mps.daemon.health import HangWatch, Liveness, WorkerTiming, server_fault
-from dra_driver.mps.daemon.probe import Prober
+from dra_driver.mps.daemon.health import Liveness, WorkerTiming, server_fault
 from dra_driver.mps.domain import Domain, DomainId, State, Status, encode_status
 from dra_driver.mps.files import delete_file, write_file
 from dra_driver.mps.processes import is_alive
@@ -33,7 +32,6 @@ from dra_driver.mps.supervisor.lifecycle import (
 log = structlog.get_logger()
 
 _ATTEMPTS_BEFORE_FAILED = 3
-_PROBE_END_SECONDS = 1.0
 
 
 class Unreadable(Struct, frozen=True, kw_only=True):
@@ -76,8 +74,6 @@ class DomainWorker(Worker):
         self._serving: ServingDaemon | None = None
         self._serving_since = 0.0
         self._liveness = Liveness(clock, timing.replace_after)
-        prober = Prober(context.control, context.files.paths(domain), clock, timing.probe_timeout)
-        self._hang = HangWatch(prober, self._life.server_at, timing, clock)
         self._failures = 0
         self._status: Status | None = None
 
@@ -107,12 +103,6 @@ class DomainWorker(Worker):
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        try:
-            self._work_on()
-        finally:
-            self._hang.close(_PROBE_END_SECONDS)
-
-    def _work_on(self) -> None:
         pause: float | None = 0.0
         while pause is not None:
             self._sleep(pause)
@@ -137,10 +127,7 @@ class DomainWorker(Worker):
             if self._serving is not None:
                 pidfd = os.pidfd_open(self._serving.daemon.pid)
                 poll.register(pidfd, select.POLLIN)
-            if self._hang.descriptor is not None:
-                poll.register(self._hang.descriptor, select.POLLIN)
-            soon = self._hang.seconds
-            poll.poll((seconds if soon is None else min(seconds, soon)) * 1000)
+            poll.poll(seconds * 1000)
         except ProcessLookupError:
             return  # it has died already
         finally:
@@ -152,7 +139,6 @@ class DomainWorker(Worker):
     def _work(self, desired: Desired) -> float | None:
         """Do what is needed; return after how many seconds to check again, None for never."""
         pause = self._timing.check_interval
-        self._hang.turn()
         try:
             match desired:
                 case None:
@@ -160,7 +146,6 @@ class DomainWorker(Worker):
                     return None
                 case Unreadable(reason=reason):
                     self._generation, self._serving = "", None
-                    self._hang.drop()
                     if reason is not None:
                         self._report(State.FAILED, reason)
                 case Domain():
@@ -179,7 +164,6 @@ class DomainWorker(Worker):
             log_folder = self._context.files.paths(self.domain).log
             raise DeviceError(f"{LOST_WORK}; it died soon after its start, see {log_folder}")
         if self._liveness.must_replace():
-            self._hang.drop()
             self._life.give_up(self._liveness.reason)
             self._liveness.note(None, "")
             before = None
@@ -204,30 +188,24 @@ class DomainWorker(Worker):
             if self.state is not State.FAULTED:
                 self._log.warning("mps server faulted", cause=fault)
             self._report(State.FAULTED, fault)
-            return self._soon()
+            return min(self._timing.unhealthy_interval, self._timing.check_interval)
         self._report_ready(serving)
         self._context.step(self.domain, "reported")
-        return self._soon() if self._hang.is_in_doubt else self._timing.check_interval
-
-    def _soon(self) -> float:
-        return min(self._timing.unhealthy_interval, self._timing.check_interval)
+        return self._timing.check_interval
 
     def _look_at_servers(self, wanted: Domain) -> str:
         """Return what is wrong with the daemon's servers; empty if they are well."""
-        states = self._life.server_states(with_clients=self._hang.is_on)
+        states = self._life.server_states()
         fault = server_fault(states)
-        if fault:
-            self._hang.drop()
-        else:
+        if not fault:
             self._life.keep_limits(wanted, states)
-        return fault or self._hang.look(wanted, states)
+        return fault
 
     def _is_settled(self) -> bool:
         return self._clock() >= self._serving_since + self._timing.settled
 
     def _end(self) -> None:
         self._generation, self._serving = "", None
-        self._hang.close(_PROBE_END_SECONDS)
         self._life.tear_down()
         # The status is deleted last: without one, everything has been removed.
         delete_file(self._context.files.status(self.domain))

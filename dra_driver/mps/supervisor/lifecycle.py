@@ -30,7 +30,6 @@ from dra_driver.mps.daemon.limits import (
     restore_limits,
     set_limits,
 )
-from dra_driver.mps.daemon.probe import Server
 from dra_driver.mps.domain import Daemon, Domain, DomainId, State, is_shared
 from dra_driver.mps.files import MpsFiles, members_in
 from dra_driver.mps.supervisor.cgroup import DaemonGroup
@@ -135,29 +134,15 @@ class Lifecycle:
             return False
         return True
 
-    def server_states(self, *, with_clients: bool) -> tuple[ServerState, ...]:
-        """Return what the daemon says about its servers, and if wanted about their clients."""
-        return server_states(self._ask, with_clients=with_clients)
+    def server_states(self) -> tuple[ServerState, ...]:
+        """Return what the daemon says about its servers."""
+        return server_states(self._ask)
 
     def keep_limits(self, wanted: Domain, states: Iterable[ServerState]) -> None:
         """Restore the limits of servers that clients have changed."""
         servers = [state.pid for state in states if state.is_active]
         for words in restore_limits(self._ask, wanted, servers):
             self._log.warning("mps limits restored", cause=words)
-
-    def server_at(self, pid: int) -> Server | None:
-        """Return this domain's server with a PID; None if that is another process."""
-        record, process = self.record, processes.daemon_at(pid)
-        if record is None or process is None or not processes.is_outside_containers(process):
-            return None
-        if not processes.has_token(process, record.token):
-            return None
-        users = processes.environment_of(pid).get(processes.USERS)
-        user = processes.user_of(process)
-        if user is None:
-            return None
-        for_all = users == processes.ALL_USERS
-        return Server(process=process, user=user[0], group=user[1], for_all=for_all)
 
     def give_up(self, reason: str) -> None:
         """Kill a daemon that no longer serves anybody, and its servers; this counts as a death."""

@@ -8,45 +8,9 @@ from structlog.testing import capture_logs
 from dra_driver.errors import StateError
 from dra_driver.mps import processes
 from dra_driver.mps.daemon.health import ServerState
-from dra_driver.mps.daemon.probe import Server
 from worlds.played_mps import Life, environment, serving
 
 MIB = 1024**2
-
-
-def test_a_server_of_the_domain_is_known_by_its_token_and_with_its_user(life: Life) -> None:
-    wanted = life.domain(0)
-    daemon = serving(life, wanted).daemon
-    found = life.server(wanted)
-    uid, gid = os.geteuid(), os.getegid()
-    assert life.lifecycle.server_at(found.pid) == Server(
-        process=found, user=uid, group=gid, for_all=False
-    )
-    for_all = life.server(wanted, users=processes.ALL_USERS)
-    assert life.lifecycle.server_at(for_all.pid) == Server(
-        process=for_all, user=uid, group=gid, for_all=True
-    )
-    assert life.lifecycle.server_at(daemon.pid) is not None
-
-
-def test_a_process_of_somebody_else_is_no_server_whatever_it_says(life: Life) -> None:
-    wanted = life.domain(0)
-    assert life.lifecycle.server_at(os.getpid()) is None  # no record yet
-    daemon = serving(life, wanted).daemon
-    theirs = life.control.process(environment(wanted, life.paths, "another"))
-    assert life.lifecycle.server_at(theirs.pid) is None
-    life.control.end(daemon)
-    assert life.lifecycle.server_at(daemon.pid) is None
-
-
-def test_a_server_in_a_container_is_not_looked_at(
-    life: Life, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = life.domain(0)
-    serving(life, wanted)
-    found = life.server(wanted)
-    monkeypatch.setattr(processes, "is_outside_containers", lambda _: False)
-    assert life.lifecycle.server_at(found.pid) is None
 
 
 def test_a_tenants_process_that_listens_is_not_taken_for_a_daemon_whose_record_is_lost(
@@ -63,29 +27,6 @@ def test_a_tenants_process_that_listens_is_not_taken_for_a_daemon_whose_record_i
     )
     assert life.lifecycle.ensure_serving(wanted, None).daemon != theirs
     assert processes.is_alive(theirs), "nothing of a tenant's is ended"
-
-
-def test_a_server_that_ends_while_it_is_looked_at_is_none(
-    life: Life, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = life.domain(0)
-    serving(life, wanted)
-    found = life.server(wanted)
-    monkeypatch.setattr(processes, "user_of", lambda _: None)
-    assert life.lifecycle.server_at(found.pid) is None
-
-
-@pytest.mark.parametrize("with_clients", [True, False])
-def test_servers_are_asked_for_their_clients_only_where_these_are_wanted(
-    life: Life, with_clients: bool
-) -> None:
-    life.control.answers |= {
-        "server_list": ["41"],
-        "server_status 41": ["ACTIVE"],
-        "client_list 41": ["7"],
-    }
-    (state,) = life.lifecycle.server_states(with_clients=with_clients)
-    assert state.clients == (frozenset({7}) if with_clients else frozenset())
 
 
 def test_limits_of_servers_that_take_clients_are_put_back_and_said(life: Life) -> None:

@@ -47,17 +47,9 @@ def test_compute_modes_can_be_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not parsed().compute_mode
 
 
-def test_probes_and_replacing_can_be_switched_off_and_a_limit_of_zero_cannot_be_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    settings = parsed()
-    assert (settings.probe_interval, settings.probe_timeout) == (600.0, 30.0)
-    assert settings.replace_after == 60.0
-    monkeypatch.setenv("PROBE_INTERVAL", "0")
-    settings = parsed("--replace-after=0")
-    assert (settings.probe_interval, settings.replace_after) == (0.0, 0.0)
-    with pytest.raises(WrongSettingsError):
-        parsed("--probe-timeout=0")
+def test_replacing_can_be_switched_off() -> None:
+    assert parsed().replace_after == 60.0
+    assert parsed("--replace-after=0").replace_after == 0.0
 
 
 def test_an_interval_of_zero_is_refused() -> None:
@@ -72,9 +64,7 @@ def test_it_meets_the_driver_below_the_kubelets_plugins(tmp_path: Path) -> None:
 
 
 def test_its_workers_keep_the_times_that_were_set(tmp_path: Path) -> None:
-    words = ("--probe-interval=7", "--probe-timeout=8", "--replace-after=9", "--check-interval=10")
-    timing = build(node(tmp_path, *words))._timing
-    assert (timing.probe_interval, timing.probe_timeout) == (7, 8)
+    timing = build(node(tmp_path, "--replace-after=9", "--check-interval=10"))._timing
     assert (timing.replace_after, timing.check_interval) == (9, 10)
 
 

@@ -36,19 +36,6 @@ def test_a_server_in_fault_is_found(
     assert at_fault is None or f"the MPS server (PID {at_fault}) is in state FAULT" in said
 
 
-def test_a_server_has_the_clients_that_the_daemon_lists() -> None:
-    answers = {
-        "get_server_list": ["41", "42", "100.0"],
-        "get_server_status 41": ["ACTIVE"],
-        "get_server_status 42": ["INITIALIZING"],
-        "get_client_list 41": [" 7", "9 "],
-        "get_client_list 42": ["Server 42 not found"],
-    }
-    first, second = server_states(lambda commands: answers[commands[0]], with_clients=True)
-    assert (first.pid, first.is_active, first.clients) == (41, True, {7, 9})
-    assert (second.pid, second.is_active, second.clients) == (42, False, frozenset())
-
-
 def test_an_liveness_lasts_until_the_daemon_is_well_or_another() -> None:
     clock = Clock()
     liveness = Liveness(clock, replace_after=60.0)
