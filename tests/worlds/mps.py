@@ -94,6 +94,7 @@ class MpsDomains:
                 NvmlModes(self.machine.driver_root, self.machine.proc_root), change=modes
             ),
             group=DaemonGroup(None),
+            gpus=self.machine.proc_root / "driver/nvidia/gpus",
             shm_bytes=16 * 1024**2,
             step=step,
         )

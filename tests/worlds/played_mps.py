@@ -174,6 +174,7 @@ class Life:
             control=control,
             modes=self.compute_modes,
             group=group,
+            gpus=self.files.root,
             shm_bytes=SHM_BYTES,
             step=self.step,
             on_death=self.died,

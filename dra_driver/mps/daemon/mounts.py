@@ -45,15 +45,15 @@ def hides_mounts(folder: Path) -> bool:
     return bool(mounts) and not any(field.startswith("shared:") for field in mounts[-1][_OPTIONAL:])
 
 
-def mount_tmpfs(folder: Path, *, size_bytes: int | None, files: int, mode: int = 0o1777) -> None:
+def mount_tmpfs(folder: Path, *, size_bytes: int, files: int, mode: int = 0o1777) -> None:
     """Mount a tmpfs on a folder, unless something is mounted there already.
 
-    `files` limits files, links and folders; `size` does not include the kernel's memory for them.
+    `files` limits files, links and folders; the size does not include the kernel's memory for them.
     """
     if layers(folder):
         return
-    size = "50%" if size_bytes is None else str(size_bytes)  # tmpfs(5): half of the memory
-    _mount("tmpfs", folder, "tmpfs", _TENANTS, f"size={size},mode={mode:o},nr_inodes={files}")
+    options = f"size={size_bytes},mode={mode:o},nr_inodes={files}"
+    _mount("tmpfs", folder, "tmpfs", _TENANTS, options)
 
 
 def unmount_all(folder: Path) -> None:

@@ -75,7 +75,8 @@ class MpsSupervisor(CommandSettings, variables=True):
     )
     shm_size: str = option(
         default="",
-        help="Size limit of each domain's /dev/shm, such as 8Gi; unset: half of the node's memory.",
+        help="Size of each domain's /dev/shm, such as 8Gi; unset: half of the node's memory, "
+        "divided among its GPUs, and for a MIG device a seventh of its GPU's part.",
     )
     cgroup_root: Path | None = option(
         default=None,
@@ -139,6 +140,7 @@ def build(settings: MpsSupervisor, *, on_death: Callable[[], None] = lambda: Non
         ),
         modes=ComputeModes(NvmlModes(roots.driver, roots.proc), change=settings.compute_mode),
         group=DaemonGroup(settings.cgroup_root),
+        gpus=roots.proc / "driver/nvidia/gpus",
         shm_bytes=_shm_bytes(settings.shm_size),
         on_death=on_death,
     )

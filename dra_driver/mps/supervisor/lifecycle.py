@@ -11,16 +11,17 @@ import shutil
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dra_driver.devices.device import DeviceKind, is_uuid_of
-from dra_driver.errors import DeviceError, StateError
+from dra_driver.errors import DeviceError
 from dra_driver.host.files import file_error
 from dra_driver.mps import pipes, processes
-from dra_driver.mps.daemon import mounts, shm
+from dra_driver.mps.daemon import mounts
 from dra_driver.mps.daemon.control import Control
 from dra_driver.mps.daemon.health import ServerState, server_states
 from dra_driver.mps.daemon.limits import (
@@ -30,8 +31,8 @@ from dra_driver.mps.daemon.limits import (
     restore_limits,
     set_limits,
 )
-from dra_driver.mps.domain import Daemon, Domain, DomainId, State, is_shared
-from dra_driver.mps.files import MpsFiles, members_in
+from dra_driver.mps.domain import Daemon, Domain, DomainId, State
+from dra_driver.mps.files import MpsFiles, names_in
 from dra_driver.mps.supervisor.cgroup import DaemonGroup
 from dra_driver.mps.supervisor.compute_modes import DEFAULT, ComputeModes
 from dra_driver.mps.supervisor.record import DomainRecord, read_record, write_record
@@ -45,6 +46,8 @@ LOST_WORK = (
 
 _KILL_SECONDS = 5.0
 _LATE_SECONDS = 0.5
+_SHM_FILES = 65_536  # files, links and folders: about 1 KiB of the kernel's memory each
+_MOST_MIG_DEVICES = 7  # of a GPU, each with a domain of its own
 _LOG_BYTES = 8 * 1024**2
 _LOG_FOLDER_BYTES = 64 * 1024**2  # clients can make a daemon fill its logs between two checks
 
@@ -52,9 +55,10 @@ _LOG_FOLDER_BYTES = 64 * 1024**2  # clients can make a daemon fill its logs betw
 class SupervisorContext(Struct, frozen=True, kw_only=True):
     """What all domains of a supervisor have in common.
 
-    `supervisor` identifies this process in the lock and in statuses. `shm_bytes` limits the size of
-    each domain's /dev/shm; None is half of the memory. `step` is called after each step, so that
-    tests can kill the process there; `on_death` is called when a daemon has died by itself.
+    `supervisor` identifies this process in the lock and in statuses. `shm_bytes` is the size of
+    each domain's /dev/shm; if it is None, all domains share half of the memory, by the node's GPUs,
+    each of which has an entry in the folder `gpus`. `step` is called after each step, so that tests
+    can kill the process there; `on_death` is called when a daemon has died by itself.
     """
 
     supervisor: str
@@ -63,7 +67,8 @@ class SupervisorContext(Struct, frozen=True, kw_only=True):
     control: Control
     modes: ComputeModes
     group: DaemonGroup
-    shm_bytes: int | None
+    gpus: Path
+    shm_bytes: int | None = None
     step: Callable[[DomainId, str], None] = lambda _domain, _name: None
     on_death: Callable[[], None] = lambda: None
 
@@ -91,7 +96,6 @@ class Lifecycle:
         self._paths = context.files.paths(domain)
         self._ask = partial(context.control.ask, self._paths)
         self._step = partial(context.step, domain)
-        self._shm = shm.ShmPruner()
         self._log = log.bind(domain=domain)
 
     @property
@@ -116,7 +120,6 @@ class Lifecycle:
         pipes.publish_pipes(self._paths)
         if serving and (serving.daemon, serving.generation) == (daemon, wanted.generation):
             self._trim_logs()
-            self._prune_shm()
             if self._has_limits(wanted):
                 return serving
         self._context.group.take(daemon)
@@ -248,7 +251,7 @@ class Lifecycle:
         self._step("cleared")
         self._make_folders()
         self._step("folders made")
-        self._mount_folders()
+        self._mount_folders(wanted)
         self._step("mounted")
         record = replace(record, token=secrets.token_hex(16))
         with self._context.modes.using():
@@ -270,14 +273,6 @@ class Lifecycle:
                         shutil.copyfile(path, path.with_suffix(".log.1"))
                     os.truncate(path, 0)
 
-    def _prune_shm(self) -> None:
-        """Remove what ended claims have left in a shared domain's /dev/shm."""
-        if is_shared(self._domain):
-            joined = partial(members_in, self._context.files.members(self._domain))
-            with suppress(StateError):  # the members cannot be read now
-                if pruned := self._shm.look(self._paths.shm, joined):
-                    self._log.info("files of ended claims removed from /dev/shm", files=pruned)
-
     def _make_folders(self) -> None:
         paths = self._paths
         try:
@@ -288,13 +283,26 @@ class Lifecycle:
         except OSError as error:
             raise file_error("make", paths.folder, error) from error
 
-    def _mount_folders(self) -> None:
+    def _mount_folders(self, wanted: Domain) -> None:
         """Mount a tmpfs on each folder that tenants can fill, to keep it off the node's disk."""
         paths = self._paths
-        mounts.mount_tmpfs(paths.shm, size_bytes=self._context.shm_bytes, files=shm.FILES)
+        mounts.mount_tmpfs(paths.shm, size_bytes=self._shm_bytes(wanted), files=_SHM_FILES)
         mounts.mount_tmpfs(paths.log, size_bytes=_LOG_FOLDER_BYTES, mode=0o755, files=pipes.FILES)
         mounts.mount_tmpfs(paths.run, size_bytes=pipes.SIZE, mode=0o755, files=pipes.FILES)
         pipes.make_pipes(paths)
+
+    def _shm_bytes(self, wanted: Domain) -> int:
+        """Return the size of /dev/shm: as set, or the domain's part of half of the node's memory.
+
+        Page-locked host memory of clients is in it, too. NVIDIA's DRA driver gives half of the
+        memory to each daemon, so that tenants of two daemons can take all of it.
+        """
+        if self._context.shm_bytes is not None:
+            return self._context.shm_bytes
+        half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        devices = len(wanted.devices)
+        per_gpu = half // max(len(names_in(self._context.gpus)), devices)
+        return per_gpu * devices if wanted.whole_gpus else per_gpu // _MOST_MIG_DEVICES
 
     def _set_modes(self, wanted: Domain, record: DomainRecord) -> DomainRecord:
         """Set the compute mode of each whole GPU, after recording the mode that was found."""

@@ -67,11 +67,3 @@ def life(tmp_path: Path, needs_root: None, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(processes, "kill", made.kill)
     yield made
     made.close()
-
-
-@pytest.fixture
-def shared(tmp_path: Path, needs_root: None) -> Iterator[Life]:
-    """The life of a domain that claims join and leave."""
-    made = Life(tmp_path, DomainId("shared_node"))
-    yield made
-    made.close()

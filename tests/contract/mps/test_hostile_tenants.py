@@ -19,11 +19,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from dra_driver.devices.device import DeviceKind
 from dra_driver.errors import DeviceError
-from dra_driver.mps import processes
+from dra_driver.mps import pipes, processes
 from dra_driver.mps.daemon import mounts
 from dra_driver.mps.daemon.control import QUIT_ANSWER_SECONDS
-from dra_driver.mps.domain import Daemon, Domain, Status
+from dra_driver.mps.domain import Daemon, Domain, DomainDevice, DomainId, Status
 from dra_driver.mps.supervisor import lifecycle
 from dra_driver.mps.supervisor.cgroup import GROUP, DaemonGroup
 from dra_driver.mps.supervisor.supervisor import Supervisor
@@ -269,6 +270,47 @@ def test_whatever_lies_in_a_sockets_place_the_domain_restarts_and_ends(
     assert (pipe / "control").is_socket()
     mps.gone(domain)
     assert mps.left(domain) == []
+
+
+def size_of(folder: Path) -> tuple[int, int, int]:
+    """The bytes and files that a file system takes, and the permissions of its top."""
+    found = os.statvfs(folder)
+    return found.f_blocks * found.f_frsize, found.f_files, folder.stat().st_mode & 0o7777
+
+
+def test_what_tenants_can_fill_is_small_and_what_they_need_can_be_read(
+    mps: MpsDomains, run: Run
+) -> None:
+    before = os.umask(0o077)
+    try:
+        run(mps.supervised())
+        domain = mps.domain("claim", 0)
+        mps.ready(domain)
+    finally:
+        os.umask(before)
+    paths = mps.files.paths(domain.id)
+    assert size_of(paths.shm) == (16 * MIB, 65_536, 0o1777)
+    assert size_of(paths.log) == (64 * MIB, pipes.FILES, 0o755)
+    assert size_of(paths.run) == (MIB, pipes.FILES, 0o755)
+    assert paths.folder.stat().st_mode & 0o777 == 0o755
+    wanted = os.ST_NODEV | os.ST_NOSUID | os.ST_NOEXEC
+    assert all(os.statvfs(folder).f_flag & wanted == wanted for folder in paths.mounted)
+
+
+def test_all_domains_of_a_node_share_half_of_its_memory_for_their_files(
+    mps: MpsDomains, run: Run
+) -> None:
+    context = replace(mps.supervisor()._context, shm_bytes=None)
+    run(running(Supervisor(context, QUICK, time.monotonic)))
+    mig = DomainDevice(uuid="MIG-11111111-2222-3333-4444-555555555555", kind=DeviceKind.MIG)
+    both, part = mps.domain("both", 0, 1), Domain(id=DomainId("part"), devices=(mig,))
+    page = os.sysconf("SC_PAGE_SIZE")
+    per_gpu = os.sysconf("SC_PHYS_PAGES") * page / 2 / len(mps.machine.gpus)
+    for domain, wanted in ((both, 2 * per_gpu), (part, per_gpu / 7)):
+        mps.ready(domain)
+        size, *_ = size_of(mps.files.paths(domain.id).shm)
+        assert abs(size - wanted) < 4 * page
+        mps.gone(domain)
 
 
 def fill(folder: Path) -> int:

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from dra_driver.devices.device import DeviceKind
 from dra_driver.errors import DeviceError, StateError
 from dra_driver.mps import pipes, processes
-from dra_driver.mps.daemon import mounts, shm
+from dra_driver.mps.daemon import mounts
 from dra_driver.mps.domain import Daemon, Domain, DomainDevice, State
 from dra_driver.mps.supervisor import lifecycle
 from dra_driver.mps.supervisor.lifecycle import LOST_WORK
@@ -66,7 +66,7 @@ def test_what_tenants_can_fill_is_small_and_what_they_need_can_be_read(life: Lif
         serving(life, life.domain(0))
     finally:
         os.umask(before)
-    assert size_of(life.paths.shm) == (SHM_BYTES, shm.FILES, 0o1777)
+    assert size_of(life.paths.shm) == (SHM_BYTES, 65_536, 0o1777)
     assert size_of(life.paths.log) == (64 * MIB, pipes.FILES, 0o755)
     assert size_of(life.paths.run) == (MIB, pipes.FILES, 0o755)
     assert life.paths.folder.stat().st_mode & 0o777 == 0o755

@@ -1,4 +1,4 @@
-"""What is looked after while a daemon serves: its servers, its logs, and files in /dev/shm."""
+"""What is looked after while a daemon serves: its servers and its logs."""
 
 import os
 
@@ -67,45 +67,6 @@ def test_a_log_is_cut_although_there_is_no_space_for_a_copy(life: Life) -> None:
         os.posix_fallocate(file.fileno(), 0, os.statvfs(life.paths.log).f_bavail * 4096)
     life.lifecycle.ensure_serving(wanted, served)
     assert [path.stat().st_size for path in paths] == [0, 0]
-
-
-def test_files_of_claims_that_have_left_a_shared_domain_go_and_no_others(shared: Life) -> None:
-    wanted = shared.domain(0)
-    members = shared.files.members(shared.id)
-    members.mkdir(parents=True)
-    (members / "uid-1").touch()
-    served = serving(shared, wanted)
-    left, kept = shared.paths.shm / "left", shared.paths.shm / "kept"
-    left.touch()
-    shared.lifecycle.ensure_serving(wanted, served)
-    (members / "uid-1").unlink()
-    (members / "uid-2").touch()
-    kept.touch()
-    with capture_logs() as logs:
-        shared.lifecycle.ensure_serving(wanted, served)
-        shared.lifecycle.ensure_serving(wanted, served)
-    assert (left.exists(), kept.exists()) == (False, True)
-    assert [line["files"] for line in logs] == [1]
-
-
-def test_files_of_a_claim_with_a_domain_of_its_own_are_left_alone(life: Life) -> None:
-    wanted = life.domain(0)
-    served = serving(life, wanted)
-    file = life.paths.shm / "file"
-    file.touch()
-    for _ in range(3):
-        life.lifecycle.ensure_serving(wanted, served)
-    assert file.exists()
-
-
-def test_a_daemon_serves_on_while_members_cannot_be_read(shared: Life) -> None:
-    wanted = shared.domain(0)
-    served = serving(shared, wanted)
-    shared.files.members_folder.mkdir(exist_ok=True)
-    shared.files.members(shared.id).write_text("in the way")
-    with capture_logs() as logs:
-        assert shared.lifecycle.ensure_serving(wanted, served) is served
-    assert logs == []
 
 
 def test_a_folder_in_whose_place_a_file_lies_is_named(life: Life) -> None:

@@ -323,23 +323,3 @@ def test_a_supervisor_that_comes_back_is_waited_for_as_long_as_anything(
         waiting.set()
         assert mps.impatient.wait_ready(node, time.monotonic() + PATIENCE).restarts == 1
         thread.join(PATIENCE)
-
-
-def test_files_in_dev_shm_of_claims_that_have_left_go_and_those_of_others_stay(
-    mps: MpsDomains, run: Run, shared: SharedDomains, node: Domain
-) -> None:
-    looks: list[str] = []
-    run(mps.supervised(lambda _domain, name: looks.append(name)))
-    for claim in ("first", "second"):
-        shared.join(node, claim)
-    ready(mps, node)
-    folder = mps.files.paths(node.id).shm
-    (folder / "of-the-past").write_text("left")
-    before = looks.count("reported")
-    eventually(lambda: looks.count("reported") > before + 1, "a look that begins after that")
-    shared.leave(node.id, "first")
-    shared.join(node, "third")
-    (folder / "of-the-third").write_text("kept")
-    shared.leave(node.id, "second")
-    eventually(lambda: not (folder / "of-the-past").exists(), "the file of claims that have left")
-    assert (folder / "of-the-third").read_text() == "kept"
