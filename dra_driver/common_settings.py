@@ -151,9 +151,7 @@ EXCLUDE_GPUS = option(
     variable=True,
     metavar="GPUS",
     check=checked_words,
-    help="GPUs that are never offered or changed, separated by commas: index, UUID, PCI address, "
-    "or product name with * for any characters. A Node's label "
-    "nvidia.com/dra-driver.exclude-gpus adds to them.",
+    help="GPUs that are never offered or changed, separated by commas: index, UUID or PCI address.",
 )
 GPU_ORDER = option(
     default="least-capable",

@@ -10,7 +10,7 @@ import platform
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ from dra_driver.claims.state.ownership import Ownership
 from dra_driver.command_line import CommandSettings, changed, option
 from dra_driver.common_settings import GpuOrderSetting, MigSetting, WholeGpusBesideShares
 from dra_driver.devices.device import Device, DeviceKind, Mig, NodeDevice, mig_of, name_of, whole
-from dra_driver.devices.exclusion import Exclusion, read_note, without_excluded
+from dra_driver.devices.exclusion import without_excluded
 from dra_driver.devices.model import (
     ExcludedGpu,
     Gpu,
@@ -42,6 +42,7 @@ from dra_driver.devices.session import DriverSession
 from dra_driver.devices.shares import EqualShare
 from dra_driver.devices.versions import dotted
 from dra_driver.errors import ConfigError, DeviceError, SetupError, StateError, TransientError
+from dra_driver.gpu_words import gpu_words
 from dra_driver.host.boot import read_boot_id
 from dra_driver.node.passthrough import passthrough_gpus
 from dra_driver.shares.config import read_node_config
@@ -98,8 +99,7 @@ class Inspect(CommandSettings):
         """Look and print."""
         roots = roots_of(self)
         directory = self.kubelet_plugins_directory_path / DRIVER_NAME
-        exclusion = Exclusion(setting=self.exclude_gpus, label=read_note(directory).exclusion.label)
-        inventory, refused = look(roots, directory, exclusion, vfio=self.vfio)
+        inventory, refused = look(roots, directory, gpu_words(self.exclude_gpus), vfio=self.vfio)
         edits, problems = edits_of(
             inventory.gpus,
             EditsCache(
@@ -135,7 +135,7 @@ class Inspect(CommandSettings):
 
 
 def look(
-    roots: Roots, data_directory: Path, exclusion: Exclusion, *, vfio: bool = False
+    roots: Roots, data_directory: Path, excluded: Collection[str], *, vfio: bool = False
 ) -> tuple[Inventory, Mapping[GpuUuid, Refusal]]:
     """Look at the GPUs once, and at the driver's notes of those that refuse MIG mode."""
     at = data_directory, roots.proc
@@ -146,7 +146,7 @@ def look(
         sys_root=roots.sys,
         made_here=lambda: _noted(lambda notes: notes.made().keys(), frozenset(), at),
         turned_on=lambda: _noted(lambda notes: set(notes.gpus_turned_on()), set(), at),
-        leave_out=lambda there: without_excluded(there, exclusion),
+        leave_out=lambda there: without_excluded(there, excluded),
         with_passthrough=passthrough_gpus(roots).look if vfio else lambda inventory: inventory,
     )
     try:

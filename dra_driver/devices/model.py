@@ -346,7 +346,7 @@ class SickGpu(Struct, frozen=True, kw_only=True):
 class ExcludedGpu(Struct, frozen=True, kw_only=True):
     """A GPU that the node's admin excludes: it is not published, and nothing on it is changed.
 
-    `why` names the source of the exclusion. Only the index is known if the GPU cannot be described.
+    `why` names the word that excludes it. Only the index is known if the GPU cannot be described.
     `is_in_use`: a claim still has something of the GPU from before, so it is also among the
     inventory's GPUs until that is released.
     """

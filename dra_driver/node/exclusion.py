@@ -1,90 +1,50 @@
-"""The GPUs of this node that are left out: the setting, and the Node's label as it changes.
+"""The GPUs of this node that are left out.
 
-In: the setting, the labels, each look at the machine, and which GPUs claims use. Out: the looks
-without the GPUs that are left out, a call when the label has changed, log lines for what is left
-out and for words that name no GPU, and a note of both on disk for commands.
+In: the setting, each look at the machine, and which GPUs claims use. Out: the looks without the
+GPUs that are left out, and log lines for these and for words that name no GPU.
 """
 
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import structlog
 
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.claims.takeover import checkpoint_file
-from dra_driver.devices.exclusion import (
-    LABEL,
-    Exclusion,
-    ExclusionNote,
-    read_note,
-    without_excluded,
-    write_note,
-)
+from dra_driver.devices.exclusion import why_excluded, without_excluded
 from dra_driver.devices.model import ExcludedGpu, Gpu, GpuUuid, Inventory
 from dra_driver.errors import StateError
-from dra_driver.kube.own_node import Labels, OwnNode
+from dra_driver.gpu_words import gpu_words
 
 log = structlog.get_logger()
 
 
 class NodeExclusion:
-    """What is left out on one node. For any thread."""
+    """What is left out on one node. `leave_out` is for one thread at a time."""
 
-    def __init__(
-        self,
-        labels: OwnNode,
-        setting: str,
-        *,
-        directory: Path,
-        ownership: Ownership,
-        on_change: Callable[[], None],
-    ) -> None:
-        self._labels = labels
-        self._setting = setting
+    def __init__(self, setting: str, *, directory: Path, ownership: Ownership) -> None:
+        self._words = gpu_words(setting)
         self._directory = directory
         self._ownership = ownership
-        self._on_change = on_change
-        self._lock = threading.Lock()
-        # Until the label is known what it left out last stays left out.
-        known = read_note(directory).exclusion
-        self._exclusion = Exclusion(setting=setting, label=known.label)
-        self._is_known = False
-        self._noted: ExclusionNote | None = None
-        labels.listen(self._take)
+        self._said: frozenset[str] = frozenset()
 
     def leave_out(self, inventory: Inventory) -> Inventory:
         """Return what a look found, without the GPUs that are left out and not in use."""
-        exclusion = self._exclusion
-        left = without_excluded(inventory, exclusion, self._is_in_use)
-        self._say(
-            ExclusionNote(
-                setting=exclusion.setting,
-                label=exclusion.label,
-                excluded=tuple(map(_line, left.excluded)),
-                unmatched=left.unmatched,
-            )
-        )
+        left = without_excluded(inventory, self._words, self._is_in_use)
+        lines = tuple(map(_line, left.excluded))
+        for line in lines:
+            if line not in self._said:
+                log.info("gpu left out", gpu=line)
+        for line in left.unmatched:
+            if line not in self._said:
+                log.warning("exclusion without effect", reason=line)
+        self._said = frozenset((*lines, *left.unmatched))
         return left
 
     def reasons(self, inventory: Inventory) -> Mapping[GpuUuid, str]:
-        """Return why GPUs of an inventory are not published. Raises DriverError.
-
-        They may be in it because a claim uses them, or because the label is newer.
-        """
-        if not self._is_known:
-            self._take(self._labels.current())
-        exclusion = self._exclusion
-        reasons = {gpu.uuid: exclusion.why(gpu) for gpu in inventory.gpus}
+        """Return why GPUs of an inventory are not published: a claim uses them, so they stay."""
+        reasons = {gpu.uuid: why_excluded(self._words, gpu) for gpu in inventory.gpus}
         return {uuid: why for uuid, why in reasons.items() if why is not None}
-
-    def _take(self, labels: Labels) -> None:
-        exclusion = Exclusion(setting=self._setting, label=labels.get(LABEL, ""))
-        with self._lock:
-            before, self._exclusion = self._exclusion, exclusion
-            self._is_known = True
-        if exclusion != before:
-            self._on_change()
 
     def _is_in_use(self, gpu: Gpu) -> bool:
         """Tell whether claims use a GPU, or have left something on it.
@@ -105,31 +65,7 @@ class NodeExclusion:
         peers = peer_claims.look(self._directory, None)
         return peers.problem is not None or gpu.minor in peers.minors
 
-    def _say(self, note: ExclusionNote) -> None:
-        with self._lock:
-            before, self._noted = self._noted, note
-        if note == before:
-            return
-        known = ExclusionNote() if before is None else before
-        for line in note.excluded:
-            if line not in known.excluded:
-                log.info("gpu left out", gpu=line)
-        names = set(map(_name, note.excluded))
-        for name in sorted(set(map(_name, known.excluded)) - names):
-            log.info("gpu no longer left out", gpu=name)
-        for line in note.unmatched:
-            if line not in known.unmatched:
-                log.warning("exclusion without effect", reason=line)
-        try:
-            write_note(self._directory, note)
-        except StateError as error:
-            log.warning("excluded gpus not noted", reason=str(error))
-
 
 def _line(gpu: ExcludedGpu) -> str:
     used = "; a claim that already has it keeps it until it ends" if gpu.is_in_use else ""
     return f"{gpu}: {gpu.why}{used}"
-
-
-def _name(line: str) -> str:
-    return line.partition(": ")[0]

@@ -40,11 +40,7 @@ class NodeGpus:
             on_change=changes.offer,
         )
         self.exclusion = NodeExclusion(
-            context.own_node,
-            settings.exclude_gpus,
-            directory=context.directory,
-            ownership=ownership,
-            on_change=changes.look,
+            settings.exclude_gpus, directory=context.directory, ownership=ownership
         )
         self.session = DriverSession(
             driver_root=roots.driver,

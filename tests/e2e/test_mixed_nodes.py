@@ -12,8 +12,7 @@ from testbed.commands import wait_until
 from testbed.driver import DRIVER_NAME
 from testbed.node import GpuNode
 
-from dra_driver.devices.exclusion import LABEL
-from e2e.conftest import node_of
+from e2e.conftest import node_of, set_driver
 from e2e.scene import Scene, cel
 from e2e.sharing import Shared, mps_limits, time_slicing
 
@@ -26,20 +25,6 @@ P4, T4, L4, A100 = "Tesla P4", "Tesla T4", "NVIDIA L4", "NVIDIA A100-SXM4-40GB"
 def node(lasting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
     with node_of("mixed", tmp_path_factory.mktemp("mixed"), lasting) as node:
         yield node
-
-
-@pytest.fixture
-def labelled(scene: Scene) -> Iterator[Scene]:
-    """A scene that may set the Node's label; afterwards it has none."""
-    yield scene
-    label(scene, None)
-    scene.rewritten()
-
-
-def label(scene: Scene, value: str | None) -> None:
-    (name,) = {one["nodeName"] for one in scene.node.slices()}
-    word = f"{LABEL}-" if value is None else f"{LABEL}={value}"
-    scene.node.cluster.kubectl("label", "--overwrite", "node", name, word)
 
 
 def cards(scene: Scene) -> dict[str, str]:
@@ -94,15 +79,15 @@ def test_a_config_that_some_cards_cannot_follow_needs_a_selector_which_the_refus
     assert card_of(scene, shared.pod()) == T4
 
 
-def test_a_card_that_a_label_leaves_out_gets_no_pod_and_is_not_touched(labelled: Scene) -> None:
-    scene = labelled
+def test_a_card_that_is_left_out_gets_no_pod_and_is_not_touched(scene: Scene) -> None:
     settings = scene.node.machine.settings()
-    label(scene, "Tesla-P4")
+    set_driver(scene.node, {"EXCLUDE_GPUS": "e3:00"})
     wait_cards(scene, T4, L4, A100)
     wants = scene.template("wants", selectors=named(P4))
     waiting = scene.pod("waiting", templates=[wants])
     assert "cannot allocate all claims" in scene.unschedulable(waiting)
     assert card_of(scene, scene.pod("plain", templates=[scene.template()])) == T4
     assert scene.node.machine.settings() == settings
-    label(scene, None)
+    set_driver(scene.node, {})
     scene.running(waiting)
+    scene.rewritten()

@@ -7,7 +7,7 @@ import yaml
 import make
 from dra_driver.admin.inspect import report, spec_text, table
 from dra_driver.cdi.model import DeviceNode, Edits
-from dra_driver.devices.exclusion import Exclusion, without_excluded
+from dra_driver.devices.exclusion import without_excluded
 from dra_driver.devices.model import MigMode, SickGpu
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.mig import MigSettings
@@ -69,7 +69,7 @@ def test_gpus_that_are_not_published_are_listed_with_the_reason() -> None:
 
 
 def test_gpus_that_are_left_out_are_listed_with_the_word_that_does_it() -> None:
-    found = without_excluded(make.inventory(), Exclusion(setting="1,7"))
+    found = without_excluded(make.inventory(), ("1", "7"))
 
     text = table(found, {})
     assert f"left out: GPU 1 (NVIDIA H100 80GB HBM3, {make.gpu(1).uuid}, 0000:11:00.0): " in text

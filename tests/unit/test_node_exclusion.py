@@ -9,9 +9,7 @@ from structlog.testing import capture_logs
 import make
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.state.ownership import Ownership
-from dra_driver.devices.exclusion import LABEL
 from dra_driver.devices.model import MigSlot
-from dra_driver.kube.own_node import Labels
 from dra_driver.node.exclusion import NodeExclusion
 from worlds.nvidia import checkpoint
 
@@ -22,36 +20,15 @@ SLOT = MigSlot(gpu=GPU.uuid, profile_id=19, start=3)
 Change = Callable[[Path, Ownership], object]
 
 
-class PlayedNode:
-    """A Node whose label leaves out all GPUs, or other ones; it may not be known yet."""
-
-    def __init__(self, label: str = "0_1", *, is_known: bool = True) -> None:
-        self.label = label
-        self.is_known = is_known
-
-    def listen(self, listener: Callable[[Labels], object]) -> None:
-        if self.is_known:
-            listener(self.current())
-
-    def current(self) -> Labels:
-        return {LABEL: self.label}
-
-
-def left_out_by(node: PlayedNode, directory: Path) -> NodeExclusion:
-    return NodeExclusion(
-        node,  # type: ignore[arg-type]
-        "",
-        directory=directory,
-        ownership=Ownership(directory, "boot-1"),
-        on_change=lambda: None,
-    )
+def left_out_by(setting: str, directory: Path) -> NodeExclusion:
+    return NodeExclusion(setting, directory=directory, ownership=Ownership(directory, "boot-1"))
 
 
 def kept(directory: Path, change: Change) -> list[int]:
     """The indices of the GPUs that stay after a change of what is on disk."""
     ownership = Ownership(directory, "boot-1")
     change(directory, ownership)
-    found = left_out_by(PlayedNode(), directory).leave_out(make.inventory(GPU, OTHER))
+    found = left_out_by("0,1", directory).leave_out(make.inventory(GPU, OTHER))
     assert [one.index for one in found.excluded] == [0, 1]
     stay = [gpu.index for gpu in found.gpus]
     assert [one.index for one in found.excluded if one.is_in_use] == stay
@@ -87,20 +64,14 @@ def test_all_stay_while_what_nvidias_driver_prepared_cannot_be_read(tmp_path: Pa
     assert kept(tmp_path, lambda *_: file.write_bytes(checkpoint({}, boot_id="boot-1"))) == []
 
 
-def test_what_the_label_left_out_stays_so_until_it_is_known_and_is_asked_for_to_publish(
-    tmp_path: Path,
-) -> None:
-    machine = make.inventory(GPU, OTHER)
-    left_out_by(PlayedNode("0"), tmp_path).leave_out(machine)
-    restarted = left_out_by(PlayedNode("1", is_known=False), tmp_path)
-    assert restarted.leave_out(machine).gpus == (OTHER,)
-    assert [*restarted.reasons(machine)] == [OTHER.uuid]
-    assert restarted.leave_out(machine).gpus == (GPU,)
+def test_a_gpu_that_stays_is_still_not_to_be_published(tmp_path: Path) -> None:
+    reasons = left_out_by("1", tmp_path).reasons(make.inventory(GPU, OTHER))
+    assert reasons == {OTHER.uuid: 'it is left out by "1" of --exclude-gpus'}
 
 
 def test_what_is_left_out_is_said_once(tmp_path: Path) -> None:
-    exclusion = left_out_by(PlayedNode("1"), tmp_path)
+    exclusion = left_out_by("1,7", tmp_path)
     with capture_logs() as logs:
         for _ in range(3):
             exclusion.leave_out(make.inventory(GPU, OTHER))
-    assert [line["event"] for line in logs] == ["gpu left out"]
+    assert [line["event"] for line in logs] == ["gpu left out", "exclusion without effect"]

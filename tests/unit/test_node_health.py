@@ -13,7 +13,7 @@ from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.device_health import WELL as WELL_DEVICE
 from dra_driver.claims.report.device_health import DeviceHealth, Wellness
-from dra_driver.devices.exclusion import Exclusion, without_excluded
+from dra_driver.devices.exclusion import without_excluded
 from dra_driver.devices.model import (
     Gpu,
     GpuEvent,
@@ -26,6 +26,7 @@ from dra_driver.devices.model import (
     Vitals,
 )
 from dra_driver.errors import AccessError, DriverError, StateError, UnavailableError
+from dra_driver.gpu_words import gpu_words
 from dra_driver.node.health import GONE, REASON, NodeHealth
 from dra_driver.ops.metrics import Metrics
 from dra_driver.settings import Settings
@@ -142,7 +143,7 @@ def test_claims_on_the_gpu_are_told_and_of_a_mig_device_only_its_own(world: Worl
 
 
 def test_what_happens_to_a_gpu_that_is_left_out_is_nobodys_matter(world: World) -> None:
-    left = without_excluded(world.inventory, Exclusion(setting=WHOLE.uuid))
+    left = without_excluded(world.inventory, gpu_words(WHOLE.uuid))
     world.inventory = left
     world.health.look()
     after = record("after", DEVICES[0], DIVIDED)

@@ -13,7 +13,6 @@ from dra_driver.claims.model.record import ClaimRecord, PendingCleanup, RecordSt
 from dra_driver.claims.model.steps import MakeMigDevices
 from dra_driver.claims.state.records import RecordStore, StoredRecords
 from dra_driver.devices.device import Device, DeviceKey, DeviceKind, Vfio, Whole
-from dra_driver.devices.exclusion import ExclusionNote
 from dra_driver.devices.model import MigDevice
 from dra_driver.devices.shares import ConsumedShare, ShareStrategy
 from dra_driver.host.envelope import seal, unseal
@@ -351,24 +350,6 @@ def test_a_claim_of_a_pod_group_is_shown_with_the_group() -> None:
     assert "podgroups/gang" in table(node)
     (claim,) = json.loads(report(node))["claims"]
     assert (claim["pods"], claim["podGroups"]) == ([], [{"name": "gang", "uid": "uid-g"}])
-
-
-def test_gpus_that_are_left_out_are_told_and_words_that_leave_none_out() -> None:
-    note = ExclusionNote(excluded=("GPU 0: why",), unmatched=("7 names none",))
-    node = NodeStatus(
-        boot_id="boot-1",
-        stored=StoredRecords(records=(), damaged={}),
-        domains={},
-        domain_claims={},
-        supervisor_runs=True,
-        exclusion=note,
-    )
-
-    assert "\nGPUs that are left out:\n  GPU 0: why\n" in table(node)
-    assert "\nexclusions without effect:\n  7 names none\n" in table(node)
-    found = json.loads(report(node))
-    assert found["excludedGPUs"] == ["GPU 0: why"]
-    assert found["excludedWithoutEffect"] == ["7 names none"]
 
 
 def test_a_step_or_domain_that_cannot_be_read_hides_nothing_else(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_program
 from dra_driver.command_line import changed, option
 from dra_driver.common_settings import NODE_NAME, SECONDS
 from dra_driver.errors import SetupError
+from dra_driver.gpu_words import gpu_words
 from dra_driver.kube.connect import connect
 
 
@@ -55,6 +56,7 @@ class Doctor(NodeSettings):
         check=NODE_NAME,
         help="The node to check in the cluster; unset: all.",
     )
+    exclude_gpus: str = common_settings.EXCLUDE_GPUS
     vfio: bool = changed(
         common_settings.VFIO,
         help="Check whether virtual machines can have the GPUs, too. Without it that is checked "
@@ -90,6 +92,7 @@ class Doctor(NodeSettings):
             in_a_pod=in_a_pod,
             own_node=self.node_name or platform.node().lower(),
             vfio=self.vfio,
+            excluded=gpu_words(self.exclude_gpus),
         )
 
     def _node(self, missing: dict[Place, str]) -> Places | None:

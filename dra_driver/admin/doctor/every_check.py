@@ -80,8 +80,8 @@ OF_NODES: tuple[Check, ...] = (
     _of_node(
         id="excluded-gpus",
         title="GPUs that are left out",
-        why="a GPU that --exclude-gpus or the Node's label names is never offered, and an entry "
-        "that matches none has no effect",
+        why="a GPU that --exclude-gpus names is never offered, and an entry that matches none has "
+        "no effect",
         look=lambda sources: sources.of_gpus(node_checks.excluded),
     ),
     _of_node(

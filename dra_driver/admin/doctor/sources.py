@@ -4,7 +4,7 @@ In: `Places`, `Cluster`, or one of them. Out: facts for the checks' table. The t
 here: the DaemonSet names the driver's ServiceAccount, and the Node has a node's labels.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from dra_driver.admin.api.nodes import Node
 from dra_driver.admin.doctor.checks import (
@@ -43,7 +43,7 @@ class Sources:
     """Where facts come from; for any thread. `places` or `cluster` is None if not available.
 
     `own_node` is the name of this node's Node, if known; `vfio` says that its driver offers GPUs to
-    virtual machines.
+    virtual machines, and `excluded` names the GPUs that it leaves out (gpu_words.py).
     """
 
     def __init__(
@@ -54,13 +54,14 @@ class Sources:
         in_a_pod: bool = False,
         own_node: str = "",
         vfio: bool = False,
+        excluded: Collection[str] = (),
     ) -> None:
         self._places = places
         self._cluster = cluster
         self._in_a_pod = in_a_pod
         self._own_node = own_node
         self._vfio = vfio
-        self._gpus = Once(lambda: node_facts.gpus(self.places))
+        self._gpus = Once(lambda: node_facts.gpus(self.places, excluded))
 
     def close(self) -> None:
         """Close the connections to the API server."""

@@ -19,7 +19,6 @@ from dra_driver.admin.doctor.facts.cluster_facts import Cluster
 from dra_driver.admin.doctor.facts.places import Places, names_in
 from dra_driver.admin.gather.reading import Missing, plain, text_in
 from dra_driver.claims.model.record import ClaimRecord, decode
-from dra_driver.devices.exclusion import read_note
 from dra_driver.devices.health.record import read_health
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import StateError, VersionError
@@ -125,7 +124,6 @@ def state_document(places: Places, learn: Learn, missing: Missing) -> dict[str, 
     return {
         "claims": [plain(record) for record in records],
         "shares": plain(read_notes(directory)),
-        "exclusion": plain(read_note(directory)),
         "health": health,
         "files": [name for name in names_in(directory) if re.fullmatch(r"[a-z.-]{1,64}", name)],
         "quarantined": len(names_in(directory / "quarantine")),

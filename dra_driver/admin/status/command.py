@@ -28,7 +28,6 @@ from dra_driver.claims.report.descriptions import description_of, strategy_of
 from dra_driver.claims.state.records import StoredRecords, stored_records
 from dra_driver.command_line import CommandSettings, changed, option
 from dra_driver.common_settings import NODE_NAME
-from dra_driver.devices.exclusion import ExclusionNote, read_note
 from dra_driver.devices.names import DRIVER_NAME, in_order, undivided_name
 from dra_driver.errors import SetupError, StateError
 from dra_driver.host.boot import read_boot_id
@@ -127,7 +126,6 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     gone: Mapping[tuple[str, str], str] = {}
     shares: ShareNotes = field(default_factory=ShareNotes)
     health: health_part.HealthNotes = field(default_factory=health_part.HealthNotes)
-    exclusion: ExclusionNote = field(default_factory=ExclusionNote)
 
     @property
     def claims(self) -> list[ClaimRecord]:
@@ -180,7 +178,6 @@ def look(directory: Path, boot_id: str, proc_root: Path | None = None) -> NodeSt
         supervisor_runs=requests.supervisor_runs(),
         shares=read_notes(directory),
         health=health_part.read_notes(directory, boot_id),
-        exclusion=read_note(directory),
     )
 
 
@@ -206,8 +203,6 @@ def table(node: NodeStatus) -> str:
         "devices that are gone (delete their pods; the claims are then unprepared)": [
             f"{names[ClaimUid(uid)]}: {name}: {why}" for (uid, name), why in node.gone.items()
         ],
-        "GPUs that are left out": list(node.exclusion.excluded),
-        "exclusions without effect": list(node.exclusion.unmatched),
         "claims taken over, known only by UID": _nameless(node),
         "not undone yet": _cleanups(node),
         "MPS domains without a claim": [f"{each} ({_health(node, each)})" for each in node.strays],
@@ -245,8 +240,6 @@ def report(node: NodeStatus) -> str:
         },
         "health": health_part.as_json(node.health),
         "shares": shares_part.as_json(node.shares, node.claims),
-        "excludedGPUs": node.exclusion.excluded,
-        "excludedWithoutEffect": node.exclusion.unmatched,
         "damagedRecords": dict(node.stored.damaged),
     }
     return json.dumps(document, indent=2) + "\n"

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
-from dra_driver.devices.exclusion import Exclusion, without_excluded
+from dra_driver.devices.exclusion import without_excluded
 from dra_driver.devices.model import Inventory, MigMode, SickGpu
 from dra_driver.errors import (
     ConfigError,
@@ -172,7 +172,7 @@ def test_a_gpu_that_is_left_out_is_prepared_for_those_alone_who_had_it(tmp_path:
     after = Driver(tmp_path, boot_id="boot-2", api=before.api)
     holders = after.claims.ownership.holders
     after.gpus.inventory = without_excluded(
-        after.gpus.inventory, Exclusion(setting="1,2"), lambda gpu: bool(holders(gpu.uuid))
+        after.gpus.inventory, ("1", "2"), lambda gpu: bool(holders(gpu.uuid))
     )
     assert after.prepare(had) == first
     for name in ("gpu-1", "gpu-2"):

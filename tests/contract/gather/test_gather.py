@@ -19,7 +19,6 @@ from dra_driver import gathered
 from dra_driver.claims.model.claim import ConsumerPod
 from dra_driver.claims.model.record import encode
 from dra_driver.cli import main
-from dra_driver.devices.exclusion import ExclusionNote, write_note
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.gathered import Archive
 from dra_driver.host.envelope import seal, unseal
@@ -79,7 +78,6 @@ def node(tmp_path: Path) -> GatheredNode:
     write(directory / f"claims/{UID}.json", encode(record).decode())
     write(directory / "claims/damaged.json", f"password={SECRET}")
     write_notes(directory, ShareNotes(origin="the file shares.yaml"))
-    write_note(directory, ExclusionNote(setting="1"))
     write(
         tmp_path / f"cdi/k8s.gpu.nvidia.com-claim_{UID}.json",
         '{"kind": "k8s.gpu.nvidia.com/claim"}',
@@ -137,7 +135,6 @@ def test_an_archive_has_what_a_node_is(node: GatheredNode) -> None:
     state = documents[gathered.STATE]
     assert state["claims"][0]["state"] == "prepared"
     assert state["shares"]["origin"] == "the file shares.yaml"
-    assert state["exclusion"]["setting"] == "1"
     assert documents[gathered.LOG][0]["lines"][0]["event"] == "claim not prepared"
     assert "damaged.json" in " ".join(missing(found))
 

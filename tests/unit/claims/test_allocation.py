@@ -15,7 +15,7 @@ from dra_driver.claims.prepare.allocation import (
     recorded_gpus,
 )
 from dra_driver.devices.device import Base, Device, DeviceKind, equal_shares, name_of
-from dra_driver.devices.exclusion import Exclusion, without_excluded
+from dra_driver.devices.exclusion import without_excluded
 from dra_driver.devices.model import ExcludedGpu, Inventory, MigMode, SickGpu
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import MIB, ConsumedShare, Division, ShareStrategy
@@ -74,7 +74,7 @@ def test_the_number_in_a_name_is_the_minor_number_and_no_other() -> None:
     for gpu in gpus:
         (device,) = found(result(f"gpu-{gpu.minor}"), inventory=make.inventory(*gpus)).values()
         assert device.gpu == gpu.uuid
-    left_out = without_excluded(make.inventory(*gpus), Exclusion(setting="0"))
+    left_out = without_excluded(make.inventory(*gpus), ("0",))
     (named,) = (gpu.minor for gpu in gpus if gpu.index == 0)
     for gpu in left_out.gpus:
         assert found(result(f"gpu-{gpu.minor}"), inventory=left_out)

@@ -73,7 +73,7 @@ def gpus(inventory: Inventory) -> Iterator[Seen]:
 
 
 def excluded(inventory: Inventory) -> Iterator[Seen]:
-    """Report which GPUs are left out by the driver's setting and the Node's label."""
+    """Report which GPUs are left out by the driver's setting."""
     for gpu in inventory.excluded:
         yield info(f"{gpu} is not offered: {gpu.why}", "nothing, if that is intended")
     for text in inventory.unmatched:

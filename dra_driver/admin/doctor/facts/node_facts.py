@@ -7,7 +7,7 @@ file. NVML is opened once for all questions, and closed.
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from dra_driver.claims.state.records import stored_records
 from dra_driver.claims.takeover import peer_claims
 from dra_driver.claims.takeover.peer_claims import PeerClaims
 from dra_driver.devices.control_groups import MOUNTINFO, find_hierarchy, kernel_counts_gpus
-from dra_driver.devices.exclusion import read_note, without_excluded
+from dra_driver.devices.exclusion import without_excluded
 from dra_driver.devices.holders import Holder, Holders
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
@@ -130,15 +130,14 @@ def library(places: Places) -> Path:
     return find_library(places.roots.driver, running_driver(places.roots.proc))
 
 
-def gpus(places: Places) -> Inventory:
-    """Ask NVML what GPUs there are, without those noted as left out. Raises DeviceError."""
-    exclusion = read_note(places.plugins / DRIVER_NAME).exclusion
+def gpus(places: Places, excluded: Collection[str]) -> Inventory:
+    """Ask NVML what GPUs there are, without those that these words name. Raises DeviceError."""
     session = DriverSession(
         driver_root=places.roots.driver,
         dev=places.roots.dev,
         proc_root=places.roots.proc,
         sys_root=places.roots.sys,
-        leave_out=lambda there: without_excluded(there, exclusion),
+        leave_out=lambda there: without_excluded(there, excluded),
         with_passthrough=passthrough_gpus(places.roots).look,
     )
     try:
