@@ -121,8 +121,7 @@ class ClaimWork:
 
     def device_health(self) -> Sequence[Reported]:
         """Return the health of all prepared claims' devices. Raises StateError."""
-        records = filter(self.claims.holdings.is_prepared, self.claims.records.readable())
-        return reported(records, self._gpus.health.of_device)
+        return reported(self.claims.holdings.prepared(), self._gpus.health.of_device)
 
     def _watchers(self, context: NodeContext, offers: NodeOffers) -> tuple[MemoryWatch, MpsEvents]:
         """Return what maintains memory limits, and what reports on MPS daemons."""
@@ -211,8 +210,7 @@ def prepared_by_type(holdings: Holdings) -> Mapping[DeviceType, int]:
     """Return how many devices claims have, by their names in metrics."""
     return Counter(
         _device_type(entry.device.kind)
-        for record in holdings.records.readable()
-        if holdings.is_prepared(record)
+        for record in holdings.prepared()
         for entry in record.devices
     )
 

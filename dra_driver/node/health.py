@@ -8,7 +8,7 @@ status of claims.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,15 +17,20 @@ import structlog
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_events import ClaimEvents
-from dra_driver.claims.report.device_health import DeviceHealth, concerns, health_of
+from dra_driver.claims.report.device_health import (
+    DeviceHealth,
+    Gone,
+    concerns,
+    gone_devices,
+    health_of,
+)
 from dra_driver.claims.report.later import Later
 from dra_driver.claims.state.holdings import Holdings
-from dra_driver.devices.device import Device, Mig
+from dra_driver.devices.device import Device
 from dra_driver.devices.health import findings
 from dra_driver.devices.health.debounce import GpuCondition
 from dra_driver.devices.health.findings import Cause, Severity
 from dra_driver.devices.health.listener import Listener
-from dra_driver.devices.health.presence import Presence
 from dra_driver.devices.health.record import GpuHealth, HealthFile
 from dra_driver.devices.health.requests import RELEASE, RELEASE_SECONDS, HealthRequests
 from dra_driver.devices.health.tracker import HealthTracker
@@ -89,7 +94,7 @@ class NodeHealth:
         )
         self._requests = HealthRequests(directory)
         self._released_until = 0.0
-        self._presence = Presence(holders.still_holds)
+        self._gone: Gone = {}
         self._listener = Listener(
             session.next_event,
             self._hear,
@@ -107,10 +112,9 @@ class NodeHealth:
         asked = self._requests.pending()
         for request in asked:
             self._do(request)
-        number, before = self._presence.begin(), self.watcher.current()
+        prepared, before = self._prepared(), self.watcher.current()
         inventory = self._session.look()
-        for record, mig in self._presence.end(number, inventory):
-            self._later.do(partial(self._tell_gone, record, mig, inventory))
+        self._note_gone(prepared, inventory)
         self._tracker.look(inventory)
         # Those that are out of reach are sick.
         for gpu in before.known().keys() - self._tracker.published(inventory).known().keys():
@@ -120,6 +124,22 @@ class NodeHealth:
         for request in asked:
             self._requests.end(request)
         return inventory
+
+    def _prepared(self) -> Sequence[ClaimRecord]:
+        try:
+            return tuple(self._holders.prepared())
+        except DriverError as error:
+            log.warning("mig devices of claims not checked", reason=str(error))
+            return ()
+
+    def _note_gone(self, prepared: Iterable[ClaimRecord], inventory: Inventory) -> None:
+        """Note which MIG devices of claims a look has missed; `prepared` were so when it began."""
+        before = self._gone
+        self._gone = gone_devices(filter(self._holders.still_holds, prepared), inventory, before)
+        for key, record in self._gone.items():
+            if before.get(key) is not record:
+                log.warning("mig device of a claim is gone", claim=str(record.ref), device=key[1])
+                self._later.do(partial(self._tell_gone, record, key[1], inventory))
 
     def _do(self, request: str) -> None:
         if request == RELEASE:
@@ -152,18 +172,12 @@ class NodeHealth:
         return tainted(projection, self._tracker.in_force(), self._effects)
 
     def of_device(self, record: ClaimRecord, device: Device) -> DeviceHealth:
-        """Return the health of a claim's device now.
-
-        If a MIG device is asked for before the first look, that look already checks it.
-        """
-
-        def is_gone(mig: Mig) -> bool:
-            ids, uid = mig.instance, record.ref.uid
-            return ids is not None and self._presence.is_gone(
-                ids.uuid, mig.gpu, claim=uid, record=record
-            )
-
-        return health_of(device, self.watcher.current(), self._tracker.in_force(), is_gone)
+        """Return the health of a claim's device now."""
+        is_gone = device.uuid is not None and (
+            self._gone.get((record.ref.uid, device.uuid)) is record
+        )
+        in_force = self._tracker.in_force()
+        return health_of(device, self.watcher.current(), in_force, is_gone=is_gone)
 
     def _hear(self, event: GpuEvent) -> bool:
         excluded = self.watcher.current().excluded
@@ -192,7 +206,7 @@ class NodeHealth:
         """Tell a claim that its devices of this UUID, or of this GPU, exist no more."""
         for entry in record.devices:
             if uuid in {entry.device.uuid, entry.device.gpu}:
-                gone = health_of(entry.device, inventory, {}, lambda _: True)
+                gone = health_of(entry.device, inventory, {}, is_gone=True)
                 note = f"{entry.name}: {gone.message}"
                 self._later.do(partial(self._tell, record.ref, note, reason=GONE))
 

@@ -1,10 +1,8 @@
 """What watches limits of memory on this node, put together (usage/watch.py)."""
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.later import Later
 from dra_driver.devices.control_groups import find_hierarchy
 from dra_driver.node.context import NodeContext
@@ -23,13 +21,9 @@ def over_limit_watch(
     """Return the watch that reports containers above their memory limit; `later` posts Events."""
     settings, holdings = context.settings, context.holdings
     pods_of = context.pod_resources.pods
-
-    def prepared() -> Iterator[ClaimRecord]:
-        return filter(holdings.is_prepared, holdings.records.readable())
-
     return OverLimitWatch(
-        node_look(gpus.session, context.roots, context.directory, pods_of, prepared),
-        records=prepared,
+        node_look(gpus.session, context.roots, context.directory, pods_of, holdings.prepared),
+        records=holdings.prepared,
         pods_of=pods_of,
         inventory=gpus.watcher,
         what=OverLimit(

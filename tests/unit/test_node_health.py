@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 from testbed.commands import wait_until
 
 import make
@@ -49,6 +50,7 @@ class World:
         self.reason = REASON
         self.before: Inventory | None = None
         self.looks = 0
+        self.during: Callable[[], object] = lambda: None
         self.unread = 0
         self.health = NodeHealth(
             Settings(node_name="n"),
@@ -64,6 +66,7 @@ class World:
         self.health.watcher = self  # whose looks are this world's
 
     def look(self) -> Inventory:
+        self.during()
         return self.inventory
 
     def doing(self, device: Gpu | MigDevice) -> DeviceHealth:
@@ -80,6 +83,9 @@ class World:
 
     def look_soon(self) -> None:
         self.looks += 1
+
+    def prepared(self) -> Iterator[ClaimRecord]:
+        return (one for found in self.records.values() for one in found)
 
     def still_holds(self, record: ClaimRecord) -> bool:
         return any(one is record for found in self.records.values() for one in found)
@@ -165,6 +171,34 @@ def test_claims_are_told_once_that_their_gpu_was_removed(world: World) -> None:
     ((name, note),) = world.told
     assert name == "whole"
     assert note.startswith(f"gpu-1: {WHOLE.uuid} is no longer found on this node: it was removed")
+
+
+def test_a_mig_device_that_is_gone_is_told_once_and_of_the_claim_that_had_it(world: World) -> None:
+    had = record("had", DEVICES[0], DIVIDED)
+    world.reason, world.records = GONE, {DIVIDED.uuid: [had]}
+    world.inventory = make.inventory(replace(DIVIDED, mig=make.mig(DEVICES[1])), WHOLE)
+    with capture_logs() as logs:
+        world.health.look()
+        world.health.look()
+    eventually(lambda: world.told)
+    ((name, note),) = world.told
+    assert name == "had"
+    assert f"{DEVICES[0].uuid} (1g.10gb of {DIVIDED.uuid}) no longer exists" in note
+    assert [line["event"] for line in logs] == ["mig device of a claim is gone"]
+    device = make.device(DEVICES[0])
+    assert world.health.of_device(had, device).reason == "MigDeviceMissing"
+    again = record("had", DEVICES[0], DIVIDED)
+    assert world.health.of_device(again, device) == WELL_DEVICE
+
+
+def test_claims_that_are_prepared_or_ended_during_a_look_have_lost_nothing(world: World) -> None:
+    ended, fresh = (record(name, DEVICES[0], DIVIDED) for name in ("ended", "fresh"))
+    world.records = {DIVIDED.uuid: [ended]}
+    world.during = lambda: world.records.update({DIVIDED.uuid: [fresh]})
+    world.inventory = make.inventory(replace(DIVIDED, mig=make.mig(DEVICES[1])), WHOLE)
+    world.health.look()
+    device = make.device(DEVICES[0])
+    assert {world.health.of_device(one, device) for one in (ended, fresh)} == {WELL_DEVICE}
 
 
 def test_a_gpu_that_is_out_of_reach_was_not_removed(world: World) -> None:

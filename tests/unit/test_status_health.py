@@ -20,7 +20,6 @@ SICK = {
             GpuCondition(finding=findings.ROWS_PENDING, since=1_770_000_000),
             GpuCondition(finding=findings.XIDS[79], since=1_770_000_060),
             GpuCondition(finding=findings.SLOWDOWNS[0x40], since=1, counts=False),
-            GpuCondition(finding=findings.LOST, since=1, passed_at=2),
         ),
     ),
     "GPU-a": GpuHealth(

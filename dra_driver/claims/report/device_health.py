@@ -13,12 +13,13 @@ from enum import IntEnum
 
 from msgspec import Struct
 
+from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.report.claim_status import Condition, Conditions, prepared
-from dra_driver.devices.device import Device, Mig, MigIds
+from dra_driver.devices.device import Device, DeviceUuid, Mig, MigIds
 from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
 from dra_driver.devices.health.findings import Severity
-from dra_driver.devices.model import Inventory
+from dra_driver.devices.model import Inventory, MigDevice
 
 MOST_BYTES = 1024
 """The longest message that the kubelet passes on (pkg/kubelet/cm/dra/manager.go)."""
@@ -49,6 +50,12 @@ class DeviceHealth(Struct, frozen=True, kw_only=True):
 
 WELL = DeviceHealth(wellness=Wellness.WELL, reason="Well")
 
+Gone = Mapping[tuple[ClaimUid, DeviceUuid], ClaimRecord]
+"""Which MIG devices of claims are gone: by claim and device, the record of the claim that lost it.
+
+A MIG device that is made again at the same place, for a claim that is prepared again, has the same
+UUID."""
+
 Judge = Callable[[ClaimRecord, Device], DeviceHealth]
 """Returns the health of a device of a claim."""
 
@@ -65,12 +72,13 @@ def health_of(
     device: Device,
     inventory: Inventory,
     conditions: Mapping[str, GpuConditions],
-    is_gone: Callable[[Mig], bool] = lambda _device: False,
+    *,
+    is_gone: bool = False,
 ) -> DeviceHealth:
     """Return how a device is doing, by the latest look.
 
-    `conditions` are keyed by the GPU's UUID, the gravest first; `is_gone` tells whether a MIG
-    device no longer exists (devices/health/presence.py).
+    `conditions` are keyed by the GPU's UUID, the gravest first; `is_gone` says that a MIG device no
+    longer exists.
     """
     wrong = [
         ill
@@ -78,7 +86,7 @@ def health_of(
         if concerns(ill, device) and ill.finding.severity is not Severity.REMARK
     ]
     base = device.base
-    if isinstance(base, Mig) and base.instance is not None and is_gone(base):
+    if is_gone and isinstance(base, Mig) and base.instance is not None:
         return _destroyed(base, base.instance, wrong)
     if any(ill.finding.severity is not Severity.WARNING for ill in wrong):
         return _ailing(Wellness.SICK, wrong)
@@ -90,6 +98,30 @@ def health_of(
     if device.gpu not in inventory.known():
         return _missing(device, inventory)
     return _ailing(Wellness.WELL, wrong) if wrong else WELL
+
+
+def gone_devices(records: Iterable[ClaimRecord], inventory: Inventory, before: Gone) -> Gone:
+    """Return which MIG devices of claims a look has not found.
+
+    The claims have been prepared since before the look began: the driver has left their devices
+    alone. If a GPU or its MIG devices cannot be listed, what was known `before` stays.
+    """
+    there = {
+        gpu.uuid: {DeviceUuid(one.uuid) for one in gpu.mig_instances if isinstance(one, MigDevice)}
+        for gpu in inventory.gpus
+        if gpu.mig is None or gpu.mig.problem is None
+    }
+    gone: dict[tuple[ClaimUid, DeviceUuid], ClaimRecord] = {}
+    for record in records:
+        for device in (entry.device for entry in record.devices):
+            uuid = device.uuid
+            if uuid is None or not isinstance(device.base, Mig):
+                continue
+            key = record.ref.uid, uuid
+            found = there.get(device.gpu)
+            if before.get(key) is record if found is None else uuid not in found:
+                gone[key] = record
+    return gone
 
 
 def concerns(told: GpuCondition, device: Device) -> bool:

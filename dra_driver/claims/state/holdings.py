@@ -84,6 +84,10 @@ class Holdings:
         """Tell whether the claim is prepared, and in this boot."""
         return self.is_of_this_boot(record) and record.state is RecordState.PREPARED
 
+    def prepared(self) -> Iterator[ClaimRecord]:
+        """Yield the readable records of the claims that are prepared in this boot."""
+        return filter(self.is_prepared, self.records.readable())
+
     def holds(self, record: ClaimRecord) -> bool:
         """Tell whether the record keeps others from its GPUs; after a reboot nothing uses them."""
         return self.is_of_this_boot(record) and record.state is not RecordState.RELEASED

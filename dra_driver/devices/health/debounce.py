@@ -1,11 +1,11 @@
-"""Debounces the conditions of a GPU: when one begins, counts, passes, and comes back. Pure.
+"""Debounces the conditions of a GPU: when one begins, counts, and passes. Pure.
 
 Times are in whole seconds of the wall clock, because only that goes on over a restart. If it is set
 back, possibly by hours, waits begin at the new time at the latest. If it is set ahead, a wait is
 shorter, but it still takes two looks. A condition that each look reads passes once looks have not
 found it for a while. A condition known only from an event passes when the card says that nothing
 has to be done about it, or when the GPU was out of reach and answers again, because it was reset
-then. A condition that comes back soon has to stay away longer.
+then.
 
 `settle` is the number of seconds for which a GPU has to look well before a condition has passed,
 and for which a condition must have lasted if it has to. It takes two looks: one decides nothing.
@@ -19,9 +19,6 @@ from msgspec.structs import replace
 from dra_driver.devices.health.findings import UNREACHED, Cause, Examination, Finding, Remedy
 from dra_driver.devices.model import InstanceId
 
-SETTLE_MOST = 3600
-"""The largest `settle` in seconds: it doubles if a condition comes back within this time."""
-
 
 class GpuCondition(Struct, frozen=True, kw_only=True):
     """A finding over time (the `Condition` of a claim's status is something else).
@@ -30,8 +27,6 @@ class GpuCondition(Struct, frozen=True, kw_only=True):
         instance: the only MIG instance that has it; None for the whole GPU.
         counts: it has lasted long enough to count.
         absent_since: since when it has seemed to be over.
-        passed_at: when it passed; it is kept for a while after that, in case it comes back.
-        relapses: how often it has come back.
         was_away: the GPU has been out of reach at some time since it began.
     """
 
@@ -40,14 +35,7 @@ class GpuCondition(Struct, frozen=True, kw_only=True):
     since: int
     counts: bool = True
     absent_since: int | None = None
-    passed_at: int | None = None
-    relapses: int = 0
     was_away: bool = False
-
-    @property
-    def is_in_force(self) -> bool:
-        """Whether the condition counts and has not passed."""
-        return self.counts and self.passed_at is None
 
     @property
     def key(self) -> tuple[Cause, str, InstanceId | None]:
@@ -56,12 +44,12 @@ class GpuCondition(Struct, frozen=True, kw_only=True):
 
 
 GpuConditions = tuple[GpuCondition, ...]
-"""What is or was wrong with one GPU, in the order in which it began."""
+"""What is wrong with one GPU, in the order in which it began."""
 
 
 def in_force(conditions: Iterable[GpuCondition]) -> GpuConditions:
     """Return the conditions in force, the gravest first, and among those the earliest first."""
-    known = (condition for condition in conditions if condition.is_in_force)
+    known = (condition for condition in conditions if condition.counts)
     return tuple(sorted(known, key=lambda held: (-held.finding.severity.rank, held.since)))
 
 
@@ -104,21 +92,15 @@ def with_finding(
     """Return a GPU's conditions after an event or a look has reported a finding."""
     key = (*finding.key, instance)
     before = next((condition for condition in conditions if condition.key == key), None)
-    if before is not None and before.passed_at is None:
-        lasted = before.counts or now - before.since >= settle
-        is_event = finding.cause is Cause.XID
-        was_away = before.was_away and not is_event  # it has happened again since
-        after = replace(before, absent_since=None, counts=lasted, was_away=was_away)
-    else:
-        after = GpuCondition(
-            finding=finding,
-            instance=instance,
-            since=now,
-            counts=not finding.has_to_last,
-            relapses=0 if before is None else before.relapses + 1,
-        )
     if before is None:
-        return (*conditions, after)
+        new = GpuCondition(
+            finding=finding, instance=instance, since=now, counts=not finding.has_to_last
+        )
+        return (*conditions, new)
+    lasted = before.counts or now - before.since >= settle
+    is_event = finding.cause is Cause.XID
+    was_away = before.was_away and not is_event  # it has happened again since
+    after = replace(before, absent_since=None, counts=lasted, was_away=was_away)
     return tuple(after if condition is before else condition for condition in conditions)
 
 
@@ -129,29 +111,22 @@ def _by_now(was: GpuCondition, now: int) -> GpuCondition:
         was,
         since=was.since if was.counts else min(was.since, now),
         absent_since=None if absent is None else min(absent, now),
-        passed_at=None if was.passed_at is None else min(was.passed_at, now),
     )
 
 
 def _looked_at(was: GpuCondition, look: Examination, now: int, settle: int) -> GpuCondition | None:
-    """Return a condition after a look; None once it is forgotten."""
-    if was.passed_at is not None:
-        return was if now - was.passed_at < SETTLE_MOST else None
+    """Return a condition after a look; None once it has passed."""
     if not look.answered:
         was = replace(was, was_away=True)
     if any(finding.key == was.finding.key for finding in look.findings):
         return was  # `with_finding` updates it
     if not _seems_passed(was, look):
         return replace(was, absent_since=None)
-    return _absent(was, now, settle) if was.counts else None
-
-
-def _absent(was: GpuCondition, now: int, settle: int) -> GpuCondition:
+    if not was.counts:
+        return None
     if was.absent_since is None:
         return replace(was, absent_since=now)
-    if now - was.absent_since < _settle(was, settle):
-        return was
-    return replace(was, passed_at=now, absent_since=None)
+    return was if now - was.absent_since < settle else None
 
 
 def _seems_passed(was: GpuCondition, look: Examination) -> bool:
@@ -163,8 +138,3 @@ def _seems_passed(was: GpuCondition, look: Examination) -> bool:
         by_itself = was.finding.remedy is Remedy.NONE
         return look.answered and (by_itself or look.says_well or was.was_away)
     return cause not in look.unanswered
-
-
-def _settle(was: GpuCondition, settle: int) -> int:
-    doubled: int = settle * 2 ** min(was.relapses, 16)
-    return min(doubled, max(settle, SETTLE_MOST))

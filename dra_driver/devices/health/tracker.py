@@ -68,7 +68,7 @@ class HealthTracker:
         self._kept: tuple[Inventory, Inventory] | None = None
 
     def current(self) -> Mapping[str, GpuHealth]:
-        """Return what is or was wrong, by UUID of the GPU."""
+        """Return what is wrong, by UUID of the GPU."""
         with self._lock:
             return dict(self._known())
 
@@ -255,7 +255,7 @@ def at_their_places(
 
 def _keys(gpu: GpuHealth | None) -> dict[object, GpuCondition]:
     conditions = () if gpu is None else debounce.in_force(gpu.conditions)
-    return {(condition.key, condition.since): condition for condition in conditions}
+    return {condition.key: condition for condition in conditions}
 
 
 def _words(ill: GpuCondition) -> dict[str, object]:

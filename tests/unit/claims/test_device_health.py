@@ -11,8 +11,10 @@ from dra_driver.claims.report.claim_status import Condition
 from dra_driver.claims.report.device_health import (
     WELL,
     DeviceHealth,
+    Gone,
     Wellness,
     condition,
+    gone_devices,
     health_of,
     reported,
 )
@@ -20,7 +22,7 @@ from dra_driver.devices.device import Device
 from dra_driver.devices.health import findings
 from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
 from dra_driver.devices.health.findings import Finding
-from dra_driver.devices.model import InstanceId, SickGpu
+from dra_driver.devices.model import InstanceId, Inventory, MigDevice, SickGpu
 from dra_driver.devices.shares import ConsumedShare, ShareStrategy
 
 MIG_FOUND = make.mig_device(0, "1g.10gb", 2)
@@ -123,7 +125,7 @@ def test_a_gpu_that_is_not_there_is_not_well() -> None:
 
 def test_a_mig_device_that_is_gone_is_not_well_nor_are_its_shares() -> None:
     def gone(device: Device, wrong: Mapping[str, GpuConditions]) -> DeviceHealth:
-        return health_of(device, NODE, wrong, lambda one: one == MIG.base)
+        return health_of(device, NODE, wrong, is_gone=device.base != OTHER.base)
 
     found = gone(MIG, {})
     assert (found.wellness, found.reason) == (Wellness.SICK, "MigDeviceMissing")
@@ -136,6 +138,45 @@ def test_a_mig_device_that_is_gone_is_not_well_nor_are_its_shares() -> None:
     sick = gone(MIG, {CARD.uuid: ailing(findings.XIDS[62])})
     assert sick.reason == "MigDeviceMissing"
     assert sick.message.startswith(f"{found.message}. XID 62: ")
+
+
+def machine(*devices: MigDevice, problem: str | None = None) -> Inventory:
+    return make.inventory(make.gpu(0, mig=replace(make.mig(*devices), problem=problem)))
+
+
+def lost(record: ClaimRecord, inventory: Inventory, before: Gone | None = None) -> Gone:
+    return gone_devices([record], inventory, before or {})
+
+
+def test_what_a_look_does_not_find_is_gone_until_one_does() -> None:
+    both = claim(("one", MIG), ("other", OTHER), ("whole", DIVIDED))
+    assert lost(both, machine(MIG_FOUND, OTHER_FOUND)) == {}
+    before = lost(both, machine(OTHER_FOUND))
+    assert before == {(both.ref.uid, MIG_FOUND.uuid): both}
+    assert lost(both, machine(MIG_FOUND, OTHER_FOUND), before) == {}
+    assert lost(claim(("share", SHARE)), machine()).keys() == before.keys()
+
+
+def test_a_look_that_cannot_tell_changes_nothing() -> None:
+    mine = claim(("one", MIG))
+    before = lost(mine, machine())
+    for found in (
+        machine(problem="its MIG devices keep changing"),
+        make.inventory(GPU),
+        replace(make.inventory(), gpus=(), problem="no GPU driver"),
+    ):
+        assert lost(mine, found, before) == before
+        assert lost(mine, found) == {}
+
+
+def test_a_gpu_whose_mig_mode_is_off_has_no_mig_devices() -> None:
+    assert lost(claim(("one", MIG)), make.inventory(make.gpu(0))) != {}
+
+
+def test_what_a_claim_lost_is_no_loss_of_the_next_one_there() -> None:
+    before = lost(claim(("one", MIG)), machine())
+    again = claim(("one", MIG))
+    assert lost(again, machine(problem="its MIG devices keep changing"), before) == {}
 
 
 def test_a_long_message_is_cut_between_characters() -> None:

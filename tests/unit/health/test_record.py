@@ -23,10 +23,9 @@ SICK = GpuHealth(
             instance=InstanceId(gpu_instance=3, compute_instance=0),
             since=1001,
             absent_since=1010,
-            relapses=2,
         ),
         GpuCondition(finding=findings.SLOWDOWNS[0x40], since=1002, counts=False),
-        GpuCondition(finding=findings.LOST, since=1003, passed_at=1100),
+        GpuCondition(finding=findings.LOST, since=1003),
     ),
 )
 
