@@ -3,7 +3,6 @@
 import structlog
 
 from dra_driver.claims.state.divisions import Divisions
-from dra_driver.claims.state.holdings import HeldDevices
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import StateError, UnavailableError
 from dra_driver.feature_gates import CONSUMABLE_SHARES
@@ -69,8 +68,6 @@ class NodeOffers:
             directory=context.directory,
         )
         self.divisions = Divisions(context.holdings, self.shares)
-        self._held = HeldDevices(context.holdings)
-        changes.released.add(self._on_release)
 
     def project(
         self, inventory: Inventory, *, with_counters: bool, with_consumables: bool
@@ -96,7 +93,7 @@ class NodeOffers:
             inventory,
             with_counters=with_counters,
             with_consumables=with_consumables,
-            mig=self._held.beside(gpus.mig.current(), inventory),
+            mig=gpus.mig.current(),
             refused=gpus.refusals.current(),
             share=share.refusing(gpus.exclusion.reasons(inventory)),
             gpu_order=GpuOrder(settings.gpu_order),
@@ -114,10 +111,4 @@ class NodeOffers:
             log.warning("divisions not looked at", reason=str(error))
             return
         if is_outdated:
-            self._context.changes.offer()
-
-    def _on_release(self) -> None:
-        """Offer again what could not be offered beside what a claim has given back."""
-        if self._held.keeps_any:
-            self._context.changes.look()
             self._context.changes.offer()

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dra_driver.devices.device import Device, Mig, Whole
 from dra_driver.devices.model import Gpu, Inventory, MigMode, Placement
 from dra_driver.devices.shares import Division, ShareStrategy
-from dra_driver.slices.offer.mig import Held, MigOffer, MigSource
+from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import Projection, projection
 from property.test_slices import inventories
@@ -32,27 +32,15 @@ def _as_can_be(draw: st.DrawFn, gpu: Gpu) -> Gpu:
 
 @st.composite
 def offers(draw: st.DrawFn) -> tuple[Inventory, Projection]:
-    """Any machine with any of it held and divided, and what is published of it."""
+    """Any machine with any of it divided, and what is published of it."""
     machine = draw(inventories)
     inventory = replace(machine, gpus=tuple(_as_can_be(draw, gpu) for gpu in machine.gpus))
-    held = {
-        gpu.uuid: Held(
-            whole=draw(st.booleans()),
-            slots=frozenset(
-                instance.slot
-                for instance in gpu.mig.instances
-                if instance.made_here or draw(st.booleans())
-            ),
-        )
-        for gpu in inventory.gpus
-        if gpu.mig is not None
-    }
     parts = [Whole(gpu=gpu.uuid) for gpu in inventory.gpus if draw(st.booleans())]
     share = ShareOffer(
         divisions=dict.fromkeys(parts, HALVES), alone=draw(st.none() | st.just("it is set so"))
     )
     source = draw(st.sampled_from([MigSource.AUTO, MigSource.EXISTING, MigSource.OFF]))
-    mig = MigOffer(source=source, held=held if source is MigSource.AUTO else {})
+    mig = MigOffer(source=source)
     with_counters = draw(st.booleans())
     return inventory, projection(inventory, mig=mig, share=share, with_counters=with_counters)
 

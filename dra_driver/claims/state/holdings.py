@@ -10,19 +10,17 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.claims.model.steps import MakeMigDevices, MigStep
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.claims.state.records import RecordStore
-from dra_driver.devices.device import Device, Mig, Whole, overlap
-from dra_driver.devices.model import GpuUuid, Inventory, MigSlot
+from dra_driver.devices.device import Device, overlap
+from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.devices.shares import ConsumedShare, ShareStrategy
 from dra_driver.errors import ConflictError, StateError, VersionError
 from dra_driver.sharing.steps import MemoryPart, SharingStep, UseShares
-from dra_driver.slices.offer.mig import Held, MigOffer, MigSource
 
 
 class Rival(Struct, frozen=True, kw_only=True):
@@ -259,38 +257,3 @@ def made_for(record: ClaimRecord) -> list[MigSlot]:
     """Return the places where MIG devices were made for a claim, or are being made."""
     steps = (step for step in record.steps if isinstance(step, MakeMigDevices))
     return [place.slot for step in steps for place in step.places]
-
-
-class HeldDevices:
-    """Keeps the devices of claims on offer while MIG modes or settings change.
-
-    The scheduler takes an allocated device into account only while it is published. Devices with
-    admin access keep nothing from others. `keeps_any` tells whether the last offer included
-    something only because claims have it.
-    """
-
-    def __init__(self, holdings: Holdings) -> None:
-        self._holdings = holdings
-        self.keeps_any = False
-
-    def beside(self, offer: MigOffer, inventory: Inventory) -> MigOffer:
-        """Return the offer for an inventory's GPUs, completed with what claims have of them."""
-        if offer.source is MigSource.AUTO:  # only this source follows the MIG modes of GPUs
-            held = {gpu.uuid: self._held(gpu.uuid) for gpu in inventory.gpus if gpu.mig}
-            offer = replace(offer, held=held)
-        self.keeps_any = any(
-            offer.keeps_whole(gpu) or offer.keeps_parts(gpu) for gpu in inventory.gpus
-        )
-        return offer
-
-    def _held(self, gpu: GpuUuid) -> Held:
-        bases = [
-            entry.device.base
-            for record in self._holdings.users_of(gpu)
-            for entry in record.devices
-            if entry.device.gpu == gpu and not entry.admin_access
-        ]
-        return Held(
-            whole=any(isinstance(base, Whole) for base in bases),
-            slots=frozenset(base.slot for base in bases if isinstance(base, Mig)),
-        )

@@ -3,7 +3,7 @@
 In: the GPU, and what its node offers of MIG and shares. Out: a filled `GpuOffer` with the devices,
 the counters that they consume, and what was left out and why. Rules: devices that share hardware
 consume shared counters (KEP-4815). If the API server stores none, only devices that do not overlap
-are offered. Devices that claims have stay published as they were allocated.
+are offered. A device that was made for a claim stays published where MIG devices are made.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -67,7 +67,7 @@ class GpuOffer(Struct):
     @property
     def has_shares(self) -> bool:
         """Whether several claims may share the GPU; not while others have it in MIG mode."""
-        return not self.gpu.was_put_in_mig_mode or self.mig.keeps_whole(self.gpu)
+        return not self.gpu.was_put_in_mig_mode
 
     @property
     def division(self) -> Division | None:
@@ -85,11 +85,8 @@ def fill(offer: GpuOffer, *, with_counters: bool) -> None:
 def _gather(offer: GpuOffer, *, with_counters: bool) -> None:
     gpu, mig = offer.gpu, offer.mig
     beside_shares = with_counters and offer.share.alone is None
-    if mig.source is not MigSource.OFF and not mig.keeps_whole(gpu):
+    if mig.source is not MigSource.OFF:
         _offer_existing(offer, with_counters=beside_shares)
-    if mig.keeps_parts(gpu):
-        _offer_kept_parts(offer, with_counters=with_counters)
-        return
     division = offer.division
     if division is not None and not beside_shares:
         _offer_shares_alone(offer, division)
@@ -261,44 +258,14 @@ def _count_existing(
 def _wished(offer: GpuOffer) -> tuple[Mig, ...]:
     """Return the partitions that are offered if there is room for them.
 
-    They include those that claims have, even if their profile is no longer wanted, because the
-    scheduler counts what a device uses of the GPU only as long as it is published.
+    They include those that were made for claims, even if their profile is no longer wanted, because
+    the scheduler counts what a device uses of the GPU only as long as it is published.
     """
-    kept = offer.mig.kept(offer.gpu)
+    made = {instance.slot for instance in dividing.made_here(offer.gpu)}
     return tuple(
         partition
         for partition in dividing.partitions(offer.gpu)
-        if offer.mig.includes(profile_of(offer.gpu, partition)) or partition.slot in kept
-    )
-
-
-def _offer_kept_parts(offer: GpuOffer, *, with_counters: bool) -> None:
-    """Publish the MIG devices that claims have, so that nobody else gets them, and no others.
-
-    They consume counters of which the GPU has 0, so the scheduler does not allocate them again.
-    """
-    gpu = offer.gpu
-    places = offer.mig.kept(gpu) if with_counters else ()
-    named = (dividing.partition_named(gpu, at.profile_id, at.start) for at in places)
-    parts = order.in_packing_order(gpu, [part for part in named if part is not None])
-    everything = counters.whole(gpu.mig.profiles) if gpu.mig is not None and parts else {}
-    for place in parts:
-        taken = counters.used(profile_of(gpu, place), place.placement, everything)
-        offer.counters |= dict.fromkeys(taken, 0)
-        offer.partitions.append(_publish(offer, Device(base=place)).consume(taken))
-    if gpu.was_put_in_mig_mode:
-        offer.notes.append(
-            "MIG devices that were made on it for claims stay until these end, and no more are"
-            f" made: {offer.mig.why}"
-        )
-        return
-    offer.notes.append(
-        "nothing else of it is offered until claims have returned its MIG devices: "
-        + (
-            "this driver turned its MIG mode on for claims, and turns it off after the last"
-            if gpu.mig_mode is MigMode.ENABLED
-            else "its MIG mode was turned off under them"
-        )
+        if offer.mig.includes(profile_of(offer.gpu, partition)) or partition.slot in made
     )
 
 
@@ -318,16 +285,15 @@ def _offer_undivided(offer: GpuOffer, reason: str | None) -> None:
     gpu = offer.gpu
     if reason is not None:
         offer.notes.append(f"no MIG devices are made on it: {reason}")
-    is_kept = offer.mig.keeps_whole(gpu)
-    if is_kept:
+    is_on = gpu.mig_mode is MigMode.ENABLED
+    can_be_whole = offer.mig.switches_modes and dividing.is_whole(gpu)
+    if is_on and not gpu.was_put_in_mig_mode and not can_be_whole:
         offer.notes.append(
-            "its MIG mode was turned on while claims have it as a whole, so it is offered in MIG"
-            " devices once they have ended"
+            "this driver turned its MIG mode on for claims, and turns it off after the last"
         )
     elif gpu.mig_instances:
         return
-    can_be_whole = offer.mig.switches_modes and dividing.is_whole(gpu)
-    if gpu.mig_mode is not MigMode.ENABLED or is_kept or can_be_whole:
+    elif not is_on or can_be_whole:
         division = offer.division
         offer.whole = _publish(offer, whole(gpu), division)
         if division is not None:

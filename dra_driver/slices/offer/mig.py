@@ -5,17 +5,15 @@ Node, and the version of Kubernetes. Out: a `MigOffer`, with the reason for peop
 decides about a GPU's MIG mode unless a setting says otherwise. Only one program may switch modes
 and make devices on a node; if that is mig-manager of NVIDIA's GPU Operator, the Node has its label.
 Devices made on demand need counters. Before Kubernetes 1.37, their cost to the scheduler grows with
-the square of the number of nodes that publish any (kubernetes/kubernetes#138917). What claims have
-(`Held`) stays published as long as they have it.
+the square of the number of nodes that publish any (kubernetes/kubernetes#138917).
 """
 
 from collections.abc import Mapping
 from enum import StrEnum
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from dra_driver.devices.mig.partitions import found_by_others, made_here
-from dra_driver.devices.model import Gpu, GpuUuid, MigMode, MigProfile, MigSlot
+from dra_driver.devices.model import Gpu, MigProfile
 
 MIG_MANAGER_LABEL = "nvidia.com/mig.config"
 """The label of a Node that tells mig-manager how to divide its GPUs."""
@@ -54,16 +52,6 @@ class MigSource(StrEnum):
     """MIG devices are not offered."""
 
 
-class Held(Struct, frozen=True, kw_only=True):
-    """What claims have of a GPU: the whole GPU or its shares, or MIG devices in these slots."""
-
-    whole: bool = False
-    slots: frozenset[MigSlot] = frozenset()
-
-
-_NOTHING = Held()
-
-
 class MigOffer(Struct, frozen=True, kw_only=True):
     """Which MIG devices are offered, and why.
 
@@ -71,14 +59,12 @@ class MigOffer(Struct, frozen=True, kw_only=True):
         why: what decided this, for people.
         profiles: names of the profiles that are made on demand, such as `1g.10gb`; empty for all.
         way_out: what else can be done if a GPU in MIG mode has no MIG device, for people.
-        held: what claims have, by GPU.
     """
 
     source: MigSource = MigSource.ON_DEMAND
     why: str = "no setting says otherwise"
     profiles: frozenset[str] = frozenset()
     way_out: str | None = None
-    held: Mapping[GpuUuid, Held] = field(default_factory=dict)
 
     @property
     def switches_modes(self) -> bool:
@@ -103,30 +89,9 @@ class MigOffer(Struct, frozen=True, kw_only=True):
             case MigSource.ON_DEMAND:
                 return True
             case MigSource.AUTO:
-                return gpu.was_put_in_mig_mode and not self.keeps_whole(gpu)
+                return gpu.was_put_in_mig_mode
             case MigSource.EXISTING | MigSource.OFF:
                 return False
-
-    def kept(self, gpu: Gpu) -> frozenset[MigSlot]:
-        """Return the slots of a GPU with MIG devices of claims, except those that others made."""
-        here = self.held.get(gpu.uuid, _NOTHING).slots
-        theirs = {instance.slot for instance in found_by_others(gpu)}
-        return here - theirs | {instance.slot for instance in made_here(gpu)}
-
-    def keeps_whole(self, gpu: Gpu) -> bool:
-        """Tell whether a GPU in MIG mode is still offered whole, because claims have it whole."""
-        is_held = self.held.get(gpu.uuid, _NOTHING).whole
-        return self.source is MigSource.AUTO and gpu.was_put_in_mig_mode and is_held
-
-    def keeps_parts(self, gpu: Gpu) -> bool:
-        """Tell whether a GPU is offered only as the MIG devices of claims and those of others.
-
-        Claims got theirs under other settings, from NVIDIA's driver, or before MIG mode ended.
-        """
-        if self.divides(gpu) or self.keeps_whole(gpu):
-            return False
-        is_on_for_claims = gpu.mig_mode is MigMode.ENABLED and not gpu.was_put_in_mig_mode
-        return is_on_for_claims or bool(self.kept(gpu))
 
 
 ALL = MigOffer()

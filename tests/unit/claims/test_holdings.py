@@ -1,4 +1,4 @@
-"""Who holds what a claim wants, who has left something there, and what is kept on offer."""
+"""Who holds what a claim wants, and who has left something there."""
 
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,12 @@ import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, PendingCleanup, RecordState
 from dra_driver.claims.model.steps import ClaimStep, MakeMigDevices, TurnMigModeOff
-from dra_driver.claims.state.holdings import HeldDevices, Neighbours, open_holdings
+from dra_driver.claims.state.holdings import Neighbours, open_holdings
 from dra_driver.devices.device import Device, equal_shares
-from dra_driver.devices.model import GpuUuid, MigMode
+from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.errors import ConflictError, StateError
 from dra_driver.sharing.steps import Backend, MemoryPart, NvidiaMpsDaemon, TimeSlice, UseShares
-from dra_driver.slices.offer.mig import Held, MigOffer, MigSource
 
 CARD, OTHER_CARD, FOUND = make.gpu(0), make.gpu(1), make.mig_device(0, start=0)
 GPU, OTHER, MIG = make.device(CARD), make.device(OTHER_CARD), make.device(FOUND)
@@ -102,6 +101,20 @@ def test_a_claim_that_holds_what_another_wants_is_its_rival(node: Node) -> None:
     assert found.rival is not None
     assert (found.rival.holder, found.rival.device.name) == (holder, "device-1")
     assert found.former == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted"),
+    [(GPU, MIG), (share(GPU, 0), MIG), (MIG, GPU), (MIG, share(GPU, 0))],
+)
+def test_a_mig_device_is_not_given_below_a_whole_gpu_or_its_share_and_neither_is_that_below_it(
+    node: Node, held: Device, wanted: Device
+) -> None:
+    """As when an admin switches the MIG mode of a GPU that a claim has some of."""
+    holder = node.claim("holder", held)
+    rival = node.holdings.neighbours(node.wanted(ME, wanted)).rival
+    assert rival is not None
+    assert rival.holder == holder
 
 
 @pytest.mark.parametrize(
@@ -295,38 +308,3 @@ def test_whether_claims_are_there_is_not_known_while_the_only_record_cannot_be_r
         node.holdings.are_there()
     node.claim("held", GPU)
     assert node.holdings.are_there()
-
-
-# What is kept on offer
-
-IN_MIG_MODE = make.gpu(0, mig_mode=MigMode.ENABLED, mig=make.mig(FOUND))
-AUTO = MigOffer(source=MigSource.AUTO)
-
-
-def test_a_whole_gpu_of_a_claim_stays_on_offer_when_it_is_put_in_mig_mode(node: Node) -> None:
-    held = HeldDevices(node.holdings)
-    inventory = make.inventory(IN_MIG_MODE, OTHER_CARD)
-    assert held.beside(AUTO, inventory).held == {CARD.uuid: Held()}
-    assert not held.keeps_any
-    node.claim("whole", share(GPU, 0), OTHER)
-    assert held.beside(AUTO, inventory).held == {CARD.uuid: Held(whole=True)}
-    assert held.keeps_any
-
-
-def test_mig_devices_of_claims_are_kept_by_their_place_and_those_of_admins_are_not(
-    node: Node,
-) -> None:
-    held = HeldDevices(node.holdings)
-    inventory = make.inventory(IN_MIG_MODE)
-    node.claim("admin", GPU, admin_access=True)
-    node.claim("of-another-boot", share(MIG, 0), OTHER, boot_id="boot-0")
-    found = held.beside(AUTO, inventory).held[CARD.uuid]
-    assert found == Held(slots=frozenset({SLOT}))
-
-
-def test_where_modes_are_not_followed_nothing_is_kept(node: Node) -> None:
-    held = HeldDevices(node.holdings)
-    node.claim("whole", GPU)
-    offer = MigOffer(source=MigSource.EXISTING)
-    assert held.beside(offer, make.inventory(IN_MIG_MODE)) == offer
-    assert not held.keeps_any

@@ -12,7 +12,6 @@ from dra_driver.devices.model import Gpu, MigMode
 from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.slices.consumable import Consumable, ConsumableMode, consumable
 from dra_driver.slices.counters import memory_of
-from dra_driver.slices.offer.mig import Held, MigOffer, MigSource
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import Projection, projection
 from dra_driver.slices.wire import wire_form
@@ -197,9 +196,3 @@ def test_a_gpu_that_others_put_in_mig_mode_is_for_one_claim_even_where_modes_are
     assert "allowMultipleAllocations" not in device(found, "gpu-0")
     assert not any("requestPolicy" in one for one in device(found, "gpu-0")["capacity"].values())
     assert device(found, "gpu-1")["allowMultipleAllocations"] is True
-
-
-def test_a_gpu_that_claims_share_stays_so_when_others_put_it_in_mig_mode() -> None:
-    on = make.gpu(0, mig_mode=MigMode.ENABLED, mig=make.mig(pending_mode=MigMode.ENABLED))
-    auto = MigOffer(source=MigSource.AUTO, why="set", held={on.uuid: Held(whole=True)})
-    assert device(project(on, mig=auto))["allowMultipleAllocations"] is True

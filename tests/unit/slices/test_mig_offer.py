@@ -210,14 +210,6 @@ def test_a_gpu_in_mig_mode_is_not_whole_for_whoever_may_not_turn_it_off(source: 
     assert "MIG mode is on" in found.withheld[0].reason
 
 
-def test_devices_made_for_claims_before_the_change_stay_for_them_alone() -> None:
-    found = offered(h100(MADE_HERE), MigSource.EXISTING)
-    assert names(found) == ["gpu-0-mig-1g10gb-19-0"]
-    there = cast("dict[str, dict[str, str]]", found.counter_sets[0]["counters"])
-    assert [there[name]["value"] for name in consumed(found, "gpu-0-mig-1g10gb-19-0")][:1] == ["0"]
-    assert "so it was set" in found.notes[0].text
-
-
 def test_only_the_profiles_that_are_wished_are_offered() -> None:
     found = offered(h100(), MigSource.ON_DEMAND, "1g.10gb", "3g.40gb")
     assert names(found)[0] == "gpu-0"

@@ -5,16 +5,14 @@ from typing import Any
 import pytest
 
 import make
-from dra_driver.devices.model import BareInstance, Gpu, GpuUuid, MigDevice, MigMode
+from dra_driver.devices.model import BareInstance, Gpu, MigDevice, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
-from dra_driver.slices.offer.mig import Held, MigOffer, MigSource
+from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import Projection, projection
 
 PARTITIONS = 25
 """MIG devices that could be made on an empty H100."""
-
-NO_HELD: dict[GpuUuid, Held] = {}
 
 
 def h100(minor: int = 0, *instances: MigDevice | BareInstance, on: bool = False, **mig: Any) -> Gpu:
@@ -24,12 +22,11 @@ def h100(minor: int = 0, *instances: MigDevice | BareInstance, on: bool = False,
 
 def auto(
     *gpus: Gpu,
-    held: dict[GpuUuid, Held] = NO_HELD,
     share: ShareOffer | None = None,
     with_counters: bool = True,
     source: MigSource = MigSource.AUTO,
 ) -> Projection:
-    offer = MigOffer(source=source, why="so it was set", held=held)
+    offer = MigOffer(source=source, why="so it was set")
     return projection(
         make.inventory(*gpus), mig=offer, share=share or ShareOffer(), with_counters=with_counters
     )
@@ -116,45 +113,27 @@ def test_without_counters_a_gpu_in_mig_mode_is_withheld_with_the_reason() -> Non
     assert "mig-parted" in found.withheld[0].reason
 
 
-def test_what_was_made_on_demand_stays_for_its_claims_and_for_nobody_else() -> None:
+@pytest.mark.parametrize("source", [MigSource.AUTO, MigSource.EXISTING, MigSource.OFF])
+def test_beside_what_was_made_on_demand_only_what_others_made_is_offered(source: MigSource) -> None:
     """MIG mode was turned on by this driver, while the setting was on-demand."""
     made = make.mig_device(0, "2g.20gb", 2, made_here=True)
-    found = auto(h100(0, made, on=True, turned_on_here=True), h100(1))
-    assert names(found) == ["gpu-1", "gpu-0-mig-2g20gb-14-2"]
-    (counter_set,) = found.counter_sets
-    counters: Any = counter_set["counters"]
-    values = {name: one["value"] for name, one in counters.items()}
-    assert values.pop("memory") == "81152Mi"  # for quotas; the others keep it from everybody else
-    assert set(values.values()) == {"0"}
-    assert found.notes[0].text == (
-        "nothing else of it is offered until claims have returned its MIG devices: this driver "
-        "turned its MIG mode on for claims, and turns it off after the last"
-    )
+    theirs = make.mig_device(0, "1g.10gb", 6)
+    found = auto(h100(0, made, theirs, on=True, turned_on_here=True), h100(1), source=source)
+    others = [] if source is MigSource.OFF else ["gpu-0-mig-1g10gb-19-6"]
+    assert (names(found), found.counter_sets) == (["gpu-1", *others], ())
+    said = [note.text for note in found.notes] or [gpu.reason for gpu in found.withheld]
+    assert said == [
+        "this driver turned its MIG mode on for claims, and turns it off after the last"
+    ]
 
 
 @pytest.mark.parametrize("source", [MigSource.EXISTING, MigSource.OFF])
-@pytest.mark.parametrize("is_ours", [True, False])
-def test_so_it_does_where_no_mig_devices_are_made_any_more(
-    source: MigSource, is_ours: bool
+def test_a_gpu_in_mig_mode_with_what_was_made_for_claims_is_not_offered_whole(
+    source: MigSource,
 ) -> None:
-    """As after taking over NVIDIA's DynamicMIG on Kubernetes 1.36."""
     made = make.mig_device(0, "2g.20gb", 2, made_here=True)
-    theirs = make.mig_device(0, "1g.10gb", 6)
-    gpu = h100(0, made, theirs, on=True, turned_on_here=is_ours)
-    found = auto(gpu, h100(1), source=source)
-    others = ["gpu-0-mig-1g10gb-19-6"] if source is MigSource.EXISTING else []
-    assert names(found) == ["gpu-1", *others, "gpu-0-mig-2g20gb-14-2"]
-    counters: Any = found.counter_sets[0]["counters"]
-    assert {one["value"] for name, one in counters.items() if name != "memory"} == {"0"}
-    said = "turned its MIG mode on for claims" if is_ours else "no more are made: so it was set"
-    assert said in found.notes[0].text
-
-
-def test_what_others_made_is_published_once_when_a_claim_has_it() -> None:
-    theirs = make.mig_device(0, "1g.10gb", 6)
-    gpu = h100(0, theirs, on=True, turned_on_here=True)
-    found = auto(gpu, held={gpu.uuid: Held(slots=frozenset({theirs.slot}))})
-    assert names(found) == ["gpu-0-mig-1g10gb-19-6"]
+    found = auto(h100(0, made, on=True), h100(1), source=source)
+    assert (names(found), found.withheld[0].reason) == (["gpu-1"], "so it was set")
 
 
 def test_a_mode_that_this_driver_has_yet_to_turn_off_keeps_the_gpu_back() -> None:
@@ -163,33 +142,9 @@ def test_a_mode_that_this_driver_has_yet_to_turn_off_keeps_the_gpu_back() -> Non
     assert "turns it off" in found.withheld[0].reason
 
 
-def test_a_gpu_that_claims_have_as_a_whole_stays_whole_when_its_mode_is_turned_on() -> None:
+def test_a_gpu_in_mig_mode_is_not_offered_in_shares() -> None:
     gpu = h100(on=True)
-    found = auto(gpu, held={gpu.uuid: Held(whole=True)})
-    assert names(found) == ["gpu-0"]
-    assert found.counter_sets == ()
-    assert "turned on while claims have it as a whole" in found.notes[0].text
-
-
-def test_neither_is_what_others_make_on_it_offered_then() -> None:
-    gpu = h100(0, make.mig_device(0, "3g.40gb", 4), on=True)
-    assert names(auto(gpu, held={gpu.uuid: Held(whole=True)})) == ["gpu-0"]
-
-
-def test_shares_that_claims_have_stay_when_the_mode_is_turned_on() -> None:
-    gpu = h100(on=True)
-    share = shares_of(gpu)
-    found = auto(gpu, held={gpu.uuid: Held(whole=True)}, share=share)
-    assert names(found) == ["gpu-0", *(f"gpu-0-share-{index}-of-3" for index in range(3))]
-    assert not any("share" in name for name in names(auto(gpu, share=share)))
-
-
-def test_mig_devices_that_claims_have_stay_when_the_mode_is_turned_off() -> None:
-    gpu = h100()
-    slot = make.mig_device(0, "3g.40gb", 4).slot
-    found = auto(gpu, held={gpu.uuid: Held(slots=frozenset({slot}))})
-    assert names(found) == ["gpu-0-mig-3g40gb-9-4"]
-    assert "turned off under them" in found.notes[0].text
+    assert names(auto(gpu, share=shares_of(gpu))) == names(auto(gpu))
 
 
 def test_a_divided_gpu_is_its_shares_alone_where_that_is_set() -> None:
