@@ -12,7 +12,6 @@ from dra_driver.gpu_words import checked_words
 
 MigSetting = Literal["auto", "on-demand", "existing", "off"]
 WholeGpusBesideShares = Literal["auto", "always", "never"]
-GpuOrderSetting = Literal["least-capable", "pci"]
 TaintEffect = Literal["off", "None", "NoSchedule", "NoExecute"]
 LogLevelName = Literal["debug", "info", "warning", "error"]
 LogFormatName = Literal["auto", "json", "console"]
@@ -152,12 +151,6 @@ EXCLUDE_GPUS = option(
     metavar="GPUS",
     check=checked_words,
     help="GPUs that are never offered or changed, separated by commas: index, UUID or PCI address.",
-)
-GPU_ORDER = option(
-    default="least-capable",
-    variable=True,
-    help="Which whole GPU a claim that names no card gets: the least capable card, or the first "
-    "by PCI address.",
 )
 HTTP_ENDPOINT = option(
     default="",

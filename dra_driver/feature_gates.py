@@ -25,8 +25,8 @@ PASSTHROUGH: Final = "PassthroughSupport"
 """The peer's feature gate of GPUs for virtual machines: true means `--vfio`."""
 
 NVML_HEALTH: Final = "NVMLDeviceHealthCheck"
-"""The peer's feature gate of health checks: true means its taint without effect for XIDs of
-programs too (`--taint-remark`), false means nothing."""
+"""The peer's feature gate of health checks: true means its taints without effect for XIDs of
+programs, too; false means nothing."""
 
 
 class Meaning(Enum):
@@ -85,7 +85,7 @@ FEATURE_GATES: Final = (
         NVML_HEALTH,
         "25.12",
         _ON,
-        "always on; `true` adds taints without effect for XIDs of programs (--taint-remark)",
+        "always on; `true` adds taints without effect for XIDs of programs",
     ),
     FeatureGate(
         "SeamlessUpgrades",

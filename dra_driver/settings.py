@@ -17,7 +17,6 @@ from dra_driver.common_settings import (
     MOST_SECONDS,
     SECONDS,
     SECONDS_OR_OFF,
-    GpuOrderSetting,
     LogFormatName,
     LogLevelName,
     MigSetting,
@@ -125,11 +124,6 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
         help="Seconds that a GPU must look healthy before its taint is removed, and that a "
         "slowdown must last.",
     )
-    taint_remark: Literal["auto", "off", "None"] = option(
-        default="auto",
-        help="Taint of a GPU on which a program failed, or whose XID is ignored. None keeps no "
-        "pod away; auto: None if NVIDIA's feature gate NVMLDeviceHealthCheck is true.",
-    )
     taint_warning: TaintEffect = option(
         default="off",
         help="Taint of a GPU that works but needs care.",
@@ -149,7 +143,6 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
     mig: MigSetting = common_settings.MIG
     mig_profiles: str = common_settings.MIG_PROFILES
     exclude_gpus: str = common_settings.EXCLUDE_GPUS
-    gpu_order: GpuOrderSetting = common_settings.GPU_ORDER
     memory_counters: bool = common_settings.MEMORY_COUNTERS
     share_config: Path | None = option(
         default=None,
@@ -179,16 +172,6 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
         default="report",
         help="What to do about a container with more GPU memory than its share or its MPS limit: "
         "report it in an event, or end its processes, too. Needs the host's PID namespace.",
-    )
-    over_limit_allowance: int = option(
-        check=bounds(least=0, most=1 << 20),
-        default=510,
-        help="MiB that may be used above the limit, as for a CUDA context.",
-    )
-    over_limit_interval: float = option(
-        check=bounds(least=0.1, most=60),
-        default=0.5,
-        help="Seconds between two looks at GPUs on which containers may be ended.",
     )
     cgroup_root: Path | None = common_settings.CGROUP_ROOT
     claim_status: bool = option(
@@ -290,8 +273,6 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
     @property
     def remark_effect(self) -> str:
         """The taint of XIDs that say nothing about the GPU: off, or None as in NVIDIA's driver."""
-        if self.taint_remark != "auto":
-            return self.taint_remark
         return "None" if self.gate_of(NVML_HEALTH) else "off"
 
     def without_effect(self) -> dict[str, str]:

@@ -25,7 +25,7 @@ from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.cdi.spec import render
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.command_line import CommandSettings, changed, option
-from dra_driver.common_settings import GpuOrderSetting, MigSetting, WholeGpusBesideShares
+from dra_driver.common_settings import MigSetting, WholeGpusBesideShares
 from dra_driver.devices.device import Device, DeviceKind, Mig, NodeDevice, mig_of, name_of, whole
 from dra_driver.devices.exclusion import without_excluded
 from dra_driver.devices.model import (
@@ -51,7 +51,6 @@ from dra_driver.shares.last_good import FILE, kept
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, REQUEST_POLICY, Consumable
 from dra_driver.slices.offer.mig import COST_BEFORE_1_37, MigSettings, release_of
 from dra_driver.slices.offer.shares import ShareOffer, WholeBesideShares
-from dra_driver.slices.order import GpuOrder
 from dra_driver.slices.project import OF_DEFAULTS, Offered, Projection
 from dra_driver.words import count
 from resource_nvidia_com.device_plugin import NodeConfig
@@ -86,7 +85,6 @@ class Inspect(CommandSettings):
     kubernetes: str = common_settings.KUBERNETES
     whole_gpus_beside_shares: WholeGpusBesideShares = common_settings.WHOLE_GPUS_BESIDE_SHARES
     exclude_gpus: str = common_settings.EXCLUDE_GPUS
-    gpu_order: GpuOrderSetting = common_settings.GPU_ORDER
     memory_counters: bool = common_settings.MEMORY_COUNTERS
     consumable_shares: str = common_settings.CONSUMABLE_SHARES
     vfio: bool = common_settings.VFIO
@@ -122,7 +120,6 @@ class Inspect(CommandSettings):
             mig=offer,
             refused=refused,
             share=share,
-            gpu_order=GpuOrder(self.gpu_order),
             memory_counters=self.memory_counters,
         )
         if self.cdi:

@@ -15,7 +15,6 @@ from dra_driver.shares.source import ShareConfigEvents, ShareConfigs
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.node import DevicePlugin, MemoryCounters
 from dra_driver.slices.offer.shares import WholeBesideShares
-from dra_driver.slices.order import GpuOrder
 from dra_driver.slices.project import Projection, projection
 
 log = structlog.get_logger()
@@ -96,7 +95,6 @@ class NodeOffers:
             mig=gpus.mig.current(),
             refused=gpus.refusals.current(),
             share=share.refusing(gpus.exclusion.reasons(inventory)),
-            gpu_order=GpuOrder(settings.gpu_order),
         )
         if with_counters:
             projected = self._memory_counters.added_to(projected)

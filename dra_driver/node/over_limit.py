@@ -26,12 +26,7 @@ def over_limit_watch(
         records=holdings.prepared,
         pods_of=pods_of,
         inventory=gpus.watcher,
-        what=OverLimit(
-            of_node=settings.over_limit,
-            of_resource=shares.over_limit,
-            allowance_mib=settings.over_limit_allowance,
-            interval=settings.over_limit_interval,
-        ),
+        what=OverLimit(of_node=settings.over_limit, of_resource=shares.over_limit),
         # By the kernel's own word: what is read here is ended.
         end=Ending(PodGroups(find_hierarchy(settings.cgroup_root)), Processes(Path("/proc"))),
         tell=partial(tell, context.events, later),

@@ -6,8 +6,8 @@ claims exist, so nothing has to be written when they come and go. These are its 
 
 - Whole GPUs come first, because most pods ask for one, and the scheduler evaluates the selectors of
   each device before the one that fits, on every node that it considers.
-- Among different cards, the least capable comes first, unless a setting says otherwise. So a claim
-  that names no card leaves the better cards to claims that do. Cards are compared by generation,
+- Among different cards, the least capable comes first. So a claim that names no card leaves the
+  better cards to claims that do. Cards are compared by generation,
   the major number of the compute capability. Within a generation, the large data centre chips
   (P100, V100, A100: x.0) are above the others (P4, T4, L40S), whatever their memory; then memory
   decides. A card that does not report its memory uses the host's, and counts as the least capable.
@@ -23,7 +23,6 @@ claims exist, so nothing has to be written when they come and go. These are its 
 """
 
 from collections.abc import Container, Iterable, Sequence
-from enum import StrEnum
 from itertools import chain, zip_longest
 from typing import TypeVar
 
@@ -32,16 +31,6 @@ from dra_driver.devices.model import Gpu, MigProfile
 from dra_driver.devices.pci import pci_order
 
 T = TypeVar("T")
-
-
-class GpuOrder(StrEnum):
-    """Which whole GPU is given to a claim that names no card."""
-
-    LEAST_CAPABLE = "least-capable"
-    """The least capable card of the node."""
-
-    PCI = "pci"
-    """The one whose PCI address comes first, whatever card it is."""
 
 
 def capability(gpu: Gpu) -> tuple[int, bool, bool, int]:
@@ -60,9 +49,7 @@ def in_fill_order(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
     return tuple(sorted(by_address(gpus), key=lambda gpu: not gpu.was_put_in_mig_mode))
 
 
-def in_whole_order(
-    gpus: Iterable[Gpu], divided: Container[Gpu], by: GpuOrder = GpuOrder.LEAST_CAPABLE
-) -> tuple[Gpu, ...]:
+def in_whole_order(gpus: Iterable[Gpu], divided: Container[Gpu]) -> tuple[Gpu, ...]:
     """Return the GPUs in the order in which they are offered as a whole.
 
     GPUs whose partitions are offered too (`divided`) come last. Among equal cards of these, the one
@@ -71,9 +58,8 @@ def in_whole_order(
     ordered = in_fill_order(gpus)
     plain = [gpu for gpu in ordered if gpu not in divided]
     others = [gpu for gpu in reversed(ordered) if gpu in divided]
-    if by is GpuOrder.LEAST_CAPABLE:
-        plain.sort(key=capability)
-        others.sort(key=lambda gpu: (gpu.was_put_in_mig_mode, capability(gpu)))
+    plain.sort(key=capability)
+    others.sort(key=lambda gpu: (gpu.was_put_in_mig_mode, capability(gpu)))
     return (*plain, *others)
 
 

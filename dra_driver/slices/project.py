@@ -25,7 +25,6 @@ from dra_driver.slices.offer.gpu import GpuOffer, fill
 from dra_driver.slices.offer.mig import ALL, MigOffer
 from dra_driver.slices.offer.passthrough import passthrough_devices
 from dra_driver.slices.offer.shares import NO_SHARES, ShareOffer
-from dra_driver.slices.order import GpuOrder
 from dra_driver.slices.wire import Published, WireDevice
 
 NONE_REFUSED: Mapping[GpuUuid, Refusal] = MappingProxyType({})
@@ -73,7 +72,7 @@ class Projection(Struct, frozen=True, kw_only=True):
         return astuple(self)[:-1]  # without `sources`
 
 
-def projection(  # noqa: PLR0913 (everything that decides what is published)
+def projection(
     inventory: Inventory,
     *,
     with_counters: bool = True,
@@ -81,7 +80,6 @@ def projection(  # noqa: PLR0913 (everything that decides what is published)
     mig: MigOffer = ALL,
     refused: Mapping[GpuUuid, Refusal] = NONE_REFUSED,
     share: ShareOffer = NO_SHARES,
-    gpu_order: GpuOrder = GpuOrder.LEAST_CAPABLE,
 ) -> Projection:
     """Return the devices to publish, in the order of slices/order.py, and what was left out.
 
@@ -125,7 +123,7 @@ def projection(  # noqa: PLR0913 (everything that decides what is published)
     filled = order.in_fill_order(offer.gpu for offer in offers.values())
     in_order = {gpu.minor: offers[gpu.minor] for gpu in filled}
     for_machines = tuple(passthrough_devices(inventory))
-    return _arranged(in_order, for_machines, withheld, share, gpu_order)
+    return _arranged(in_order, for_machines, withheld, share)
 
 
 def _arranged(
@@ -133,12 +131,11 @@ def _arranged(
     for_machines: tuple[Published, ...],
     withheld: list[Withheld],
     share: ShareOffer,
-    gpu_order: GpuOrder,
 ) -> Projection:
     filled = tuple(offers.values())
     divided = [offer.gpu for offer in filled if offer.partitions]
     undivided = (offer.gpu for offer in filled if offer.whole or offer.shares)
-    whole = [offers[gpu.minor] for gpu in order.in_whole_order(undivided, divided, gpu_order)]
+    whole = [offers[gpu.minor] for gpu in order.in_whole_order(undivided, divided)]
     published = [offer.whole for offer in whole if offer.whole is not None]
     published += _shares_in_order([offer.shares for offer in whole], share)
     published += [device for offer in filled for device in offer.existing]
@@ -223,7 +220,6 @@ class Offered(Struct, frozen=True, kw_only=True):
     mig: MigOffer = ALL
     refused: Mapping[GpuUuid, Refusal] = field(default_factory=lambda: NONE_REFUSED)
     share: ShareOffer = NO_SHARES
-    gpu_order: GpuOrder = GpuOrder.LEAST_CAPABLE
     memory_counters: bool = False
 
     def projection(self, inventory: Inventory) -> Projection:
@@ -233,7 +229,6 @@ class Offered(Struct, frozen=True, kw_only=True):
             mig=self.mig,
             refused=self.refused,
             share=self.share,
-            gpu_order=self.gpu_order,
         )
         return with_memory_counters(projected) if self.memory_counters else projected
 

@@ -36,7 +36,6 @@ EVERYTHING = Path(__file__).with_name("chart_values.yaml")
 """Values that turn on all there is."""
 
 HEALTH_SETTINGS = (
-    "taint_remark",
     "taint_warning",
     "taint_fault",
     "taint_loss",

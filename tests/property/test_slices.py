@@ -29,9 +29,9 @@ from dra_driver.devices.model import (
     SickGpu,
 )
 from dra_driver.slices.counters import MOST_COUNTERS, counter_set_name, memory, memory_of, whole
-from dra_driver.slices.order import GpuOrder, capability
+from dra_driver.slices.order import capability
 from dra_driver.slices.pool import DesiredPool, build_slices
-from dra_driver.slices.project import Projection, projection, with_memory_counters
+from dra_driver.slices.project import projection, with_memory_counters
 from dra_driver.slices.publish.writes import Create, Delete, Owner, Update, Write, writes_for
 from scheduled import Scheduler
 
@@ -200,17 +200,10 @@ def is_to_be_made(device: Device) -> bool:
 
 
 @given(inventories)
-def test_the_order_of_gpus_changes_what_comes_first_and_nothing_else(inventory: Inventory) -> None:
-    by_card = projection(inventory, gpu_order=GpuOrder.LEAST_CAPABLE)
-    by_address = projection(inventory, gpu_order=GpuOrder.PCI)
-
-    def names(found: Projection) -> list[str]:
-        return sorted(str(device["name"]) for device in found.devices)
-
-    assert names(by_card) == names(by_address)
-    assert by_card.counter_sets == by_address.counter_sets
-    whole = [source.gpu for source in by_card.sources if isinstance(source.device.base, Whole)]
-    divided = {source.gpu.uuid for source in by_card.sources if is_to_be_made(source.device)}
+def test_of_gpus_that_are_not_divided_the_least_capable_comes_first(inventory: Inventory) -> None:
+    found = projection(inventory)
+    whole = [source.gpu for source in found.sources if isinstance(source.device.base, Whole)]
+    divided = {source.gpu.uuid for source in found.sources if is_to_be_made(source.device)}
     plain = [capability(gpu) for gpu in whole if gpu.uuid not in divided]
     assert plain == sorted(plain)
 

@@ -12,7 +12,6 @@ from dra_driver.devices.model import MigMode, SickGpu
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.mig import MigSettings
 from dra_driver.slices.offer.shares import ShareOffer
-from dra_driver.slices.order import GpuOrder
 from dra_driver.slices.project import Offered
 
 EDITS = {
@@ -103,16 +102,9 @@ def test_gpus_for_virtual_machines_are_told_apart_with_what_keeps_others_from_th
     assert [note["index"] for note in notes] == [None, None]  # type: ignore[attr-defined]
 
 
-def test_devices_are_told_in_the_order_of_the_setting() -> None:
-    better = make.gpu(0)
-    lesser = make.gpu(1, cuda_compute_capability=(7, 5))
-
-    def names(by: GpuOrder) -> list[str]:
-        found = report(make.inventory(better, lesser), {}, Offered(gpu_order=by))
-        return [device["name"] for device in found["devices"]]  # type: ignore[attr-defined]
-
-    assert names(GpuOrder.LEAST_CAPABLE) == ["gpu-1", "gpu-0"]
-    assert names(GpuOrder.PCI) == ["gpu-0", "gpu-1"]
+def test_devices_are_told_in_the_order_in_which_they_are_given_out() -> None:
+    found = report(make.inventory(make.gpu(0), make.gpu(1, cuda_compute_capability=(7, 5))), {})
+    assert [device["name"] for device in found["devices"]] == ["gpu-1", "gpu-0"]  # type: ignore[attr-defined]
 
 
 def test_a_report_has_facts_problems_and_the_devices_as_published() -> None:

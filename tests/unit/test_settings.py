@@ -217,8 +217,6 @@ def test_each_effect_can_be_given_as_a_flag(flag: str, effect: str) -> None:
         ((), "off"),
         (("--feature-gates=NVMLDeviceHealthCheck=false",), "off"),
         (("--feature-gates=NVMLDeviceHealthCheck=true",), "None"),
-        (("--feature-gates=NVMLDeviceHealthCheck=true", "--taint-remark=off"), "off"),
-        (("--taint-remark=None",), "None"),
     ],
 )
 def test_xids_of_programs_have_the_peers_taint_where_its_health_checks_were_asked_for(
@@ -368,10 +366,3 @@ def test_a_list_of_gpus_is_taken_as_it_is_written(text: str) -> None:
 def test_a_list_with_a_word_that_can_name_no_gpu_is_refused_with_the_word() -> None:
     with pytest.raises(WrongSettingsError, match=r"'GPU-x' is not an index \(3\), UUID"):
         parsed("--node-name=n", "--exclude-gpus=0,GPU-x")
-
-
-def test_the_order_of_gpus_is_one_of_two() -> None:
-    assert parsed("--node-name=n").gpu_order == "least-capable"
-    assert parsed("--node-name=n", "--gpu-order=pci").gpu_order == "pci"
-    with pytest.raises(WrongSettingsError, match="'least-capable', 'pci'"):
-        parsed("--node-name=n", "--gpu-order=best")

@@ -17,8 +17,7 @@ from dra_driver.slices.offer.mig import (
     named,
     release_of,
 )
-from dra_driver.slices.order import GpuOrder
-from dra_driver.slices.project import Offered, Projection, projection
+from dra_driver.slices.project import Projection, projection
 
 LABELLED = {MIG_MANAGER_LABEL: "all-1g.10gb"}
 HAND_MADE = make.mig_device(0, "3g.40gb", 4)
@@ -119,13 +118,6 @@ def test_a_version_of_kubernetes_is_read_from_a_setting_and_named() -> None:
     assert release_of("1.36") == (1, 36)
     assert named(release_of("1.36")) == "Kubernetes 1.36"
     assert named(None) == "a Kubernetes of unknown version"
-
-
-def test_what_is_offered_heeds_the_order_of_gpus() -> None:
-    inventory = make.inventory(make.gpu(0), make.gpu(1, cuda_compute_capability=(7, 0)))
-    found = {order: Offered(gpu_order=order).projection(inventory) for order in GpuOrder}
-    assert found == {order: projection(inventory, gpu_order=order) for order in GpuOrder}
-    assert found[GpuOrder.PCI] != found[GpuOrder.LEAST_CAPABLE]
 
 
 @pytest.mark.parametrize(

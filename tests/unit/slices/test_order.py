@@ -6,7 +6,7 @@ import make
 import packing
 from dra_driver.devices.mig.partitions import partitions
 from dra_driver.devices.model import Gpu, MigMode
-from dra_driver.slices.order import GpuOrder, in_fill_order, in_packing_order, in_whole_order
+from dra_driver.slices.order import in_fill_order, in_packing_order, in_whole_order
 from dra_driver.slices.project import projection
 
 H100S = tuple(make.gpu(minor, mig=make.mig()) for minor in range(8))
@@ -55,11 +55,10 @@ def test_neither_position_nor_minor_number_nor_uuid_takes_part_in_the_order() ->
     ascending = [make.gpu(number).pci_address for number in range(4)]
 
     assert [gpu.pci_address for gpu in in_fill_order(gpus[::-1])] == ascending
-    for by in GpuOrder:
-        whole = [gpu.pci_address for gpu in in_whole_order(gpus[::-1], (), by)]
-        assert whole == ascending
-        divided = [gpu.pci_address for gpu in in_whole_order(gpus[::-1], gpus, by)]
-        assert divided == ascending[::-1]
+    whole = [gpu.pci_address for gpu in in_whole_order(gpus[::-1], ())]
+    assert whole == ascending
+    divided = [gpu.pci_address for gpu in in_whole_order(gpus[::-1], gpus)]
+    assert divided == ascending[::-1]
 
 
 def card(minor: int, name: str, capability: tuple[int, int], gib: int | None) -> Gpu:
@@ -104,17 +103,6 @@ def test_of_different_cards_the_least_capable_comes_first() -> None:
     ]
 
 
-def test_a_setting_has_whole_gpus_in_the_order_of_their_addresses() -> None:
-    assert in_whole_order(CARDS[::-1], (), GpuOrder.PCI) == CARDS
-
-
-def test_of_equal_cards_the_order_is_the_same_by_either_setting() -> None:
-    plain = tuple(card(minor, "T4", (7, 5), 16) for minor in range(3))
-    gpus = (*plain, *H100S)
-
-    assert in_whole_order(gpus, H100S) == in_whole_order(gpus, H100S, GpuOrder.PCI)
-
-
 def test_a_card_that_can_be_divided_comes_after_better_ones_that_cannot() -> None:
     divided = make.gpu(3, cuda_compute_capability=(8, 0), mig=make.mig())
     plain = card(9, "L40S", (8, 9), 48)
@@ -136,12 +124,8 @@ def test_a_card_with_the_memory_of_its_host_is_the_last_of_its_generation() -> N
 
 
 def test_whole_gpus_are_published_in_that_order() -> None:
-    def names(by: GpuOrder) -> list[object]:
-        found = projection(make.inventory(CARDS[0], CARDS[6], CARDS[4]), gpu_order=by)
-        return [device["name"] for device in found.devices]
-
-    assert names(GpuOrder.LEAST_CAPABLE) == ["gpu-6", "gpu-4", "gpu-0"]
-    assert names(GpuOrder.PCI) == ["gpu-0", "gpu-4", "gpu-6"]
+    found = projection(make.inventory(CARDS[0], CARDS[6], CARDS[4]))
+    assert [device["name"] for device in found.devices] == ["gpu-6", "gpu-4", "gpu-0"]
 
 
 def lost_by_mix(count: int, load: float) -> dict[str, tuple[int, int, int, int]]:
