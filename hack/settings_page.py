@@ -1,8 +1,8 @@
 """Writes docs/settings.md, with the flags of the services, and all commands' help for the tests.
 
-In: the commands' classes of settings. Out: the page, the names of feature gates for the chart, and
-the text of each `--help`, below a folder that stands for the repository's root.
-`hack/generate` runs it, and compares its output with the repository's.
+In: the commands' classes of settings. Out: the page and the text of each `--help`, below a folder
+that stands for the repository's root. `hack/generate` runs it, and compares its output with the
+repository's.
 """
 
 import re
@@ -12,12 +12,11 @@ from pathlib import Path
 
 import click
 
-from dra_driver import cli, feature_gates, settings
+from dra_driver import cli, settings
 from dra_driver.command_line import CommandSettings, Option, click_command, flags_of
-from dra_driver.feature_gates import FeatureGate
+from dra_driver.feature_gates import FEATURE_GATES
 
 PAGE = Path("docs/settings.md")
-GATES = Path("manifests/chart/files/feature-gates.txt")
 HELPS = Path("tests/data/help")
 SERVICES = ("kubelet-plugin", "mps-supervisor")
 """Commands whose flags are on the page, because people write them into manifests."""
@@ -46,9 +45,9 @@ set.
 _GATES = """
 ### Feature gates
 
-`--feature-gates A=true,B=false` sets feature gates of NVIDIA's DRA driver, including those
-proposed by September 2026 (with their issue). The log names those that have no effect here. Other
-gates have none either.
+`--feature-gates A=true,B=false` sets feature gates of NVIDIA's DRA driver. All but these are
+accepted without effect, and the log names them: what they turn on is [always on here, or not
+supported](compatibility.md#compared-with-nvidias-dra-driver).
 
 | gate | here |
 |---|---|
@@ -59,7 +58,6 @@ _EXIT = """\
 With every command, 2 can also mean a wrong command line or environment, and 130 is for Ctrl-C.
 """
 _STATUSES = ("done; a service: it was told to end", "failed: the reason is on stderr")
-_PROPOSALS = "https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu/issues/"
 
 
 def rows(model: type[CommandSettings]) -> Iterator[str]:
@@ -124,19 +122,7 @@ def without_effect() -> str:
 
 def gates() -> str:
     """What each feature gate of NVIDIA's driver does here."""
-    return _GATES + table((named(gate), gate.here) for gate in feature_gates.FEATURE_GATES)
-
-
-def named(gate: FeatureGate) -> str:
-    """A gate's name, with a link to where it is proposed if no release has it."""
-    number = gate.source.removeprefix("#")
-    proposal = f" ([{gate.source}]({_PROPOSALS}{number}))" if number != gate.source else ""
-    return f"`{gate.name}`{proposal}"
-
-
-def known_gates() -> str:
-    """The names of the gates, for the chart: a line for each."""
-    return "".join(f"{name}\n" for name in sorted(feature_gates.KNOWN_FEATURE_GATES))
+    return _GATES + table((f"`{gate}`", here) for gate, here in FEATURE_GATES.items())
 
 
 def table(pairs: Iterable[tuple[str, str]]) -> str:
@@ -192,7 +178,7 @@ def texts(command: click.Command, parent: click.Context) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    for path, text in ((PAGE, page()), (GATES, known_gates()), *helps()):
+    for path, text in ((PAGE, page()), *helps()):
         target = Path(sys.argv[1]) / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")

@@ -304,12 +304,12 @@ def test_a_wiped_registry_is_filled_again(running: ProcessNode) -> None:
 
 
 def test_a_feature_gate_of_a_newer_driver_is_a_line_in_the_log(node: ProcessNode) -> None:
-    node.driver.env["FEATURE_GATES"] = "MPSSuport=true,DynamicMIG=false"
+    node.driver.env["FEATURE_GATES"] = "Tomorrow=true,DynamicMIG=false"
     node.driver.start()
     line = node.driver.wait_log("setting has no effect")
     node.driver.wait_log("driver started")
-    assert (line["level"], line["setting"]) == ("warning", "feature gate MPSSuport")
-    assert line["reason"].startswith("unknown here, did you mean MPSSupport? known: MPSSupport, ")
+    assert (line["level"], line["setting"]) == ("warning", "feature gate Tomorrow")
+    assert line["reason"].startswith("this driver heeds only DynamicMIG, ")
 
 
 @pytest.mark.parametrize(

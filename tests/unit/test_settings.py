@@ -170,17 +170,6 @@ def test_the_gate_of_consumable_shares_alone_publishes_none() -> None:
     assert settings.without_effect() == {}
 
 
-def test_of_feature_gates_only_what_is_otherwise_than_asked_is_said() -> None:
-    def said(gates: str) -> dict[str, str]:
-        return parsed("--node-name=n", f"--feature-gates={gates}").without_effect()
-
-    agreed = "TimeSlicingSettings=true,MPSSupport=1,DynamicMIG=false,PassthroughSupport=true"
-    assert said(agreed) == {}
-    assert list(said("MPSSupport=false")) == ["feature gate MPSSupport"]
-    missing = "FabricManagerPartitioning"
-    assert said(f"{missing}=true")[f"feature gate {missing}"].startswith("not supported: ")
-
-
 @pytest.mark.parametrize(
     ("words", "offers"),
     [
