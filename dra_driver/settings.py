@@ -63,8 +63,8 @@ _DEBUG_VERBOSITY = 4
 """Where klog's convention has debugging begin; NVIDIA's chart sets it."""
 
 
-def _absolute(path: Path) -> Path:
-    if not path.is_absolute():
+def _absolute(path: Path | str) -> Path | str:
+    if path and not Path(path).is_absolute():
         raise ValueError(f"give an absolute path, not {str(path)!r}: it is the host's")
     return path
 
@@ -98,10 +98,11 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
     # The GPU driver and what containers get of it
     nvidia_driver_root: Path = changed(common_settings.NVIDIA_DRIVER_ROOT, check=_absolute)
     container_driver_root: Path | None = common_settings.CONTAINER_DRIVER_ROOT
-    nvidia_dev_root: Path | None = common_settings.NVIDIA_DEV_ROOT
+    nvidia_dev_root: Path | None = changed(common_settings.NVIDIA_DEV_ROOT, check=_absolute)
     container_dev_root: Path | None = common_settings.CONTAINER_DEV_ROOT
     nvidia_cdi_hook_path: str = changed(
         common_settings.NVIDIA_CDI_HOOK_PATH,
+        check=_absolute,
         help="Path of nvidia-cdi-hook on the host; unset: searched for. Without one, driver "
         "libraries are also mounted where CUDA images look.",
     )

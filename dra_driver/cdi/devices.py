@@ -40,21 +40,6 @@ def gpu_edits(gpu: Gpu, roots: Roots) -> Edits:
     return merged(parent_edits(gpu, roots), *present.values(), *by_path)
 
 
-def watched_nodes(gpu: Gpu, roots: Roots) -> tuple[Path, ...]:
-    """Return paths, at least one of which looks different whenever `gpu_edits` changes.
-
-    A new or removed node changes its folder below /dev, and a changed node looks different itself.
-    The folder in /sys may look the same with other contents, but exists only while there are nodes.
-    """
-    return (
-        roots.dev / f"nvidia{gpu.minor}",
-        roots.dev / "dri",
-        roots.dev / _BY_PATH,
-        _drm_folder(gpu, roots),
-        *(roots.dev / "dri" / name for name in _drm_names(gpu, roots)),
-    )
-
-
 def parent_edits(gpu: Gpu, roots: Roots) -> Edits:
     """Return the edits for a GPU's node, without graphics. Raises DeviceError if it is missing."""
     name = f"nvidia{gpu.minor}"

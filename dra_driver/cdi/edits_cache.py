@@ -2,7 +2,7 @@
 
 Finding the driver's files takes about ten milliseconds, so they are kept until they may have
 changed, as shown by a folder that contains them, a control node, the hook program, or their age.
-This is checked once for each spec, and so are the nodes of its GPUs.
+This is checked once for each spec. The nodes of its GPUs are looked up each time.
 """
 
 import os
@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable
 from typing import assert_never
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from dra_driver.cdi.devices import gpu_edits, mig_edits, watched_nodes
+from dra_driver.cdi.devices import gpu_edits, mig_edits
 from dra_driver.cdi.driver_edits import driver_edits
 from dra_driver.cdi.driver_root import find_driver_files, watched_paths
 from dra_driver.cdi.hooks import find_hook_program, watched_places
@@ -21,7 +21,6 @@ from dra_driver.cdi.model import Edits
 from dra_driver.cdi.nodes import CONTROL_NODES, NodeMaker, control_edits
 from dra_driver.cdi.roots import Roots
 from dra_driver.devices.device import Mig, MigIds, NodeDevice, Vfio, Whole, profile_of
-from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import StateError
 
@@ -31,19 +30,11 @@ _MOST_SECONDS = 300.0
 _Signature = tuple[tuple[int, ...] | None, ...]
 
 
-class _KeptGpu(Struct, frozen=True, kw_only=True):
-    gpu: Gpu
-    edits: Edits
-    watched: tuple[str, ...]
-    signature: _Signature
-
-
 class NodeEdits(Struct, frozen=True, kw_only=True):
     """The container edits of this node at the last look; all its GPUs share `common`."""
 
     common: Edits
     roots: Roots
-    _gpus: dict[GpuUuid, _KeptGpu] = field(default_factory=dict)
 
     def device(self, source: NodeDevice) -> Edits:
         """Return what a container gets for a device, besides the common edits.
@@ -55,7 +46,7 @@ class NodeEdits(Struct, frozen=True, kw_only=True):
         base = source.device.base
         match base:
             case Whole():
-                return self._gpu(source.gpu)
+                return gpu_edits(source.gpu, self.roots)
             case Mig(instance=MigIds() as ids):
                 has_graphics = profile_of(source.gpu, base).has_graphics
                 return mig_edits(source.gpu, ids, self.roots, has_graphics=has_graphics)
@@ -68,17 +59,6 @@ class NodeEdits(Struct, frozen=True, kw_only=True):
                 return Edits()  # its nodes come with its step (sharing/passthrough.py)
             case _:
                 assert_never(base)
-
-    def _gpu(self, gpu: Gpu) -> Edits:
-        """Return what a container gets for a whole GPU, kept while its nodes look the same."""
-        kept = self._gpus.get(gpu.uuid)
-        if kept and kept.gpu == gpu and _signature(kept.watched) == kept.signature:
-            return kept.edits
-        watched = tuple(map(str, watched_nodes(gpu, self.roots)))
-        before = _signature(watched)
-        edits = gpu_edits(gpu, self.roots)
-        self._gpus[gpu.uuid] = _KeptGpu(gpu=gpu, edits=edits, watched=watched, signature=before)
-        return edits
 
 
 class _Kept(Struct, frozen=True, kw_only=True):

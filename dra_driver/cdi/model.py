@@ -1,7 +1,7 @@
 """The parts of a CDI spec that this driver writes, as frozen values.
 
 Fields, their names and rules are those of the Container Device Interface, SPEC.md. The values come
-from cdi/driver_edits.py, cdi/devices.py and sharing/; cdi/spec.py checks and serialises them. Host
+from cdi/driver_edits.py, cdi/devices.py and sharing/; cdi/spec.py lays them out. Host
 paths are as the container runtime sees them, and container paths are as the container sees them.
 """
 

@@ -310,6 +310,8 @@ def test_every_setting_without_effect_exists_and_is_no_part_of_the_help() -> Non
         (("--feature-gates", "DynamicMIG"), "give true or false"),
         (("--healthcheck-port", "65536"), "at most 65535"),
         (("--cdi-root", "cdi"), "give an absolute path"),
+        (("--nvidia-dev-root", "dev"), "give an absolute path"),
+        (("--nvidia-cdi-hook-path", "nvidia-cdi-hook"), "give an absolute path"),
         (("--rescan-interval", "0"), "greater than 0"),
         (("--shutdown-grace", "inf"), "finite"),
         (("--consumable-shares", "some"), "disabled, memory, unlimited or a positive number"),

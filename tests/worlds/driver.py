@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import make
+from cdi_rules import judge
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, PodName
@@ -169,7 +170,10 @@ class Driver:
         return {uid: pods for uid, pods in self.pods_running.items() if uid in uids}
 
     def prepare(self, ref: ClaimRef, seconds: float = PATIENCE) -> tuple[DeviceRecord, ...]:
-        return self.preparer.prepare(ref, deadline=time.monotonic() + seconds)
+        devices = self.preparer.prepare(ref, deadline=time.monotonic() + seconds)
+        if devices and not self.specs.is_peers(ref.uid):
+            judge(self.spec(ref))
+        return devices
 
     def unprepare(self, ref: ClaimRef, seconds: float = PATIENCE) -> None:
         self.preparer.unprepare(ref, deadline=time.monotonic() + seconds)

@@ -37,7 +37,7 @@ from dra_driver.devices.device import NodeDevice
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ConfigError
-from dra_driver.host.files import Look, Name, delete, look_of, read_whole, write_whole
+from dra_driver.host.files import Name, delete, read_whole, write_whole
 from dra_driver.slices.attributes import Attributes, describe
 
 log = structlog.get_logger()
@@ -177,12 +177,12 @@ class MetadataFiles:
     def _folder(self, uid: ClaimUid) -> str:
         return f"{self._root}/{check_uid(uid)}"
 
-    def write(self, uid: ClaimUid, documents: Mapping[str, Document]) -> bool:
+    def write(self, uid: ClaimUid, documents: Mapping[str, Document]) -> None:
         """Write a claim's files, and a folder for them even if there are none.
 
         A file with the same content is left alone. Not synced: a power cut ends all containers that
-        had the files. If an existing file cannot be written it stays as it was, and this returns
-        False. Raises StateError if a missing file cannot be written.
+        had the files. If an existing file cannot be written it stays as it was. Raises StateError
+        if a missing file cannot be written.
         """
         folder = self._folder(uid)
         try:
@@ -193,14 +193,9 @@ class MetadataFiles:
         except OSError as error:
             raise disk_refused(f"write device metadata {folder}", error) from error
         files = {f"{request}.json": document for request, document in documents.items()}
-        are_new = [self._write(f"{folder}/{name}", document) for name, document in files.items()]
+        for name, document in files.items():
+            self._write(f"{folder}/{name}", document)
         self._written[uid] = set(files)
-        return all(are_new)
-
-    def looks(self, uid: ClaimUid) -> tuple[Look | None, ...]:
-        """Return what reveals a change of the claim's files that were written here."""
-        folder = self._folder(uid)
-        return tuple(look_of(f"{folder}/{name}") for name in self._written.get(uid, ()))
 
     def delete(self, uid: ClaimUid) -> None:
         """Delete a claim's files; missing ones are fine. Raises StateError if it fails."""
@@ -235,7 +230,7 @@ class MetadataFiles:
             return False
         return self._written.get(uid, set()) <= names
 
-    def _write(self, path: str, document: Document) -> bool:
+    def _write(self, path: str, document: Document) -> None:
         stored, mode = _read(path)
         generation = _generation_of(stored)
         data = document.render(generation)
@@ -243,7 +238,7 @@ class MetadataFiles:
             if stored == data:
                 if mode != _FILE_MODE:
                     os.chmod(path, _FILE_MODE)
-                return True
+                return
             if stored is not None:
                 data = document.render(generation + 1)
             try:
@@ -257,8 +252,6 @@ class MetadataFiles:
                 raise failed from error
             # The file describes the same devices at an earlier time: containers can start with it.
             log.warning("device metadata left as it was", reason=str(failed))
-            return False
-        return True
 
 
 def _read(path: str) -> tuple[bytes | None, int]:

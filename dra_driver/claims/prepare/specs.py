@@ -9,10 +9,9 @@ so that a container that restarts still starts. While a package manager works, s
 missing for a moment: a spec with more files stays until nothing has changed for a minute.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import structlog
-from msgspec import Struct
 from msgspec.structs import replace
 
 from dra_driver.cdi.edits_cache import EditsCache, missing_files
@@ -25,10 +24,9 @@ from dra_driver.claims.prepare.allocation import recorded_gpus
 from dra_driver.claims.prepare.device_metadata import MetadataFiles, container_paths, documents
 from dra_driver.claims.prepare.steps import Steps
 from dra_driver.devices.device import NodeDevice, Vfio
-from dra_driver.devices.model import GpuUuid, Inventory, InventorySource
+from dra_driver.devices.model import InventorySource
 from dra_driver.devices.nvlink import joined
 from dra_driver.errors import DriverError
-from dra_driver.host.files import Look
 from dra_driver.host.worker import LogOnce
 
 log = structlog.get_logger()
@@ -36,21 +34,6 @@ log = structlog.get_logger()
 _MOUNT_OPTIONS = ("ro", "nosuid", "nodev", "noexec", "bind")
 SETTLED_LOOKS = 6
 """After so many looks that found the same files, these are all that there are."""
-
-
-class _Known(Struct, frozen=True, kw_only=True):
-    """An inventory, and the NVLink islands of its GPUs; `seen` is the latest that is equal.
-
-    Each look makes a new inventory; as long as they are equal, claims keep the first.
-    """
-
-    seen: Inventory
-    inventory: Inventory
-    islands: Mapping[GpuUuid, GpuUuid]
-
-
-_Written = tuple[ClaimRecord, Spec, Inventory, tuple[Look | None, ...]]
-"""What a spec and its files were made of, and what reveals that they were changed."""
 
 
 class ClaimSpecs:
@@ -71,8 +54,7 @@ class ClaimSpecs:
         self._inventory = inventory
         self._steps = steps
         self._step = step
-        self._written: dict[ClaimUid, _Written] = {}
-        self._known: _Known | None = None
+        self._common: dict[ClaimUid, Edits] = {}  # as last written
         self._found: Edits | None = None
         self._found_again = 0
         self._once = LogOnce()
@@ -123,58 +105,36 @@ class ClaimSpecs:
 
         Raises DeviceError or TransientError if a device is missing, StateError if the disk refuses.
         """
-        uid, known, is_new = record.ref.uid, self._look(), True
+        uid = record.ref.uid
         if self._metadata.is_on:
-            gpus = recorded_gpus(record.devices, known.inventory)
-            metadata = documents(record, gpus, known.inventory, known.islands)
-            is_new = self._metadata.write(uid, metadata)
+            inventory = self._inventory.current()
+            gpus = recorded_gpus(record.devices, inventory)
+            self._metadata.write(uid, documents(record, gpus, inventory, joined(inventory.gpus)))
         self._step("described")
         self.files.write(uid, spec)
         self._step("specified")
-        if is_new:
-            self._written[uid] = (record, spec, known.inventory, self._looks(uid))
-
-    def _looks(self, uid: ClaimUid) -> tuple[Look | None, ...]:
-        return (self.files.look(uid), *self._metadata.looks(uid))
-
-    def _look(self) -> "_Known":
-        """Return the inventory now; the same object as before if the content is equal."""
-        seen, known = self._inventory.current(), self._known
-        if known is None or known.seen is not seen:
-            if known is not None and known.inventory == seen:
-                known = replace(known, seen=seen)
-            else:
-                known = _Known(seen=seen, inventory=seen, islands=joined(seen.gpus))
-            self._known = known
-        return known
+        if not _is_for_machine(record):
+            self._common[uid] = spec.edits
 
     def restore(self, record: ClaimRecord) -> None:
         """Restore a claim's spec and files; one by NVIDIA's driver stays while its files do."""
         uid = record.ref.uid
         if record.taken_over and self.files.is_peers(uid) and not self._missing(uid):
             return
-        spec, looks = self.of(record), self._looks(uid)
-        former = self._written.get(uid)
-        if former is not None and not self._replaces(spec.edits, former[1].edits):
-            spec = replace(spec, edits=former[1].edits)
-        written = (record, spec, self._look().inventory, looks)
-        # The kubelet asks often, so for files that are as they were left here a look is enough.
-        if None in looks or former != written:
-            self.write(record, spec)
-            if former is not None and former[1].edits != spec.edits:
-                log.info("cdi spec follows the gpu driver's files", claim=str(record.ref))
-        else:
-            self._written[uid] = written  # so that no former inventory is kept
+        spec, former = self.of(record), self._common.get(uid)
+        if former is not None and not self._replaces(spec.edits, former):
+            spec = replace(spec, edits=former)
+        self.write(record, spec)
+        if former not in (None, spec.edits):
+            log.info("cdi spec follows the gpu driver's files", claim=str(record.ref))
 
     def outdated(self) -> set[ClaimUid]:
         """Return the claims whose specs name other files of the GPU driver than there are now.
 
         To be asked repeatedly. It costs a look at each file, whatever the number of claims.
         """
-        written = list(self._written.items())
-        specs = {uid: spec for uid, (record, spec, *_) in written if not _is_for_machine(record)}
-        peers = self.files.peers()
-        if not (specs or peers):
+        written, peers = self._common.copy(), self.files.peers()
+        if not (written or peers):
             return set()
         try:
             now = self._edits.look_at_files()
@@ -185,7 +145,7 @@ class ClaimSpecs:
             return set()
         self._found_again = self._found_again + 1 if now.common == self._found else 0
         self._found = now.common
-        others = {uid: spec.edits for uid, spec in specs.items() if spec.edits != now.common}
+        others = {uid: edits for uid, edits in written.items() if edits != now.common}
         kept = {uid for uid, former in others.items() if not self._replaces(now.common, former)}
         missing = missing_files(others[min(kept)], now.roots) if kept else []
         if not missing:
@@ -215,7 +175,7 @@ class ClaimSpecs:
 
     def delete(self, uid: ClaimUid) -> None:
         """Delete a claim's spec and what it mounts; a later reconcile deletes what is left."""
-        self._written.pop(uid, None)
+        self._common.pop(uid, None)
         try:
             self.files.delete(uid)
             self._metadata.delete(uid)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.cdi.model import Edits, Mount, Spec
+from dra_driver.cdi.model import Edits, Spec
 from dra_driver.cdi.spec import render
 from dra_driver.cdi.store import SpecStore
 from dra_driver.errors import StateError
@@ -74,17 +74,6 @@ def test_changed_content_replaces_the_file(tmp_path: Path) -> None:
     assert written == json.loads(json.dumps(render(spec("other"))))
 
 
-def test_each_mount_stands_on_a_line_of_its_own(tmp_path: Path) -> None:
-    mounts = tuple(
-        Mount(host_path=f"/h{n}", container_path=f"/c{n}", options=("ro", "rbind"))
-        for n in range(3)
-    )
-    SpecStore(tmp_path).write(UID, Spec(devices={"gpu-0": Edits(mounts=mounts)}))
-
-    lines = [line for line in file_of(tmp_path).read_text().splitlines() if "hostPath" in line]
-    assert len(lines) == 3
-
-
 def test_uids_are_those_of_this_drivers_files_only(tmp_path: Path) -> None:
     store = SpecStore(tmp_path)
     store.write(UID, spec())
@@ -149,15 +138,6 @@ def test_rootless_runtimes_can_read_a_spec(tmp_path: Path) -> None:
         os.umask(former)
 
     assert file_of(tmp_path).stat().st_mode & 0o7777 == 0o644
-
-
-def test_a_spec_that_breaks_a_rule_leaves_the_old_file(tmp_path: Path) -> None:
-    store = SpecStore(tmp_path)
-    store.write(UID, spec())
-
-    with pytest.raises(StateError):
-        store.write(UID, Spec(devices={}))
-    assert json.loads(file_of(tmp_path).read_bytes()) == json.loads(json.dumps(render(spec())))
 
 
 @pytest.mark.parametrize("uid", ["", "../../etc/passwd", "a/b", ".hidden", "a\0b", "a\n"])
