@@ -283,7 +283,7 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
         roots,
         mps_folder=directory / "mps",
         mps_ready_seconds=_MPS_SECONDS,
-        memory=memory.shares,
+        memory=memory,
         clock=clock,
     )
     claims = NodeClaims(

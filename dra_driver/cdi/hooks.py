@@ -27,7 +27,6 @@ ENABLE_CUDA_COMPAT = "enable-cuda-compat"
 UPDATE_LOADER_CACHE = "update-ldcache"
 DISABLE_NODE_MODIFICATION = "disable-device-node-modification"
 UPDATE_APPLICATION_PROFILE = "update-application-profile"
-APPLY_MEMORY_LIMITS = "apply-cuda-memory-limits"
 
 _COMMANDS = (
     CREATE_SYMLINKS,
@@ -35,10 +34,9 @@ _COMMANDS = (
     UPDATE_LOADER_CACHE,
     DISABLE_NODE_MODIFICATION,
     UPDATE_APPLICATION_PROFILE,
-    APPLY_MEMORY_LIMITS,
 )
 # Every release that NVIDIA's DRA driver can use has these: the answer if no name can be found.
-_LONG_KNOWN = frozenset(_COMMANDS) - {UPDATE_APPLICATION_PROFILE, APPLY_MEMORY_LIMITS}
+_LONG_KNOWN = frozenset(_COMMANDS) - {UPDATE_APPLICATION_PROFILE}
 _TOOLKIT = "nvidia-ctk"
 _USUAL_PLACES = (
     "/usr/bin/nvidia-cdi-hook",
@@ -62,8 +60,7 @@ class HookProgram(Struct, frozen=True, kw_only=True):
         prefix = (name, "hook") if name == _TOOLKIT else (name,)
         return (
             Hook(
-                # Control groups are set up in the runtime's namespaces, not in the container's.
-                hook_name="createRuntime" if command == APPLY_MEMORY_LIMITS else "createContainer",
+                hook_name="createContainer",
                 path=self.path,
                 args=(*prefix, command, *args),
                 # A hook with no variables gets the image's, even LD_PRELOAD (CVE-2025-23266).
@@ -75,11 +72,6 @@ class HookProgram(Struct, frozen=True, kw_only=True):
         """Return the hook that makes links, given as (link text, path in the container)."""
         args = [arg for target, path in links for arg in ("--link", f"{target}::{path}")]
         return self.hooks(CREATE_SYMLINKS, *args) if args else ()
-
-    def memory_limits(self, driver_root: str, gpus: Iterable[str]) -> tuple[Hook, ...]:
-        """Return the hook, if any, for limits in the environment; `driver_root` is on the host."""
-        args = [arg for gpu in gpus for arg in ("--gpu-id", gpu)]
-        return self.hooks(APPLY_MEMORY_LIMITS, "--driver-root", driver_root, *args)
 
 
 def find_hook_program(roots: Roots, configured: str | None) -> HookProgram | None:

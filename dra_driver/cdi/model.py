@@ -36,7 +36,7 @@ class Mount(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel
 class Hook(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """An OCI hook; `path` is resolved on the host."""
 
-    hook_name: Literal["createRuntime", "createContainer"]
+    hook_name: Literal["createContainer"]
     path: str
     args: tuple[str, ...] = ()
     env: tuple[str, ...] = ()

@@ -58,7 +58,7 @@ class ClaimWork:
             context.roots,
             mps_folder=context.mps_folder,
             mps_ready_seconds=settings.mps_ready_timeout,
-            memory=offers.memory.shares,
+            memory=offers.memory,
             clock=context.clock,
         )
         self.claims = self._claims(context, gpus)
@@ -128,7 +128,7 @@ class ClaimWork:
         memory = MemoryWatch(
             pods_of=context.pod_resources.pods,
             claims=self.claims,
-            pods=offers.memory.pods,
+            groups=offers.memory.groups,
             inventory=self._gpus.watcher,
             locks=self.locks,
             events=context.events,

@@ -54,13 +54,12 @@ class NodeOffers:
             context.roots,
             context.holdings,
             cgroup_root=settings.cgroup_root,
-            hook_path=settings.nvidia_cdi_hook_path,
             by_groups=settings.share_memory == "auto",
         )
         self.shares = NodeShares(
             self.share_configs,
             gpus.health,
-            memory=self.memory.shares,
+            memory=self.memory,
             consumable=Consumable.of(
                 settings.consumable_shares, gate=settings.gate_of(CONSUMABLE_SHARES)
             ),

@@ -1,17 +1,15 @@
 """What carries out sharing on this node, put together: a strategy by each name that records have.
 
 In: NVML, where the GPU driver is, where the MPS supervisor looks for requests, where the node's
-control groups and CDI hooks are, and the claims. Out: the strategies, what chooses by which backend
-the memory of shares is limited, and what limits pods (for claims/memory/watch.py).
+control groups are, and the claims. Out: the strategies, and what chooses by which backend the
+memory of shares is limited, and limits pods.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
 
-from dra_driver.cdi.hooks import find_hook_program
-from dra_driver.cdi.model import Hook
 from dra_driver.cdi.roots import Roots
 from dra_driver.claims.prepare.steps import Sharing
 from dra_driver.claims.state.holdings import Holdings
@@ -33,36 +31,22 @@ from dra_driver.sharing.steps import MpsDomain, PassThrough, TimeSlice, UseShare
 from dra_driver.sharing.time_slicing import TimeSlicing
 
 
-class NodeMemory(Struct, frozen=True, kw_only=True):
-    """What limits pods, and what chooses by which backend the memory of shares is limited."""
-
-    pods: PodLimits
-    shares: ShareMemory
-
-
 def node_memory(
     gpus: DriverSession,
     roots: Roots,
     holdings: Holdings,
     *,
     cgroup_root: Path | None,
-    hook_path: str | None = None,
     by_groups: bool = True,
-) -> NodeMemory:
-    """Return what keeps shares to their memory.
+) -> ShareMemory:
+    """Return what chooses by which backend the memory of shares is limited, and limits pods.
 
-    `cgroup_root` and `hook_path` are where control groups and the CDI hook program are, if a person
-    says so; `by_groups` is whether claims may be limited by control groups.
+    `cgroup_root` is where control groups are, if a person says so; `by_groups` is whether claims
+    may be limited by control groups.
     """
     pods = PodLimits(gpus=gpus, groups=PodGroups(find_hierarchy(cgroup_root)))
-
-    def hooks(uuids: Sequence[str]) -> tuple[Hook, ...]:
-        program = find_hook_program(roots, hook_path)
-        return program.memory_limits(roots.driver_on_host, uuids) if program else ()
-
-    groups = MemoryGroups(pods, holdings.tenants, holdings.parts_of_pod, hooks, is_wanted=by_groups)
-    shares = ShareMemory(groups, sees_processes=sees_processes(roots))
-    return NodeMemory(pods=pods, shares=shares)
+    groups = MemoryGroups(pods, holdings.tenants, is_wanted=by_groups)
+    return ShareMemory(groups, sees_processes=sees_processes(roots))
 
 
 class NodeSharing(Struct, frozen=True, kw_only=True):

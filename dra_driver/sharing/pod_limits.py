@@ -3,15 +3,14 @@
 In: a pod's UID, a GPU, and bytes. Out: limits that NVML enforces for all of the pod's processes
 together. All calls can be repeated.
 
-A container's group gets a limit only if the pod's does not apply to it. If the GPU driver keeps the
-limits (backend misc), a container's own limit replaces the pod's, even after it is cleared. Limits
-must be cleared before the pod's group is removed, because this backend identifies a group by its
-address in kernel memory, which a later group can have. sharing/memory_groups.py decides how much
+The GPU driver keeps the limits (backend misc); a kernel that counts GPU memory itself (dmem) is not
+supported. A container's group gets a limit only if the pod's does not apply to it, because its own
+limit replaces the pod's, even after it is cleared. Limits must be cleared before the pod's group is
+removed, because the GPU driver identifies a group by its address in kernel memory, which a later
+group can have. sharing/memory_groups.py decides how much
 each pod may have.
 """
 
-import threading
-from contextlib import nullcontext
 from pathlib import Path
 
 from dra_driver.devices.control_groups import kernel_counts_gpus
@@ -36,7 +35,6 @@ class PodLimits:
     def __init__(self, *, gpus: DriverSession, groups: PodGroups) -> None:
         self._gpus = gpus
         self._groups = groups
-        self._writing = threading.Lock()
 
     def why_not(self, gpu: GpuUuid) -> str | None:
         """Return why pods cannot be limited on a GPU; None if they can."""
@@ -51,12 +49,11 @@ class PodLimits:
                 f"{self._groups.hierarchy}; mount the node's /sys/fs/cgroup there"
             )
         reasons = (self._gpus.can_limit_memory(gpu, top) for top in tops)
-        return next((reason for reason in reasons if reason is not None), None)
-
-    def are_counted_by_kernel(self) -> bool:
-        """Tell whether the kernel counts (dmem) instead of the GPU driver (misc)."""
+        reason = next((reason for reason in reasons if reason is not None), None)
         hierarchy = self._groups.hierarchy
-        return hierarchy is not None and kernel_counts_gpus(hierarchy)
+        if reason is None and hierarchy is not None and kernel_counts_gpus(hierarchy):
+            return "the kernel counts GPU memory (dmem), which this driver does not support"
+        return reason
 
     def has_group(self, pod: str) -> bool:
         """Tell whether a pod has a control group."""
@@ -72,7 +69,7 @@ class PodLimits:
                 f"pod {pod} has no control group, without which its GPU memory cannot be limited; "
                 "this is retried (the kubelet makes one unless --cgroups-per-qos is false)"
             )
-        self._set(gpu, group.path, size)
+        self._gpus.set_memory_limit(gpu, group.path, size)
 
     def unlimit(self, pod: str, gpu: GpuUuid) -> None:
         """Remove a pod's limit. Without a group, or with an old GPU driver, there is none."""
@@ -80,7 +77,7 @@ class PodLimits:
         if group is None or not self._gpus.knows_memory_limits():
             return
         try:
-            self._set(gpu, group.path, None)
+            self._gpus.set_memory_limit(gpu, group.path, None)
         except DriverError:
             if self._groups.find(pod) is not None:
                 raise
@@ -101,10 +98,10 @@ class PodLimits:
     def free_containers(self, pod: str, gpu: GpuUuid, size: int) -> tuple[Path, ...]:
         """Return the groups of a pod's containers to which its limit does not apply.
 
-        If the GPU driver counts, a container can have its own limit, or that of an earlier group.
+        A container can have its own limit, or that of an earlier group.
         """
         group = self._groups.find(pod)
-        if group is None or self.are_counted_by_kernel():
+        if group is None:
             return ()
         return tuple(
             container for container in group.containers if not self._is_within(gpu, container, size)
@@ -112,46 +109,30 @@ class PodLimits:
 
     def bind_container(self, container: Path, gpu: GpuUuid, size: int) -> None:
         """Give a container to which its pod's limit does not apply the same limit."""
-        self._set(gpu, container, size)
-
-    def refuse_pod(self, pod: str, gpu: GpuUuid) -> None:
-        """Leave a pod no memory of a GPU if the kernel counts; else `refuse_others` does it."""
-        group = self._groups.find(pod) if self.are_counted_by_kernel() else None
-        if group is not None and not self._is_within(gpu, group.path, _NOTHING):
-            self._set(gpu, group.path, _NOTHING)
+        self._gpus.set_memory_limit(gpu, container, size)
 
     def are_others_refused(self, gpu: GpuUuid) -> bool:
         """Tell whether `refuse_others` is in force on a GPU."""
-        if self.are_counted_by_kernel() or not self._gpus.knows_memory_limits():
+        if not self._gpus.knows_memory_limits():
             return False
         return any(self._is_within(gpu, top, _NOTHING) for top in self._groups.tops())
 
     def refuse_others(self, gpu: GpuUuid) -> None:
         """Leave pods without a limit no memory of a GPU (1 MiB for all of them together).
 
-        Only if the GPU driver counts: it looks only at the nearest group with a limit, so pods with
-        their own limit are not affected, and the others need no entry.
+        The GPU driver looks only at the nearest group with a limit, so pods with their own limit
+        are not affected, and the others need no entry.
         """
-        if self.are_counted_by_kernel():
-            return
         for top in self._groups.tops():
             if not self._is_within(gpu, top, _NOTHING):
-                self._set(gpu, top, _NOTHING)
+                self._gpus.set_memory_limit(gpu, top, _NOTHING)
 
     def admit_others(self, gpu: GpuUuid) -> None:
         """Undo `refuse_others`, however often it was called."""
-        if self.are_counted_by_kernel():
-            return
         tops = self._groups.tops()
         if tops and self._gpus.knows_memory_limits():
             for top in tops:
-                self._set(gpu, top, None)
-
-    def _set(self, gpu: GpuUuid, group: Path, hard_bytes: int | None) -> None:
-        # If the kernel counts, NVML keeps the limits of all GPUs in one file of each group, and
-        # reads those of its parents. Steps of one claim write at the same time.
-        with self._writing if self.are_counted_by_kernel() else nullcontext():
-            self._gpus.set_memory_limit(gpu, group, hard_bytes)
+                self._gpus.set_memory_limit(gpu, top, None)
 
     def _is_within(self, gpu: GpuUuid, group: Path, size: int) -> bool:
         hard_bytes = self._hard_bytes(gpu, group)

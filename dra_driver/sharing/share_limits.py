@@ -14,13 +14,12 @@ share the limits of a process that uses its request.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from dra_driver.devices.device import DeviceKey, DeviceUuid, memory_of
-from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.shares import (
     LIMITS_SINCE,
     MIB,
@@ -33,7 +32,7 @@ from dra_driver.devices.shares import (
 )
 from dra_driver.errors import ConfigError, StateError
 from dra_driver.sharing.base import Group, Unit
-from dra_driver.sharing.steps import ALL_THREADS, Backend, ShareLimits
+from dra_driver.sharing.steps import ALL_THREADS, ShareLimits
 from resource_nvidia_com.v1beta1.names import Interval
 
 if TYPE_CHECKING:
@@ -51,9 +50,9 @@ def share_of(unit: Unit) -> Share:
 
 
 def limits_of(
-    groups: Sequence[Group], is_limited: Callable[[Unit], bool]
+    groups: Sequence[Group], limited: Collection[DeviceUuid]
 ) -> dict[DeviceKey, ShareLimits]:
-    """Return the limits for all shares of a claim; `is_limited`: something limits a share's memory.
+    """Return the limits for all shares of a claim; something limits memory of devices in `limited`.
 
     Raises ConfigError if a request has several shares but may have only one, or if a config asks
     for something that tenants of a shared device cannot have separately.
@@ -70,14 +69,14 @@ def limits_of(
             requests.setdefault(unit.request, []).append(unit)
         for members in requests.values():
             _check_request(members)
-            limits |= _of_request(members, is_limited)
+            limits |= _of_request(members, limited)
     return limits
 
 
 def _of_request(
-    members: Sequence[Unit], is_limited: Callable[[Unit], bool]
+    members: Sequence[Unit], limited: Collection[DeviceUuid]
 ) -> dict[DeviceKey, ShareLimits]:
-    devices: dict[str, list[Unit]] = {}
+    devices: dict[DeviceUuid, list[Unit]] = {}
     for unit in members:
         devices.setdefault(unit.uuid, []).append(unit)
     parts = {uuid: _of_device(units) for uuid, units in devices.items()}
@@ -85,7 +84,7 @@ def _of_request(
     memory: dict[str, int] = {}
     if _has_limits(members[0]):
         percent = parts[members[0].uuid][0].active_thread_percentage or ALL_THREADS
-    if all(map(is_limited, members)):
+    if all(uuid in limited for uuid in devices):
         memory = {uuid: mib for uuid, (_, mib) in parts.items() if mib is not None}
     return {
         unit.key: replace(
@@ -98,28 +97,20 @@ def _of_request(
     }
 
 
-def memory_by_gpu(
-    units: Sequence[Unit],
-    limits: Mapping[DeviceKey, ShareLimits],
-    by: Callable[[Unit], Backend],
-) -> dict[GpuUuid, int]:
-    """Return the MiB that a claim may have of each GPU, by all its requests with shares of it.
+def memory_in_groups(units: Sequence[Unit], limits: Mapping[DeviceKey, ShareLimits]) -> int | None:
+    """Return the MiB of a device that control groups leave a claim, by all its requests.
 
-    `by` tells what enforces the memory of a share. With control groups, a request without a limit
-    may have all of the GPU's memory, because pods without any limit get none there.
+    A request without a limit may have all of the GPU's memory, because pods without any limit get
+    none there. None if nobody knows how much that is.
     """
-    requests = {(unit.request, unit.uuid): unit for unit in units}
-    by_gpu: dict[GpuUuid, int] = {}
-    for (_, uuid), unit in requests.items():
-        total = unit.gpu.memory_bytes
-        whole = None if total is None else total // MIB
-        memory = limits[unit.key].memory_mib.get(uuid)
-        if memory is None and by(unit) is Backend.CONTROL_GROUPS:
-            memory = whole
-        if memory is not None:
-            sum_of = by_gpu.get(unit.gpu.uuid, 0) + memory
-            by_gpu[unit.gpu.uuid] = sum_of if whole is None else min(whole, sum_of)
-    return by_gpu
+    total = units[0].gpu.memory_bytes
+    whole = None if total is None else total // MIB
+    requests = {unit.request: unit for unit in units}.values()
+    amounts = [limits[unit.key].memory_mib.get(unit.uuid, whole) for unit in requests]
+    known = [amount for amount in amounts if amount is not None]
+    if not known:
+        return None
+    return sum(known) if whole is None else min(whole, sum(known))
 
 
 def _of_device(units: Sequence[Unit]) -> tuple[ShareLimits, int | None]:

@@ -8,20 +8,19 @@ tenants of a device are limited in the same way: a later one gets what the earli
 because an MPS daemon has one set of limits.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dra_driver.devices.device import Base, Mig, Whole
-from dra_driver.devices.model import Gpu, GpuUuid
+from dra_driver.devices.model import Gpu
 from dra_driver.devices.shares import LIMITS_SINCE, ConsumedShare, Share, ShareStrategy
 from dra_driver.errors import ConfigError
 from dra_driver.host.worker import LogOnce
 from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.memory_groups import MemoryGroups
-from dra_driver.sharing.share_limits import share_of
 from dra_driver.sharing.steps import Backend, MemoryPart
 from dra_driver.words import named
 
@@ -85,18 +84,6 @@ class ShareMemory:
             log.info("memory enforcement chosen", gpu=uuid, limited_by=words, why=choice.why)
         return choice
 
-    def choose_for(self, units: Sequence[Unit]) -> Choice:
-        """Return the weakest of what enforces the memory limits of a claim's shares of a device."""
-        return _worst(
-            self.choose(
-                unit.gpu,
-                unit.device.base,
-                share_of(unit).strategy,
-                has_size=has_size(share_of(unit)),
-            )
-            for unit in units
-        )
-
     def caution(self, gpu: Gpu) -> str | None:
         """Return what may end the limits of a GPU's tenants, if anything. Raises as `choose`."""
         whole = Whole(gpu=gpu.uuid)
@@ -112,44 +99,23 @@ class ShareMemory:
         return caution
 
     def part(
-        self,
-        claim: Group,
-        choice: Choice,
-        units: Sequence[Unit],
-        *,
-        mib: Mapping[GpuUuid, int],
-        of_claim: Mapping[GpuUuid, int],
+        self, claim: Group, units: Sequence[Unit], choice: Choice, mib: int | None
     ) -> MemoryPart:
         """Return how the memory of a claim's shares of a device is limited.
 
-        `mib` is the MiB of these shares on their GPU, `of_claim` those of all shares of the claim
-        on each GPU. Raises ConfigError if several pods share the claim, or it is reserved
-        for a PodGroup, whose pods cannot be limited together; DeviceError or TransientError if a
-        GPU does not report what it can do.
+        `mib` is the MiB that control groups leave the claim there. Raises ConfigError if several
+        pods share the claim, or it is reserved for a PodGroup, whose pods cannot be limited
+        together.
         """
-        part = MemoryPart(by=choice.by, of_device=choice.by, why=choice.why, claim=claim.claim)
-        if choice.by is not Backend.CONTROL_GROUPS:
+        part = MemoryPart(by=choice.by, why=choice.why, claim=claim.claim)
+        if choice.by is not Backend.CONTROL_GROUPS or mib is None:
             return part
-        if (why := self.groups.why_not_for(of_claim)) is not None:
-            worst = _worst(
-                self._without_groups(
-                    unit.gpu, share_of(unit).strategy, why, has_size=has_size(share_of(unit))
-                )
-                for unit in units
-            )
-            return replace(part, by=worst.by, why=worst.why)
-        return replace(part, pod=_only_pod(claim), mib=mib) if mib else part
+        return replace(part, pod=_only_pod(claim), gpu=units[0].gpu.uuid, mib=mib)
 
     def _best(self, gpu: Gpu, base: Base, strategy: ShareStrategy, *, has_size: bool) -> Choice:
         why = self.groups.why_not(base)
         if why is None:
             return Choice(by=Backend.CONTROL_GROUPS)
-        return self._without_groups(gpu, strategy, why, has_size=has_size)
-
-    def _without_groups(
-        self, gpu: Gpu, strategy: ShareStrategy, why: str, *, has_size: bool
-    ) -> Choice:
-        """Return what enforces memory limits if control groups cannot, for the reason `why`."""
         is_mps = strategy is ShareStrategy.MPS
         if is_mps and gpu.cuda_compute_capability >= LIMITS_SINCE:
             return Choice(by=Backend.MPS, why=why)
@@ -160,18 +126,14 @@ class ShareMemory:
         if is_mps or has_size:
             by = Backend.WATCHED if self.sees_processes else by
             reason += "" if self.sees_processes else f", and {UNSEEN}"
-        return Choice(by=by, why="; ".join(filter(None, (why, reason))))
+        return Choice(by=by, why=f"{why}; {reason}")
 
     def _present(self, base: Base) -> Backend | None:
         """Return what limits the present tenants of a device; None if it has no tenants."""
         if isinstance(base, Mig):
             return None
-        present = (tenant.of_device for tenant in self.groups.tenants(base.gpu))
+        present = (tenant.by for tenant in self.groups.tenants(base.gpu))
         return min(present, key=_BEST_FIRST.index, default=None)
-
-
-def _worst(choices: Iterable[Choice]) -> Choice:
-    return max(choices, key=lambda choice: _BEST_FIRST.index(choice.by))
 
 
 def has_size(share: Share) -> bool:

@@ -29,8 +29,8 @@ from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.base import ComputeModes, Doer, Group, Unit
 from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.mps import DomainDoer
-from dra_driver.sharing.share_limits import limits_of, memory_by_gpu, share_of
-from dra_driver.sharing.share_memory import ShareMemory
+from dra_driver.sharing.share_limits import limits_of, memory_in_groups, share_of
+from dra_driver.sharing.share_memory import Choice, ShareMemory, has_size
 from dra_driver.sharing.steps import (
     Backend,
     ContainerLimits,
@@ -64,19 +64,23 @@ class Shares(Doer[UseShares]):
         for group in groups:
             for unit in group.shares:
                 shared.setdefault(unit.uuid, []).append(unit)
-        choices = {uuid: self._memory.choose_for(units) for uuid, units in shared.items()}
-
-        def by(unit: Unit) -> Backend:
-            return choices[unit.uuid].by
-
-        limits = limits_of(groups, lambda unit: by(unit) is not Backend.NOTHING)
-        of_claim = memory_by_gpu([unit for units in shared.values() for unit in units], limits, by)
+        choices = {uuid: self._choice(units) for uuid, units in shared.items()}
+        limited = {uuid for uuid, choice in choices.items() if choice.by is not Backend.NOTHING}
+        limits = limits_of(groups, limited)
         steps: list[SharingStep] = []
         for uuid, units in shared.items():
-            mib = memory_by_gpu(units, limits, by)
-            part = self._memory.part(groups[0], choices[uuid], units, mib=mib, of_claim=of_claim)
-            steps += self._steps(units, limits, part)
+            mib = memory_in_groups(units, limits)
+            steps += self._steps(
+                units, limits, self._memory.part(groups[0], units, choices[uuid], mib)
+            )
         return tuple(steps)
+
+    def _choice(self, units: Sequence[Unit]) -> Choice:
+        """Return what enforces the memory of a claim's shares of a device, all of them."""
+        shares = [share_of(unit) for unit in units]
+        gpu, base = units[0].gpu, units[0].device.base
+        sized = all(map(has_size, shares))
+        return self._memory.choose(gpu, base, shares[0].strategy, has_size=sized)
 
     def _steps(
         self,
@@ -97,7 +101,7 @@ class Shares(Doer[UseShares]):
         if strategy is ShareStrategy.MPS:
             yield JoinDomain(
                 devices=devices,
-                domain=_domain(units[0], part.of_device),
+                domain=_domain(units[0], part.by),
                 claim=part.claim,
                 clients={
                     unit.key: ContainerLimits(
@@ -107,11 +111,6 @@ class Shares(Doer[UseShares]):
                     for unit in units
                 },
             )
-
-    def edits(self, step: UseShares) -> Mapping[DeviceKey, Edits]:
-        """Return the edits that limit memory in containers; none if their pod is limited."""
-        memory = self._groups.edits(step.memory)
-        return dict.fromkeys(step.limits, memory) if memory != Edits() else {}
 
     def do(self, step: UseShares, deadline: float) -> None:  # noqa: ARG002 (a Doer)
         """Limit the claim's memory."""

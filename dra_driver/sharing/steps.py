@@ -191,19 +191,19 @@ _BACKEND_WORDS = {
 
 
 class MemoryPart(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """How much memory of GPUs a claim may have, and what enforces that.
+    """How much memory of a device a claim may have, and what enforces that.
 
-    `by` enforces it for this claim, `of_device` for tenants of the device in general, and `why`
-    says why nothing better does. `claim` is the claim's UID. `pod` is the UID of the limited pod,
-    and `mib` the MiB of all the claim's shares on each GPU; both are only for control groups.
+    `why` says why nothing better does. `claim` is the claim's UID. The rest is only for control
+    groups: `pod` is the UID of the limited pod, `gpu` the GPU whose memory is limited, and `mib`
+    the MiB that all the claim's shares of it have.
     """
 
     by: Backend
-    of_device: Backend
     why: str = ""
     claim: str = ""
     pod: str = ""
-    mib: Mapping[GpuUuid, int] = field(default_factory=dict)
+    gpu: GpuUuid | None = None
+    mib: int = 0
 
 
 class ShareLimits(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -248,8 +248,8 @@ class UseShares(Step, frozen=True, kw_only=True, tag="useShares"):
 
     @property
     def gpus(self) -> tuple[GpuUuid, ...]:
-        """The GPUs whose memory is limited by control groups."""
-        return tuple(sorted(self.memory.mib))
+        """The GPU whose memory is limited by control groups, if it is."""
+        return () if self.memory.gpu is None else (self.memory.gpu,)
 
     def describe(self, key: DeviceKey) -> Description:
         """Return the share, the limits of its containers, and what enforces them."""

@@ -121,7 +121,7 @@ def _content(documents: Mapping[str, Any], name: str) -> dict[str, Any]:
     if gpus and (count := _cpus(gpus[0])[1]):
         content["cpus_per_numa_node"] = count
     if profiles.limits_memory(version):
-        content["memory_limits"] = "dmem" if node.get("kernelCountsGpuMemory") is True else "misc"
+        content["memory_limits"] = "off" if node.get("kernelCountsGpuMemory") is True else "misc"
     return content
 
 

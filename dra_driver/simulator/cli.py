@@ -58,7 +58,7 @@ class Up(CommandSettings):
     driver_version: str | None = option(
         default=None, help="Version of the GPU driver, for stand-ins; unset: the profile's."
     )
-    memory_limits: Literal["dmem", "misc", "off"] | None = option(
+    memory_limits: Literal["misc", "off"] | None = option(
         default=None,
         help="Who enforces memory limits of control groups (GPU driver R615 or newer).",
     )

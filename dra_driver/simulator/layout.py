@@ -80,8 +80,8 @@ Engine = enum.IntEnum(
     start=0,
 )
 
-# What enforces the memory limits of control groups: nothing, the driver, or the kernel.
-MemoryBackend = enum.IntEnum("MemoryBackend", "OFF MISC DMEM", start=0)
+# What enforces the memory limits of control groups: nothing, or the driver.
+MemoryBackend = enum.IntEnum("MemoryBackend", "OFF MISC", start=0)
 
 # Which of NVML's lists a process is in.
 ProcessKind = enum.IntEnum("ProcessKind", "COMPUTES DRAWS BY_MPS", start=0)
@@ -202,17 +202,14 @@ class MemoryLimitRecord(ctypes.Structure):
 
 
 class AllocationRecord(ctypes.Structure):
-    """Memory of a GPU that a process has; `groups` are its control group and those above."""
+    """Memory of a GPU that a process has, and the limit that pays for it."""
 
     _fields_: ClassVar = [
         ("active", ctypes.c_uint32),
         ("slot", ctypes.c_uint32),
         ("pid", ctypes.c_uint32),
         ("charged", ctypes.c_uint32),
-        ("depth", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
         ("bytes", ctypes.c_uint64),
-        ("groups", GroupRecord * MAX_GROUP_DEPTH),
     ]
 
 

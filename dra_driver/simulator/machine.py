@@ -271,7 +271,7 @@ class Machine:
 
     @property
     def memory_backend(self) -> MemoryBackend:
-        """What enforces memory limits of control groups: nothing, the driver, or the kernel."""
+        """What enforces memory limits of control groups: nothing, or the driver."""
         with self._state() as now:
             return memory.backend(now)
 

@@ -318,8 +318,8 @@ class Profile(_Part):
     """A machine: its driver, its CPUs as far as GPUs care, and its GPUs in any order.
 
     `memory_limits` is what enforces the memory limits of control groups, which drivers have from
-    R615 on: the kernel (dmem), the driver (misc, the default), or nothing. `mig_change_ms` is how
-    long a card takes to make or destroy a GPU or compute instance; real ones take up to a second.
+    R615 on: the driver (misc, the default), or nothing. `mig_change_ms` is how long a card takes to
+    make or destroy a GPU or compute instance; real ones take up to a second.
     `iommu` is true or describes it, and `driver_files` are those of a gathered node.
     """
 
@@ -329,7 +329,7 @@ class Profile(_Part):
     cuda_version: Annotated[str, pydantic.StringConstraints(pattern=r"^\d+\.\d$")]
     cpus_per_numa_node: Positive = 16
     missing_functions: list[str] = []
-    memory_limits: Literal["dmem", "misc", "off"] | None = None
+    memory_limits: Literal["misc", "off"] | None = None
     mig_change_ms: Annotated[int, pydantic.Field(ge=0, le=3_600_000)] = 20
     nvswitch: NvSwitch | None = None
     iommu: Iommu | None = None
@@ -349,7 +349,7 @@ class Profile(_Part):
 
     @pydantic.model_validator(mode="after")
     def _limits_need_r615(self) -> Self:
-        if self.memory_limits in ("dmem", "misc") and not limits_memory(self.driver_version):
+        if self.memory_limits == "misc" and not limits_memory(self.driver_version):
             raise ValueError(
                 f"memory_limits: a driver {self.driver_version} has none; they need R615 or newer"
             )

@@ -65,7 +65,7 @@ def claims(draw: st.DrawFn, cards: list[Gpu]) -> ClaimRecord:
                 devices=(part,),
                 strategy=ShareStrategy.MPS,
                 limits={part.key: limits},
-                memory=MemoryPart(by=NOTHING, of_device=NOTHING, why=draw(texts), claim="uid"),
+                memory=MemoryPart(by=NOTHING, why=draw(texts), claim="uid"),
             )
         )
     return make.record(devices=tuple(devices), steps=tuple(steps))

@@ -21,12 +21,12 @@ ASKED = st.lists(
 
 
 @settings(max_examples=25)
-@given(backend=st.sampled_from(["misc", "dmem"]), limits=LIMITS, asked=ASKED)
+@given(limits=LIMITS, asked=ASKED)
 def test_no_pod_ever_has_more_than_its_limit(
-    backend: str, limits: list[int], asked: list[tuple[int, int, int, bool]]
+    limits: list[int], asked: list[tuple[int, int, int, bool]]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        machine, groups = limited(Path(folder), backend, profile="t4x4")
+        machine, groups = limited(Path(folder), profile="t4x4")
         machine.set_fact(uuid := machine.find("0").uuid, Fact.MEMORY_TOTAL, 200 * GIB)
         session = session_on(machine)
         session.look()

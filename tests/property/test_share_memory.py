@@ -38,9 +38,6 @@ class PlayedPods:
     def why_not(self, gpu: GpuUuid) -> None:
         """It can."""
 
-    def are_counted_by_kernel(self) -> bool:
-        return False
-
     def limit(self, pod: str, gpu: GpuUuid, size: int) -> None:
         self.limits[pod, gpu] = size
 
@@ -72,7 +69,7 @@ class Node:
         self.pods = PlayedPods()
         self.records: dict[str, tuple[str, list[UseShares]]] = {}
         self.taken: dict[str, list[tuple[Gpu, int]]] = {}
-        groups = MemoryGroups(self.pods, self.tenants, lambda _: (), lambda _: (), is_wanted=True)
+        groups = MemoryGroups(self.pods, self.tenants, is_wanted=True)
         modes: Any = Modes()
         self.shares = Shares(ShareMemory(groups), modes)
         self.free = [(gpu, n) for gpu in GPUS for n in range(division.count)]

@@ -40,7 +40,7 @@ class Server:
 
 def strategy(*, by_groups: bool) -> Shares:
     server: Any = Server()
-    groups = MemoryGroups(server, lambda _: (), lambda _: (), lambda _: (), is_wanted=by_groups)
+    groups = MemoryGroups(server, lambda _: (), is_wanted=by_groups)
     return Shares(ShareMemory(groups), server)
 
 

@@ -2,7 +2,7 @@
 
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -12,62 +12,41 @@ import pytest
 from dra_driver.devices.control_groups import find_hierarchy
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.driver_root import Options
-from dra_driver.simulator.hardware import SimulatedGpu
 from dra_driver.simulator.machine import Machine
 
 R615 = "615.71.09"
 MIB = 1024**2
 GIB = 1024 * MIB
-DMEM_FILES = ("dmem.max", "dmem.min")
 
 
-def make_group(group: Path, *, dmem: bool = False) -> Path:
-    """Make a folder that stands for a control group (v2), with the controller dmem or without.
-
-    The folder above it must be there. Returns the folder.
-    """
+def make_group(group: Path) -> Path:
+    """Make a folder that stands for a control group (v2), below one that is there; returns it."""
     group.mkdir()
     for name in ("cgroup.procs", "cgroup.events", "cgroup.controllers"):
-        (group / name).touch()
-    for name in DMEM_FILES if dmem else ():
         (group / name).touch()
     return group
 
 
-def make_root(folder: Path, gpus: Sequence[SimulatedGpu] = (), *, dmem: bool = False) -> Path:
-    """Make a folder that stands for the root of all control groups; returns it.
-
-    Args:
-        folder: a new one.
-        gpus: whose memory the kernel counts, if it has the controller.
-        dmem: whether the kernel has the controller dmem.
-    """
+def make_root(folder: Path) -> Path:
+    """Make a new folder that stands for the root of all control groups; returns it."""
     folder.mkdir()
     (folder / "cgroup.procs").touch()
-    (folder / "cgroup.controllers").write_text(f"cpu memory pids misc{' dmem' * dmem}\n")
-    if dmem:
-        capacity = [
-            f"nvidia/{gpu.nvml_bus_id}/vidmem {gpu.card.memory.total_mib * 1024**2}\n"
-            for gpu in gpus
-            if gpu.card.memory is not None
-        ]
-        (folder / "dmem.capacity").write_text("".join(capacity))
+    (folder / "cgroup.controllers").write_text("cpu memory pids misc\n")
     return folder
 
 
 class Groups:
-    """Control groups below a root, as the kernel of a machine with that backend has them."""
+    """Control groups below a root."""
 
-    def __init__(self, root: Path, *, dmem: bool) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
-        self.dmem = dmem
 
     def make(self, place: str) -> Path:
         """Make a group and those above it that are missing."""
         group = self.root / place
         if group != self.root and not group.exists():
             self.make(str(Path(place).parent))
-            make_group(group, dmem=self.dmem)
+            make_group(group)
         return group
 
     def pod(self, containers: int = 0) -> tuple[str, Path]:
@@ -81,7 +60,7 @@ class Groups:
 
 
 def limited(
-    folder: Path, backend: str, *, profile: str = "h100x8", driver: str = R615
+    folder: Path, backend: str = "misc", *, profile: str = "h100x8", driver: str = R615
 ) -> tuple[Machine, Groups]:
     """Make a machine with that backend, and the root of its control groups, in a folder."""
     chosen = profiles.changed(
@@ -90,8 +69,8 @@ def limited(
     root = folder / "cgroup"
     options = Options(userspace="stand-in", cgroup_root=root)
     machine = Machine.create(folder / "driver", chosen, options)
-    make_root(root, machine.gpus, dmem=backend == "dmem")
-    return machine, Groups(root, dmem=backend == "dmem")
+    make_root(root)
+    return machine, Groups(root)
 
 
 class Limits:
@@ -121,9 +100,9 @@ Nvml = Callable[[Machine], AbstractContextManager[None]]
 
 
 @contextmanager
-def limits_on(folder: Path, backend: str, nvml: Nvml, **options: str) -> Iterator[Limits]:
-    """Make a machine with that backend, and have pynvml initialised on it."""
-    machine, groups = limited(folder, backend, **options)
+def limits_on(folder: Path, nvml: Nvml) -> Iterator[Limits]:
+    """Make a machine, and have pynvml initialised on it."""
+    machine, groups = limited(folder)
     with nvml(machine):
         yield Limits(machine, groups)
 

@@ -20,13 +20,12 @@ from dra_driver.errors import DriverError
 from dra_driver.kube.events import Regarding
 from dra_driver.mps.domain import Domain, DomainId, State, Status
 from dra_driver.mps.files import DomainPaths
-from dra_driver.node.sharing import NodeMemory, node_memory
+from dra_driver.node.sharing import node_memory
+from dra_driver.sharing.share_memory import ShareMemory
 from worlds.driver import Driver
 from worlds.groups import R615, Groups, limited
 from worlds.mps import MpsDomains
 from worlds.node import Node, Step, no_step
-
-HOOK = "usr/bin/nvidia-cdi-hook"
 
 
 class PlayedDomains:
@@ -63,11 +62,10 @@ class LimitedNode(Node):
     """Its GPU 0 is divided into ten shares that can be combined, if a test does not change that."""
 
     def __init__(
-        self, root: Path, backend: str, *, step: Step = no_step, by_groups: bool = True
+        self, root: Path, backend: str = "misc", *, step: Step = no_step, by_groups: bool = True
     ) -> None:
         self.backend, self.by_groups = backend, by_groups
-        self.groups = Groups(root / "cgroup", dmem=backend == "dmem")
-        self.hook = root / HOOK
+        self.groups = Groups(root / "cgroup")
         self.events = Events()
         self.is_kubelet_away = False
         self._watch: tuple[Driver, MemoryWatch] | None = None
@@ -75,25 +73,19 @@ class LimitedNode(Node):
         self.divide(0, combines=True, strategy=ShareStrategy.TIME_SLICING)
 
     @classmethod
-    def made(
-        cls, root: Path, backend: str, *, driver: str = R615, hook: bool = True
-    ) -> "LimitedNode":
-        """Make one, by default with the toolkit's hook program."""
+    def made(cls, root: Path, backend: str = "misc", *, driver: str = R615) -> "LimitedNode":
+        """Make one, with a machine."""
         _, groups = limited(root, backend, driver=driver)
         groups.make("kubepods.slice")
-        if hook:
-            (root / HOOK).parent.mkdir(parents=True)
-            (root / HOOK).write_text("create-symlinks apply-cuda-memory-limits")
         return cls(root, backend)
 
-    def memory(self) -> NodeMemory:
+    def memory(self) -> ShareMemory:
         roots = find_roots(driver_root=self.machine.driver_root, proc_root=self.machine.proc_root)
         return node_memory(
             self.session,
             roots,
             self.holdings,
             cgroup_root=self.groups.root,
-            hook_path=str(self.hook) if self.hook.exists() else None,
             by_groups=self.by_groups,
         )
 
@@ -111,7 +103,7 @@ class LimitedNode(Node):
             watch = MemoryWatch(
                 pods_of=self._pods_of,
                 claims=self.driver.claims,
-                pods=self.node_memory.pods,
+                groups=self.node_memory.groups,
                 inventory=self.driver.gpus,
                 locks=self.driver.locks,
                 events=self.events,

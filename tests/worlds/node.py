@@ -28,10 +28,11 @@ from dra_driver.devices.passthrough.bus import PciBus
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.mps.domain import DomainId
 from dra_driver.node.passthrough import passthrough, passthrough_gpus
-from dra_driver.node.sharing import NodeMemory, node_memory
+from dra_driver.node.sharing import node_memory
 from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.nvidia_mps import NvidiaMps
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
+from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.sharing.shares import Memberships, Shares
 from dra_driver.sharing.steps import MpsDomain, PassThrough, TimeSlice, UseShares
 from dra_driver.sharing.time_slicing import TimeSlicing
@@ -133,7 +134,7 @@ class Node:
     def _edits(self, roots: Roots) -> EditsCache:
         return EditsCache(roots, hook_path=None, kernel_release="6.8.0", clock=time.monotonic)
 
-    def memory(self) -> NodeMemory:
+    def memory(self) -> ShareMemory:
         """What keeps shares to their memory on this node, which has no control groups."""
         cgroups = self.root / "cgroup"
         return node_memory(self.session, self.roots(), self.holdings, cgroup_root=cgroups)
@@ -154,7 +155,7 @@ class Node:
         smi = NvidiaSmi(self.machine.driver_root, self.machine.proc_root, time.monotonic)
         slices = TimeSlicing(smi, self.session)
         mps = Mps(self.mps.requests, time.monotonic, ready_seconds=PATIENCE)
-        shares = Shares(self.node_memory.shares, self.session)
+        shares = Shares(self.node_memory, self.session)
         members = Memberships(
             self.mps_requests(), self.mps.shared, time.monotonic, ready_seconds=PATIENCE
         )

@@ -97,7 +97,7 @@ class Tenants:
         else:
             memory_mib = {} if mib is None else {str(GPU.uuid): mib}
             limits = ShareLimits(taken=1, count=16, memory_mib=memory_mib)
-            memory = MemoryPart(by=Backend.WATCHED, of_device=Backend.WATCHED)
+            memory = MemoryPart(by=Backend.WATCHED)
             step = UseShares(
                 devices=(device,),
                 strategy=ShareStrategy.TIME_SLICING,

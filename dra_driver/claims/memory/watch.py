@@ -25,7 +25,6 @@ from dra_driver.claims.report.claim_events import ClaimEvents, about_pod
 from dra_driver.claims.state.holdings import memory_parts
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.model import GpuUuid, InventorySource
-from dra_driver.devices.shares import MIB
 from dra_driver.errors import (
     ConflictError,
     DeviceError,
@@ -35,8 +34,8 @@ from dra_driver.errors import (
 )
 from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.kube.events import Regarding
-from dra_driver.sharing.pod_limits import PodLimits
-from dra_driver.sharing.steps import Backend, MemoryPart, UseShares
+from dra_driver.sharing.memory_groups import MemoryGroups
+from dra_driver.sharing.steps import MemoryPart, UseShares
 
 log = structlog.get_logger()
 
@@ -64,7 +63,7 @@ class MemoryWatch(Worker):
         *,
         pods_of: PodsOf,
         claims: NodeClaims,
-        pods: PodLimits,
+        groups: MemoryGroups,
         inventory: InventorySource,
         locks: NodeLocks,
         events: ClaimEvents,
@@ -74,7 +73,7 @@ class MemoryWatch(Worker):
         super().__init__("memory-watch")
         self._pods_of = pods_of
         self._claims = claims
-        self._pods = pods
+        self._groups, self._pods = groups, groups.pods
         self._inventory = inventory
         self._locks = locks
         self._events = events
@@ -132,7 +131,7 @@ class MemoryWatch(Worker):
                     try_all(partial(self._mend, record, part) for part in _limited(record))
                     self._not_in_force.discard(uid)
                 finally:
-                    self._refuse_later_pods(record, pods)
+                    self._tell_later_pods(record, pods)
 
     def _handed_over(self, record: ClaimRecord, pods: Sequence[ConsumerPod]) -> ClaimRecord:
         """Give the place of a pod that is gone to the only pod that has the claim now.
@@ -159,14 +158,10 @@ class MemoryWatch(Worker):
             if isinstance(error, DeviceError):
                 self._tell_owner(record, part.pod, NOT_IN_FORCE, str(error))
             raise
-        for gpu in part.mib:
-            size = MIB * sum(
-                tenant.mib.get(gpu, 0)
-                for tenant in self._claims.holdings.tenants(gpu)
-                if tenant.pod == part.pod
-            )
-            free = self._pods.free_containers(part.pod, gpu, size)
-            try_all(partial(self._bind, record, part.pod, path, gpu, size) for path in free)
+        if part.gpu is not None:
+            size = self._groups.bytes_of(part.pod, part.gpu)
+            free = self._pods.free_containers(part.pod, part.gpu, size)
+            try_all(partial(self._bind, record, part.pod, path, part.gpu, size) for path in free)
 
     def _bind(
         self, record: ClaimRecord, pod: str, container: Path, gpu: GpuUuid, size: int
@@ -192,26 +187,16 @@ class MemoryWatch(Worker):
             self._events.post(about, reason=reason, action="LimitingMemory", note=note)
             told.add((about.uid, note))
 
-    def _refuse_later_pods(self, record: ClaimRecord, pods: Sequence[ConsumerPod]) -> None:
-        parts = list(_limited(record))
-        owners = {part.pod for part in parts}
+    def _tell_later_pods(self, record: ClaimRecord, pods: Sequence[ConsumerPod]) -> None:
+        """Tell pods that came to a claim that another pod has: `refuse_others` refuses them."""
+        owners = {part.pod for part in _limited(record)}
         names = ", ".join(pod.name for pod in record.pods if pod.uid in owners)
         note = (
             f"this pod has no GPU memory: claim {record.ref} has a share that pod {names} "
             "already has; give each pod a claim of its own by a resourceClaimTemplate"
         )
-        later = [pod for pod in pods if pod.uid not in owners]
-        works = [
-            partial(self._refuse, pod, gpu) for pod in later for part in parts for gpu in part.mib
-        ]
-        for pod in later:
-            about = about_pod(record.ref.namespace, pod)
-            works.append(partial(self._tell, record, about, NO_MEMORY, note))
-        try_all(works)
-
-    def _refuse(self, pod: ConsumerPod, gpu: GpuUuid) -> None:
-        if not any(tenant.pod == pod.uid for tenant in self._claims.holdings.tenants(gpu)):
-            self._pods.refuse_pod(pod.uid, gpu)
+        later = (about_pod(record.ref.namespace, pod) for pod in pods if pod.uid not in owners)
+        try_all(partial(self._tell, record, about, NO_MEMORY, note) for about in later)
 
     def _admit(self, gpu: GpuUuid) -> None:
         """Remove the limit of all other pods that a claim without a record has left on a GPU."""
@@ -223,7 +208,7 @@ class MemoryWatch(Worker):
                 log.warning("leftover limit of all pods removed", gpu=gpu)
 
     def _is_shared(self, gpu: GpuUuid) -> bool:
-        return any(gpu in part.mib for part in self._claims.holdings.tenants(gpu))
+        return any(part.gpu == gpu for part in self._groups.tenants(gpu))
 
 
 def _for_pod(step: ClaimStep, pod: str) -> ClaimStep:
@@ -237,5 +222,5 @@ def _limited(record: ClaimRecord) -> Iterator[MemoryPart]:
     """Yield the parts of memory for which control groups limit a claim."""
     if record.state is not RecordState.RELEASED:
         for part in memory_parts(record):
-            if part.by is Backend.CONTROL_GROUPS and part.mib:
+            if part.gpu is not None:
                 yield part

@@ -50,7 +50,7 @@ from dra_driver.errors import (
 )
 from dra_driver.host.turns import waiting
 from dra_driver.kube.client import KubeClient
-from dra_driver.sharing.steps import Backend, PassThrough
+from dra_driver.sharing.steps import PassThrough
 
 log = structlog.get_logger()
 
@@ -448,7 +448,7 @@ def _depends_on_steps(record: ClaimRecord) -> bool:
     if any(isinstance(step, PassThrough) for step in record.steps):
         return True
     parts = memory_parts(record)
-    return any(part.by is Backend.CONTROL_GROUPS and part.mib for part in parts)
+    return any(part.gpu is not None for part in parts)
 
 
 def _asked_pause(error: TransientError) -> float:

@@ -56,8 +56,8 @@ def _memory_limit(step: SharingStep, device: DeviceRecord) -> int | None:
     key = device.device.key
     if key is None:
         return None
-    if isinstance(step, UseShares) and device.device.gpu in step.memory.mib:
-        return step.memory.mib[device.device.gpu]
+    if isinstance(step, UseShares) and step.memory.gpu is not None:
+        return step.memory.mib
     settings = step.describe(key).settings
     amounts = (settings.get(name) for name in ("memoryMiB", "pinnedMemoryMiB"))
     return next((amount for amount in amounts if isinstance(amount, int)), None)

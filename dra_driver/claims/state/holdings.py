@@ -193,15 +193,6 @@ class Holdings:
             if any(device.gpu == gpu for device in step.devices)
         ]
 
-    def parts_of_pod(self, pod: str) -> list[MemoryPart]:
-        """Return how much memory each claim of a pod, as control groups know it, may use."""
-        return [
-            part
-            for record in filter(self.holds, self.records.all())
-            for part in memory_parts(record)
-            if part.pod == pod
-        ]
-
     def _others(self, gpu: GpuUuid, uid: ClaimUid | None = None) -> "_Others":
         """Return the claims other than `uid` that have a mark on the GPU."""
         records: list[ClaimRecord] = []

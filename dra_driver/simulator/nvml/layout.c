@@ -144,9 +144,7 @@ static size_t describe_memory(char *text, size_t size, size_t used)
     FIELD(sim_allocation, slot);
     FIELD(sim_allocation, pid);
     FIELD(sim_allocation, charged);
-    FIELD(sim_allocation, depth);
     FIELD(sim_allocation, bytes);
-    FIELD(sim_allocation, groups);
     return used;
 }
 

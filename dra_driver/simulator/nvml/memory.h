@@ -1,7 +1,4 @@
-/*
- * Memory limits of control groups: how a group and those above it are found, the kernel's files
- * (backend dmem), and the rules that both backends share.
- */
+/* Memory limits of control groups: how a group and those above it are found, and the rules. */
 #ifndef SIMULATOR_MEMORY_H
 #define SIMULATOR_MEMORY_H
 
@@ -20,16 +17,9 @@ nvmlReturn_t sim_open_lineage(const struct sim_state *state, const char *path,
 nvmlReturn_t sim_open_own_lineage(const struct sim_state *state, struct sim_lineage *lineage);
 void sim_close_lineage(struct sim_lineage *lineage);
 
-/* memory_files.c */
-bool sim_has_dmem(int folder);
-uint64_t sim_read_dmem(int folder, const char *file, const char *bus_id, uint64_t otherwise);
-nvmlReturn_t sim_write_dmem(int folder, const char *file, const char *bus_id, uint64_t bytes);
-
 /* memory_rules.c */
 struct sim_memory_limit *sim_nearest_limit(struct sim_state *state, unsigned int slot,
                                            const struct sim_lineage *lineage);
 uint64_t sim_charged(const struct sim_state *state, const struct sim_memory_limit *limit);
-uint64_t sim_used(const struct sim_state *state, unsigned int slot, const struct sim_group *group);
-uint64_t sim_dmem_max(const struct sim_state *state, unsigned int slot, int folder);
 
 #endif

@@ -2,11 +2,10 @@
  * NVML's calls for the memory limits of a control group on a GPU, from driver R615 on; a machine
  * with an older driver has a library without them. memory_rules.c says what a limit does.
  *
- * Both backends have silent traps, which are simulated, too. dmem: a hard limit below the use is
- * ignored, and the call succeeds; a soft limit is added to those of all groups above, where it
- * stays if the group is removed with it. misc: a limit below the use is refused, and the old one
- * stays; a group without a limit looks like a GPU without support. Both: a GPU in MIG mode accepts
- * limits, and ignores them.
+ * The driver keeps the limits (backend misc), with silent traps, which are simulated, too: a limit
+ * below the use is refused, and the old one stays; a group without a limit looks like a GPU without
+ * support; a GPU in MIG mode accepts limits, and ignores them. Where the kernel keeps them (dmem) is
+ * not simulated.
  */
 #include <unistd.h>
 
@@ -17,17 +16,7 @@ struct limits {
     uint64_t soft, hard, used;
 };
 
-static const char *bus_id(const struct sim_state *state, unsigned int slot)
-{
-    return state->gpus[slot].texts[TEXT_PCI_BUS_ID];
-}
-
-static uint64_t read_soft(const struct sim_state *state, unsigned int slot, int folder)
-{
-    return sim_read_dmem(folder, "dmem.min", bus_id(state, slot), 0);
-}
-
-static nvmlReturn_t get_misc(struct sim_state *state, unsigned int slot,
+static nvmlReturn_t get_limits(struct sim_state *state, unsigned int slot,
                              const struct sim_lineage *lineage, struct limits *limits)
 {
     const struct sim_memory_limit *limit = sim_nearest_limit(state, slot, lineage);
@@ -37,22 +26,7 @@ static nvmlReturn_t get_misc(struct sim_state *state, unsigned int slot,
     return NVML_SUCCESS;
 }
 
-/* For a group without the controller, the nearest group above that has it answers. */
-static nvmlReturn_t get_dmem(const struct sim_state *state, unsigned int slot,
-                             const struct sim_lineage *lineage, struct limits *limits)
-{
-    for (unsigned int level = 0; level < lineage->depth; level++) {
-        int folder = lineage->folders[level];
-        if (!sim_has_dmem(folder))
-            continue;
-        *limits = (struct limits){read_soft(state, slot, folder), sim_dmem_max(state, slot, folder),
-                                  sim_used(state, slot, &lineage->groups[level])};
-        return NVML_SUCCESS;
-    }
-    return NVML_ERROR_NOT_SUPPORTED;
-}
-
-static nvmlReturn_t set_misc(struct sim_state *state, unsigned int slot,
+static nvmlReturn_t write_limits(struct sim_state *state, unsigned int slot,
                              const struct sim_lineage *lineage, const struct limits *wanted)
 {
     const struct sim_lineage own = {.depth = 1, .groups = {lineage->groups[0]}};
@@ -72,27 +46,6 @@ static nvmlReturn_t set_misc(struct sim_state *state, unsigned int slot,
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t set_dmem(const struct sim_state *state, unsigned int slot,
-                             const struct sim_lineage *lineage, const struct limits *wanted)
-{
-    int folder = lineage->folders[0];
-    if (!sim_has_dmem(folder))
-        return NVML_ERROR_NOT_FOUND;
-    if (wanted->hard >= sim_used(state, slot, &lineage->groups[0]))
-        SIM_TRY(sim_write_dmem(folder, "dmem.max", bus_id(state, slot), wanted->hard));
-    uint64_t before = read_soft(state, slot, folder);
-    SIM_TRY(sim_write_dmem(folder, "dmem.min", bus_id(state, slot), wanted->soft));
-    for (unsigned int level = 1; level < lineage->depth; level++) {
-        int above = lineage->folders[level];
-        if (!sim_has_dmem(above))
-            break;
-        uint64_t others = read_soft(state, slot, above);
-        others = others > before ? others - before : 0;
-        SIM_TRY(sim_write_dmem(above, "dmem.min", bus_id(state, slot), others + wanted->soft));
-    }
-    return NVML_SUCCESS;
-}
-
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device,
                                                       nvmlGetMemoryLimits_v1_t *answer)
 {
@@ -104,9 +57,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device,
     struct sim_lineage lineage;
     struct limits limits = {0, 0, 0};
     SIM_TRY(sim_open_lineage(state, answer->nameSpace, &lineage));
-    nvmlReturn_t result = state->memory_backend == MEMORY_BACKEND_MISC
-                              ? get_misc(state, device->slot, &lineage, &limits)
-                              : get_dmem(state, device->slot, &lineage, &limits);
+    nvmlReturn_t result = get_limits(state, device->slot, &lineage, &limits);
     sim_close_lineage(&lineage);
     SIM_TRY(result);
     answer->softLimit = limits.soft;
@@ -123,9 +74,7 @@ static nvmlReturn_t set_limits(struct sim_state *state, unsigned int slot,
     int lock = sim_lock(sim_state_path());
     if (lock < 0)
         return NVML_ERROR_NO_PERMISSION;
-    nvmlReturn_t result = state->memory_backend == MEMORY_BACKEND_MISC
-                              ? set_misc(state, slot, lineage, wanted)
-                              : set_dmem(state, slot, lineage, wanted);
+    nvmlReturn_t result = write_limits(state, slot, lineage, wanted);
     close(lock);
     return result;
 }

@@ -1,16 +1,14 @@
 /*
  * Which control group is charged for a process's memory of a GPU, and who may have more of it.
  *
- * dmem: the kernel charges the process's group and each group above, and all of their limits apply.
- * misc: the driver has a flat map of limits; only the nearest group with an entry is charged, even
- * with a cleared one, and what was allocated before there was an entry is not counted. A GPU in MIG
- * mode is not charged.
+ * The driver has a flat map of limits; only the nearest group with an entry is charged, even with a
+ * cleared one, and what was allocated before there was an entry is not counted. A GPU in MIG mode is
+ * not charged.
  *
  * An entry of the map belongs to a directory's identity, and stays when the directory is removed.
  * The map of a GPU is lost with the GPU's initialisation: at its reset, with the kernel driver, and
  * when the last process closes a GPU without persistence mode.
  */
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -46,27 +44,6 @@ uint64_t sim_charged(const struct sim_state *state, const struct sim_memory_limi
     return bytes;
 }
 
-/* The memory of a GPU of the processes in a group and those below it. */
-uint64_t sim_used(const struct sim_state *state, unsigned int slot, const struct sim_group *group)
-{
-    uint64_t bytes = 0;
-    for (unsigned int i = 0; i < SIM_MAX_ALLOCATIONS; i++) {
-        const struct sim_allocation *one = &state->allocations[i];
-        bool below = false;
-        for (unsigned int level = 0; level < one->depth && !below; level++)
-            below = same(&one->groups[level], group);
-        if (one->active && one->slot == slot && below)
-            bytes += one->bytes;
-    }
-    return bytes;
-}
-
-uint64_t sim_dmem_max(const struct sim_state *state, unsigned int slot, int folder)
-{
-    return sim_read_dmem(folder, "dmem.max", state->gpus[slot].texts[TEXT_PCI_BUS_ID],
-                         NVML_DEVICE_MEMORY_LIMIT_MAX);
-}
-
 /* Whether a limit leaves room above its use. */
 static bool fits(uint64_t used, uint64_t more, uint64_t limit)
 {
@@ -78,21 +55,13 @@ static nvmlReturn_t charge(struct sim_state *state, unsigned int slot,
                            const struct sim_lineage *lineage, uint64_t bytes, uint32_t *charged)
 {
     *charged = 0;
-    if (state->memory_backend == MEMORY_BACKEND_MISC) {
-        const struct sim_memory_limit *limit = sim_nearest_limit(state, slot, lineage);
-        if (limit == NULL)
-            return NVML_SUCCESS;
-        *charged = (uint32_t)(limit - state->memory_limits) + 1;
-        return fits(sim_charged(state, limit), bytes, limit->hard) ? NVML_SUCCESS
-                                                                   : NVML_ERROR_MEMORY;
-    }
-    if (state->memory_backend == MEMORY_BACKEND_DMEM)
-        for (unsigned int level = 0; level < lineage->depth; level++)
-            if (sim_has_dmem(lineage->folders[level]) &&
-                !fits(sim_used(state, slot, &lineage->groups[level]), bytes,
-                      sim_dmem_max(state, slot, lineage->folders[level])))
-                return NVML_ERROR_MEMORY;
-    return NVML_SUCCESS;
+    if (state->memory_backend == MEMORY_BACKEND_OFF)
+        return NVML_SUCCESS;
+    const struct sim_memory_limit *limit = sim_nearest_limit(state, slot, lineage);
+    if (limit == NULL)
+        return NVML_SUCCESS;
+    *charged = (uint32_t)(limit - state->memory_limits) + 1;
+    return fits(sim_charged(state, limit), bytes, limit->hard) ? NVML_SUCCESS : NVML_ERROR_MEMORY;
 }
 
 /* The place of a process on a GPU, or a free one; NULL when there is none. */
@@ -132,8 +101,7 @@ static nvmlReturn_t allocate(struct sim_state *state, unsigned int slot, uint32_
         if (place->active)
             continue;
         *place = (struct sim_allocation){.slot = slot, .pid = pid, .charged = charged,
-                                         .depth = lineage->depth, .bytes = bytes};
-        memcpy(place->groups, lineage->groups, lineage->depth * sizeof place->groups[0]);
+                                         .bytes = bytes};
         __atomic_store_n(&place->active, 1, __ATOMIC_RELEASE);
         process->memory += bytes;
         __atomic_store_n(&process->active, 1, __ATOMIC_RELEASE);
@@ -178,15 +146,9 @@ void sim_cut_to_limit(unsigned int slot, nvmlMemory_v2_t *memory)
         state->gpus[slot].facts[FACT_MIG_CURRENT] == 1 ||
         sim_open_own_lineage(state, &lineage) != NVML_SUCCESS)
         return;
-    uint64_t hard = NVML_DEVICE_MEMORY_LIMIT_MAX, used = 0;
-    if (state->memory_backend == MEMORY_BACKEND_MISC) {
-        const struct sim_memory_limit *limit = sim_nearest_limit(state, slot, &lineage);
-        hard = limit != NULL ? limit->hard : hard;
-        used = limit != NULL ? sim_charged(state, limit) : 0;
-    } else if (lineage.depth > 0) { /* a limit of a group above applies and is not visible */
-        hard = sim_dmem_max(state, slot, lineage.folders[0]);
-        used = sim_used(state, slot, &lineage.groups[0]);
-    }
+    const struct sim_memory_limit *limit = sim_nearest_limit(state, slot, &lineage);
+    uint64_t hard = limit != NULL ? limit->hard : NVML_DEVICE_MEMORY_LIMIT_MAX;
+    uint64_t used = limit != NULL ? sim_charged(state, limit) : 0;
     sim_close_lineage(&lineage);
     if (hard >= memory->total)
         return;

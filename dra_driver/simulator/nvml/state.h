@@ -169,18 +169,15 @@ struct sim_memory_limit {
 };
 
 /*
- * Memory of a GPU that a process has: `groups` are its control group and those above, as they
- * were at the allocation, `charged` the memory limit that pays, counted from 1, or 0 for none.
+ * Memory of a GPU that a process has: `charged` is the memory limit that pays, counted from 1, or 0
+ * for none.
  */
 struct sim_allocation {
     uint32_t active;
     uint32_t slot;
     uint32_t pid;
     uint32_t charged;
-    uint32_t depth;
-    uint32_t reserved;
     uint64_t bytes;
-    struct sim_group groups[SIM_MAX_GROUP_DEPTH];
 };
 
 struct sim_gpu {
@@ -228,7 +225,7 @@ struct sim_event {
 };
 
 /* What enforces memory limits of control groups: the driver in its own map, or the kernel. */
-enum sim_memory_backend { MEMORY_BACKEND_OFF, MEMORY_BACKEND_MISC, MEMORY_BACKEND_DMEM };
+enum sim_memory_backend { MEMORY_BACKEND_OFF, MEMORY_BACKEND_MISC };
 
 struct sim_state {
     char magic[8];

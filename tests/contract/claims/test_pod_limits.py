@@ -1,17 +1,13 @@
-"""A pod's GPU memory is limited on its control group, under both of NVML's backends."""
+"""A pod's GPU memory is limited on its control group, and it is found out where that cannot be."""
 
 import shutil
-import threading
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from dra_driver.devices.control_groups import kernel_counts_gpus
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.shares import MIB
@@ -29,8 +25,8 @@ SET = "nvmlDeviceSetMemoryLimits_v1"
 class Node:
     """A machine, its pods, and what limits them."""
 
-    def __init__(self, folder: Path, backend: str) -> None:
-        self.machine, self.groups = limited(folder, backend)
+    def __init__(self, folder: Path) -> None:
+        self.machine, self.groups = limited(folder)
         self.session: DriverSession = session_on(self.machine)
         self.session.look()
         self.one, self.two = (GpuUuid(self.machine.find(index).uuid) for index in ("0", "1"))
@@ -44,38 +40,11 @@ class Node:
         return self.machine.take_memory(self.one, size, pid=pid, group=group)
 
 
-@pytest.fixture(params=["misc", "dmem"])
-def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
-    made = Node(tmp_path, request.param)
-    yield made
-    made.session.close()
-
-
 @pytest.fixture
-def misc(tmp_path: Path) -> Iterator[Node]:
-    made = Node(tmp_path, "misc")
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path)
     yield made
     made.session.close()
-
-
-def test_where_the_kernel_counts_limits_are_written_one_after_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = Node(tmp_path, "dmem")
-    pod, _ = node.groups.pod()
-    together = threading.Barrier(2, timeout=0.5)
-    met = []
-
-    def write(*_: object) -> None:
-        with suppress(threading.BrokenBarrierError):
-            met.append(together.wait())
-
-    monkeypatch.setattr(node.session, "set_memory_limit", write)
-    with ThreadPoolExecutor(2) as pool:
-        for gpu in (node.one, node.two):
-            pool.submit(node.limits.limit, pod, gpu, GIB)
-    assert met == []
-    node.session.close()
 
 
 def test_an_over_asking_pod_is_refused_and_its_neighbour_is_not(node: Node) -> None:
@@ -90,11 +59,11 @@ def test_an_over_asking_pod_is_refused_and_its_neighbour_is_not(node: Node) -> N
     assert node.take(next(beside.glob("*.scope")), 15 * GIB, pid=3)
 
 
-def test_a_limit_holds_that_the_driver_has_rounded_down_by_less_than_a_mib(misc: Node) -> None:
-    pod, _ = misc.groups.pod()
-    misc.limits.limit(pod, misc.one, GIB - 4096)
+def test_a_limit_holds_that_the_driver_has_rounded_down_by_less_than_a_mib(node: Node) -> None:
+    pod, _ = node.groups.pod()
+    node.limits.limit(pod, node.one, GIB - 4096)
     sizes = (GIB - 8192, GIB - 4096, GIB, GIB + 2**20)
-    held = [misc.limits.holds(pod, misc.one, size) for size in sizes]
+    held = [node.limits.holds(pod, node.one, size) for size in sizes]
     assert held == [False, True, True, False]
 
 
@@ -163,15 +132,14 @@ def test_limits_that_are_gone_are_noticed(node: Node) -> None:
     assert not node.limits.holds(pod, *wanted)
 
 
-def test_pods_without_a_limit_are_refused_where_the_driver_counts(node: Node) -> None:
+def test_pods_without_a_limit_are_refused(node: Node) -> None:
     (shared, group), (other, beside) = node.groups.pod(1), node.groups.pod(1)
     node.limits.limit(shared, node.one, 10 * GIB)
     node.limits.refuse_others(node.one)
-    is_counted_by_kernel = kernel_counts_gpus(node.groups.root)
     late = next(beside.glob("*.scope"))
 
     assert node.take(next(group.glob("*.scope")), 10 * GIB, pid=1)
-    assert node.take(late, GIB, pid=2) is is_counted_by_kernel
+    assert not node.take(late, GIB, pid=2)
     node.limits.limit(other, node.one, 2 * GIB)
     assert node.take(late, GIB, pid=2)
     for _ in range(2):
@@ -180,17 +148,17 @@ def test_pods_without_a_limit_are_refused_where_the_driver_counts(node: Node) ->
     assert node.take(third, GIB, pid=3)
 
 
-def test_pods_of_each_kubelet_are_refused_and_admitted_again(misc: Node) -> None:
+def test_pods_of_each_kubelet_are_refused_and_admitted_again(node: Node) -> None:
     places = ("kubepods.slice", "kubelet.slice/kubelet-kubepods.slice")
-    tops = [misc.groups.make(place) for place in places]
-    misc.limits.refuse_others(misc.one)
-    assert [misc.hard(misc.one, top) for top in tops] == [MIB, MIB]
+    tops = [node.groups.make(place) for place in places]
+    node.limits.refuse_others(node.one)
+    assert [node.hard(node.one, top) for top in tops] == [MIB, MIB]
     for top in tops:
-        misc.session.set_memory_limit(misc.one, top, None)
-        assert misc.limits.are_others_refused(misc.one) is (top == tops[0])
-    misc.limits.refuse_others(misc.one)
-    misc.limits.admit_others(misc.one)
-    assert [misc.hard(misc.one, top) for top in tops] == [None, None]
+        node.session.set_memory_limit(node.one, top, None)
+        assert node.limits.are_others_refused(node.one) is (top == tops[0])
+    node.limits.refuse_others(node.one)
+    node.limits.admit_others(node.one)
+    assert [node.hard(node.one, top) for top in tops] == [None, None]
 
 
 def test_a_pod_without_a_group_is_waited_for(node: Node) -> None:
@@ -230,42 +198,49 @@ def test_a_refused_limit_leaves_those_that_were_set(node: Node) -> None:
     assert node.hard(first, group) == GIB
 
 
-def test_a_cleared_container_escapes_its_pod_and_is_noticed(misc: Node) -> None:
-    pod, group = misc.groups.pod(2)
-    misc.limits.limit(pod, misc.one, 10 * GIB)
-    assert misc.limits.free_containers(pod, misc.one, 10 * GIB) == ()
+def test_a_cleared_container_escapes_its_pod_and_is_noticed(node: Node) -> None:
+    pod, group = node.groups.pod(2)
+    node.limits.limit(pod, node.one, 10 * GIB)
+    assert node.limits.free_containers(pod, node.one, 10 * GIB) == ()
     escaped, _ = sorted(group.glob("*.scope"))
-    misc.session.set_memory_limit(misc.one, escaped, None)
+    node.session.set_memory_limit(node.one, escaped, None)
 
-    assert misc.take(escaped, 30 * GIB)
-    assert misc.limits.free_containers(pod, misc.one, 10 * GIB) == (escaped,)
+    assert node.take(escaped, 30 * GIB)
+    assert node.limits.free_containers(pod, node.one, 10 * GIB) == (escaped,)
 
 
-def test_clearing_before_the_group_goes_keeps_a_later_group_free(misc: Node) -> None:
-    pod, group = misc.groups.pod()
-    misc.limits.limit(pod, misc.one, GIB)
-    misc.limits.unlimit(pod, misc.one)
+def test_clearing_before_the_group_goes_keeps_a_later_group_free(node: Node) -> None:
+    pod, group = node.groups.pod()
+    node.limits.limit(pod, node.one, GIB)
+    node.limits.unlimit(pod, node.one)
     # A rename keeps the directory's identity, as a new group at the same place can have it.
-    other = group.rename(misc.groups.root / "other")
+    other = group.rename(node.groups.root / "other")
 
-    assert misc.take(other, 2 * GIB)
+    assert node.take(other, 2 * GIB)
 
 
-def test_limits_end_with_the_last_session_on_the_gpu_and_are_set_again(misc: Node) -> None:
-    pod, _ = misc.groups.pod()
-    misc.limits.limit(pod, misc.one, GIB)
-    misc.session.close()
-    misc.session.look()
+def test_limits_end_with_the_last_session_on_the_gpu_and_are_set_again(node: Node) -> None:
+    pod, _ = node.groups.pod()
+    node.limits.limit(pod, node.one, GIB)
+    node.session.close()
+    node.session.look()
 
-    assert not misc.limits.holds(pod, misc.one, GIB)
-    misc.limits.limit(pod, misc.one, GIB)
-    assert misc.limits.holds(pod, misc.one, GIB)
+    assert not node.limits.holds(pod, node.one, GIB)
+    node.limits.limit(pod, node.one, GIB)
+    assert node.limits.holds(pod, node.one, GIB)
 
 
 def test_without_the_nodes_control_groups_the_reason_says_so(node: Node) -> None:
     reason = node.limits.why_not(node.one)
     assert reason is not None
     assert reason.endswith("mount the node's /sys/fs/cgroup there")
+
+
+def test_where_the_kernel_counts_the_memory_pods_are_not_limited(node: Node) -> None:
+    node.groups.make("kubepods.slice")
+    assert node.limits.why_not(node.one) is None
+    (node.groups.root / "dmem.capacity").write_text("nvidia/0000:01:00.0/vidmem 85899345920\n")
+    assert "the kernel counts GPU memory (dmem)" in (node.limits.why_not(node.one) or "")
 
 
 @pytest.mark.usefixtures("needs_root")  # it makes control groups

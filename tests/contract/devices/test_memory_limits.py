@@ -1,6 +1,5 @@
 """Memory limits through the driver's own NVML session: read back, explained, and known to work."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from dra_driver.devices.nvml.memory_limits import MemoryLimits
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import DeviceError, LostError, TransientError
 from dra_driver.simulator.machine import Machine
-from worlds.groups import GIB, MIB, Groups, limited
+from worlds.groups import GIB, MIB, limited
 from worlds.session import session_on
 
 SET, GET = "nvmlDeviceSetMemoryLimits_v1", "nvmlDeviceGetMemoryLimits_v1"
@@ -33,14 +32,9 @@ class Node:
         return found
 
 
-@pytest.fixture(params=["misc", "dmem"])
-def backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
-def node(tmp_path: Path, backend: str) -> Iterator[Node]:
-    made = Node(tmp_path, backend, "615.71.09")
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path, "misc", "615.71.09")
     yield made
     made.session.close()
 
@@ -56,19 +50,12 @@ def test_a_limit_is_set_read_and_cleared(node: Node) -> None:
     assert node.machine.take_memory(node.uuid, 11 * GIB, group=pod)
 
 
-def test_a_limit_that_does_not_take_is_an_error_that_says_who_is_in_the_way(
-    node: Node, backend: str
-) -> None:
+def test_a_limit_that_does_not_take_is_an_error_that_says_who_is_in_the_way(node: Node) -> None:
     pod = node.groups.make("kubepods/pod")
     node.session.set_memory_limit(node.uuid, pod, 10 * GIB)
     node.machine.take_memory(node.uuid, 8 * GIB, group=pod)
-    cause = {
-        "misc": "processes of the control group use more than that now",
-        "dmem": f"in force is {10 * GIB} bytes, though NVML reported success, and processes there"
-        f" have {8 * GIB} bytes; end them, and try again",
-    }[backend]
-
-    with pytest.raises(DeviceError, match=re.escape(cause)):
+    cause = "processes of the control group use more than that now"
+    with pytest.raises(DeviceError, match=cause):
         node.session.set_memory_limit(node.uuid, pod, 4 * GIB)
 
     found = node.session.memory_limits(node.uuid, pod)
@@ -160,12 +147,6 @@ def test_a_driver_told_not_to_limit_memory_is_found_out(tmp_path: Path) -> None:
         assert "the GPU driver does not limit memory there" in node.obstacle()
     finally:
         node.session.close()
-
-
-@pytest.mark.parametrize("backend", ["dmem"])
-def test_pods_without_the_controller_cannot_be_limited(node: Node) -> None:
-    bare = Groups(node.groups.root, dmem=False).make("kubepods/bare")
-    assert "does not have the controller dmem" in node.obstacle(bare)
 
 
 @pytest.mark.parametrize(

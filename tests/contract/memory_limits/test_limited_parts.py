@@ -1,4 +1,4 @@
-"""Consumable shares whose memory is limited on control groups, under both of NVML's backends."""
+"""Consumable shares whose memory is limited on control groups."""
 
 from pathlib import Path
 from typing import Any
@@ -88,16 +88,16 @@ def test_requests_of_a_claim_add_up_and_one_without_a_limit_frees_them(node: Lim
 def test_claims_from_before_control_groups_are_served_as_they_were_and_so_are_later_ones(
     tmp_path: Path,
 ) -> None:
-    before = LimitedNode.made(tmp_path, "misc")
+    before = LimitedNode.made(tmp_path)
     before.close()
-    before = LimitedNode(tmp_path, "misc", by_groups=False)
+    before = LimitedNode(tmp_path, by_groups=False)
     pod, group = before.pod()
     first = claim(before, pod, "first", "10Gi")
     before.driver.prepare(first)
     plain = words(before, first)
     before.close()
 
-    after = LimitedNode(tmp_path, "misc")
+    after = LimitedNode(tmp_path)
     after.driver.api.claims |= before.driver.api.claims
     after.driver.prepare(first)
     assert (words(after, first), after.limit(group, 1)) == (plain, None)
@@ -117,10 +117,10 @@ def test_claims_from_before_control_groups_are_served_as_they_were_and_so_are_la
     after.close()
 
 
-def test_shares_of_both_kinds_in_a_claim_are_limited_each_on_its_gpu(misc: LimitedNode) -> None:
-    pod, group = misc.pod()
-    ref = misc.claim_of(pod, share(0), GPU, name="claim", requests=("equal", "part"))
-    result = misc.driver.api.results(ref)[1]
+def test_shares_of_both_kinds_in_a_claim_are_limited_each_on_its_gpu(node: LimitedNode) -> None:
+    pod, group = node.pod()
+    ref = node.claim_of(pod, share(0), GPU, name="claim", requests=("equal", "part"))
+    result = node.driver.api.results(ref)[1]
     result |= {"shareID": "claim-1", "consumedCapacity": {"memory": "10Gi"}}
-    misc.driver.prepare(ref)
-    assert (misc.limit(group), misc.limit(group, 1)) == (misc.share_mib, 10 * GIB)
+    node.driver.prepare(ref)
+    assert (node.limit(group), node.limit(group, 1)) == (node.share_mib, 10 * GIB)

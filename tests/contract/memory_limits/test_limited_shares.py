@@ -1,4 +1,4 @@
-"""Shares whose memory is limited on control groups, under both of NVML's backends."""
+"""Shares whose memory is limited on control groups."""
 
 from pathlib import Path
 
@@ -6,7 +6,6 @@ import pytest
 
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.claims.report.descriptions import description_of
-from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import ConfigError, TransientError
 from dra_driver.sharing.steps import UseShares
 from dra_driver.simulator import profile as profiles
@@ -52,8 +51,8 @@ def test_after_the_end_limits_are_gone_and_others_have_the_gpu_again(node: Limit
     ref = node.claim_of(pod, share(0))
     node.driver.prepare(ref)
     assert node.limit(group) == node.share_mib
-    assert node.others() == (1 if node.backend == "misc" else None)
-    assert node.take(free, 10, pid=9) is (node.backend == "dmem")
+    assert node.others() == 1
+    assert not node.take(free, 10, pid=9)
     node.driver.unprepare(ref)
     assert (node.limit(group), node.others()) == (None, None)
     whole = node.claim_of(other, "gpu-0", name="whole")
@@ -62,15 +61,15 @@ def test_after_the_end_limits_are_gone_and_others_have_the_gpu_again(node: Limit
     assert node.limit(free) is None
 
 
-def test_others_are_refused_until_the_last_share_is_given_back(misc: LimitedNode) -> None:
-    refs = [misc.claim_of(misc.pod()[0], share(n), name=f"c{n}") for n in range(3)]
+def test_others_are_refused_until_the_last_share_is_given_back(node: LimitedNode) -> None:
+    refs = [node.claim_of(node.pod()[0], share(n), name=f"c{n}") for n in range(3)]
     for ref in refs:
-        misc.driver.prepare(ref)
+        node.driver.prepare(ref)
     for ref in refs:
-        assert misc.others() == 1
-        misc.driver.unprepare(ref)
-    assert misc.others() is None
-    assert misc.others(1) is None
+        assert node.others() == 1
+        node.driver.unprepare(ref)
+    assert node.others() is None
+    assert node.others(1) is None
 
 
 def test_a_whole_gpu_and_another_gpu_are_not_touched(node: LimitedNode) -> None:
@@ -81,41 +80,17 @@ def test_a_whole_gpu_and_another_gpu_are_not_touched(node: LimitedNode) -> None:
     assert node.take(group, 9 * node.share_mib, pid=1, minor=1)
 
 
-def test_two_claims_of_a_pod_on_one_gpu_have_the_sum_until_one_goes(misc: LimitedNode) -> None:
-    pod, group = misc.pod()
-    first = misc.claim_of(pod, share(0), name="first")
-    second = misc.claim_of(pod, share(1), share(2), name="second")
-    misc.driver.prepare(first)
-    misc.driver.prepare(second)
-    assert misc.limit(group) == 3 * misc.share_mib
-    misc.driver.unprepare(first)
-    assert misc.limit(group) == 2 * misc.share_mib
-    misc.driver.unprepare(second)
-    assert (misc.limit(group), misc.others()) == (None, None)
-
-
-def test_two_claims_of_a_pod_on_one_gpu_are_refused_where_containers_are_limited(
-    dmem: LimitedNode,
-) -> None:
-    pod, group = dmem.pod()
-    dmem.driver.prepare(dmem.claim_of(pod, share(0), name="first"))
-    second = dmem.claim_of(pod, share(1), name="second")
-    with pytest.raises(ConfigError, match="ask for all its shares in one claim"):
-        dmem.driver.prepare(second)
-    assert dmem.limit(group) == dmem.share_mib
-    assert dmem.driver.claims.records.read(second.uid) is None
-
-
-def test_two_claims_of_a_pod_on_two_gpus_have_to_be_alike_where_containers_are_limited(
-    dmem: LimitedNode,
-) -> None:
-    dmem.divide(0, 1, combines=True, strategy=ShareStrategy.TIME_SLICING)
-    pod, group = dmem.pod()
-    dmem.driver.prepare(dmem.claim_of(pod, share(0), name="first"))
-    with pytest.raises(ConfigError, match="ask for all its shares in one claim"):
-        dmem.driver.prepare(dmem.claim_of(pod, share(0, 1), share(1, 1), name="unlike"))
-    dmem.driver.prepare(dmem.claim_of(pod, share(0, 1), name="like"))
-    assert (dmem.limit(group), dmem.limit(group, 1)) == (dmem.share_mib, dmem.share_mib)
+def test_two_claims_of_a_pod_on_one_gpu_have_the_sum_until_one_goes(node: LimitedNode) -> None:
+    pod, group = node.pod()
+    first = node.claim_of(pod, share(0), name="first")
+    second = node.claim_of(pod, share(1), share(2), name="second")
+    node.driver.prepare(first)
+    node.driver.prepare(second)
+    assert node.limit(group) == 3 * node.share_mib
+    node.driver.unprepare(first)
+    assert node.limit(group) == 2 * node.share_mib
+    node.driver.unprepare(second)
+    assert (node.limit(group), node.others()) == (None, None)
 
 
 @pytest.mark.parametrize(("pods", "text"), [(2, r"reserved for 2 pods \(pod-"), (0, "for no pod")])
@@ -148,8 +123,8 @@ def test_a_share_for_a_pod_group_is_refused_with_what_to_do_instead(node: Limite
 def test_a_share_for_a_pod_group_is_prepared_where_control_groups_are_not_used(
     tmp_path: Path,
 ) -> None:
-    LimitedNode.made(tmp_path, "misc").close()
-    node = LimitedNode(tmp_path, "misc", by_groups=False)
+    LimitedNode.made(tmp_path).close()
+    node = LimitedNode(tmp_path, by_groups=False)
     ref = node.claim_of("", share(0))
     node.reserve(ref)
     node.reserve_for_group(ref, "gang")
@@ -218,48 +193,12 @@ def test_a_mps_domain_of_equal_shares_has_no_memory_limit_of_its_own(node: Limit
     assert desired.devices[0].pinned_memory_mib is None
 
 
-def test_the_kernels_counting_takes_a_hook_that_limits_each_container(dmem: LimitedNode) -> None:
-    pod, _ = dmem.pod()
-    ref = dmem.claim_of(pod, share(0), share(1))
-    dmem.driver.prepare(ref)
-    env = dmem.driver.env(ref, share(1))
-    assert env["NVIDIA_GPU_MEMORY_LIMIT"] == str(2 * dmem.share_mib)
-    assert env["NVIDIA_GPU_MEMORY_REQUEST"] == "0"
-    (device, _) = dmem.driver.spec(ref)["devices"]
-    (hook,) = device["containerEdits"]["hooks"]
-    assert hook["hookName"] == "createRuntime"
-    assert hook["path"] == str(dmem.hook)
-    assert hook["args"][1:2] == ["apply-cuda-memory-limits"]
-    assert hook["args"][-2:] == ["--gpu-id", dmem.uuid(0)]
-
-
-def test_where_the_driver_counts_no_container_is_given_a_hook(misc: LimitedNode) -> None:
-    ref = misc.claim_of(misc.pod()[0], share(0))
-    misc.driver.prepare(ref)
-    (device,) = misc.driver.spec(ref)["devices"]
-    assert device["containerEdits"].get("hooks", []) == []
-    assert misc.driver.env(ref, share(0)) == {}
-
-
-def test_without_the_hook_the_kernels_counting_is_not_enough(tmp_path: Path) -> None:
-    node = LimitedNode.made(tmp_path, "dmem", hook=False)
-    pod, group = node.pod()
-    ref = node.claim_of(pod, share(0))
+def test_where_the_driver_counts_no_container_is_given_a_hook(node: LimitedNode) -> None:
+    ref = node.claim_of(node.pod()[0], share(0))
     node.driver.prepare(ref)
-    assert node.limit(group) is None
-    assert words(node, ref.uid) == "1 of 10 shares, nothing limits memory"
-    assert "nvidia-cdi-hook 1.20.1" in why(node, ref.uid)
-
-
-def test_unlike_shares_of_two_gpus_are_not_limited_by_one_hook(dmem: LimitedNode) -> None:
-    dmem.divide(0, 1, combines=True, strategy=ShareStrategy.TIME_SLICING)
-    (pod, group), (other, beside) = dmem.pod(), dmem.pod()
-    ref = dmem.claim_of(pod, share(0), share(1), share(0, 1))
-    dmem.driver.prepare(ref)
-    assert dmem.limit(group) is None
-    like = dmem.claim_of(other, share(2), share(2, 1), name="like")
-    dmem.driver.prepare(like)
-    assert (dmem.limit(beside), dmem.limit(beside, 1)) == (dmem.share_mib, dmem.share_mib)
+    (device,) = node.driver.spec(ref)["devices"]
+    assert device["containerEdits"].get("hooks", []) == []
+    assert node.driver.env(ref, share(0)) == {}
 
 
 def test_before_r615_mps_limits_memory_or_nothing_does_and_the_reason_is_kept(
@@ -283,8 +222,8 @@ def test_before_r615_mps_limits_memory_or_nothing_does_and_the_reason_is_kept(
 
 
 def test_several_pods_share_a_claim_where_a_person_wants_no_control_groups(tmp_path: Path) -> None:
-    LimitedNode.made(tmp_path, "misc").close()
-    node = LimitedNode(tmp_path, "misc", by_groups=False)
+    LimitedNode.made(tmp_path).close()
+    node = LimitedNode(tmp_path, by_groups=False)
     (one, group), (two, _) = node.pod(), node.pod()
     ref = node.claim_of("", share(0))
     node.reserve(ref, one, two)
@@ -293,12 +232,12 @@ def test_several_pods_share_a_claim_where_a_person_wants_no_control_groups(tmp_p
 
 
 def test_tenants_who_come_later_are_limited_as_those_who_are_there(tmp_path: Path) -> None:
-    node = LimitedNode.made(tmp_path, "misc")
+    node = LimitedNode.made(tmp_path)
     node.divide(0)
     first = node.claim_of(node.pod()[0], share(0, kind="single-share"), name="first")
     node.driver.prepare(first)
     node.close()
-    later = LimitedNode(tmp_path, "misc", by_groups=False)
+    later = LimitedNode(tmp_path, by_groups=False)
     later.divide(0)
     pod, _ = later.pod()
     ref = later.claim_of(pod, share(1, kind="single-share"), name="second")
@@ -309,14 +248,14 @@ def test_tenants_who_come_later_are_limited_as_those_who_are_there(tmp_path: Pat
     assert (later.others(), later.mps.shared.claims()) == (None, frozenset())
 
 
-def test_limits_of_a_driver_that_has_none_any_more_are_gone(misc: LimitedNode) -> None:
-    ref = misc.claim_of(misc.pod()[0], share(0))
-    misc.driver.prepare(ref)
-    misc.close()
+def test_limits_of_a_driver_that_has_none_any_more_are_gone(node: LimitedNode) -> None:
+    ref = node.claim_of(node.pod()[0], share(0))
+    node.driver.prepare(ref)
+    node.close()
     older = profiles.changed(profiles.load("h100x8"), {"driver_version": "580.95.05"})
-    misc.machine.destroy()
-    options = Options(userspace="stand-in", cgroup_root=misc.groups.root)
-    Machine.create(misc.root / "driver", older, options)
-    after = LimitedNode(misc.root, "off")
+    node.machine.destroy()
+    options = Options(userspace="stand-in", cgroup_root=node.groups.root)
+    Machine.create(node.root / "driver", older, options)
+    after = LimitedNode(node.root, "off")
     after.driver.unprepare(ref)
     assert after.left() == []

@@ -39,24 +39,24 @@ def test_a_pod_whose_group_was_made_again_is_limited_again(node: LimitedNode) ->
     pod, group = node.pod()
     node.driver.prepare(node.claim_of(pod, share(0)))
     node.make_again(group)
-    assert node.limit(group) == (1 if node.backend == "misc" else None)
+    assert node.limit(group) == 1
     node.look_after()
     assert node.limit(group) == node.share_mib
     assert node.events.posted == []
 
 
-def test_limits_that_nvml_has_forgotten_are_set_again(misc: LimitedNode) -> None:
-    pod, group = misc.pod()
-    ref = misc.claim_of(pod, share(0))
-    misc.driver.prepare(ref)
-    misc.session.close()
-    misc.look()
-    assert (misc.limit(group), misc.others()) == (None, None)
-    misc.look_after()
-    assert (misc.limit(group), misc.others()) == (misc.share_mib, 1)
-    misc.node_memory.pods.admit_others(misc.uuid(0))  # somebody does
-    misc.look_after()
-    assert (misc.limit(group), misc.others()) == (misc.share_mib, 1)
+def test_limits_that_nvml_has_forgotten_are_set_again(node: LimitedNode) -> None:
+    pod, group = node.pod()
+    ref = node.claim_of(pod, share(0))
+    node.driver.prepare(ref)
+    node.session.close()
+    node.look()
+    assert (node.limit(group), node.others()) == (None, None)
+    node.look_after()
+    assert (node.limit(group), node.others()) == (node.share_mib, 1)
+    node.node_memory.groups.pods.admit_others(node.uuid(0))  # somebody does
+    node.look_after()
+    assert (node.limit(group), node.others()) == (node.share_mib, 1)
 
 
 def test_a_repeated_prepare_sets_a_lost_limit_again(node: LimitedNode) -> None:
@@ -82,20 +82,20 @@ def test_a_later_pod_of_a_claim_gets_nothing_and_is_told(node: LimitedNode) -> N
     assert f"claim default/claim has a share that pod pod-{first[:4]} already has" in note
 
 
-def test_later_pods_get_nothing_also_if_one_of_them_has_some_or_none_can_be_told(
-    dmem: LimitedNode,
+def test_later_pods_get_nothing_also_if_none_can_be_told(
+    node: LimitedNode,
 ) -> None:
-    pods = [dmem.pod() for _ in range(4)]
-    ref = dmem.claim_of(pods[0][0], share(0))
-    dmem.driver.prepare(ref)
-    assert dmem.take(pods[1][1], 10, pid=1)
-    dmem.reserve(ref, *(pod for pod, _ in pods))
-    dmem.events.trouble = UnavailableError("a webhook fails")
-    dmem.look_after()
-    assert [dmem.limit(group) for _, group in pods[2:]] == [1, 1]
-    dmem.events.trouble = None
-    dmem.look_after()
-    assert {name for name, _, _ in dmem.events.posted} == {f"pod-{pod[:4]}" for pod, _ in pods[1:]}
+    pods = [node.pod() for _ in range(4)]
+    ref = node.claim_of(pods[0][0], share(0))
+    node.driver.prepare(ref)
+    assert not node.take(pods[1][1], 10, pid=1)
+    node.reserve(ref, *(pod for pod, _ in pods))
+    node.events.trouble = UnavailableError("a webhook fails")
+    node.look_after()
+    assert [node.limit(group) for _, group in pods[2:]] == [1, 1]
+    node.events.trouble = None
+    node.look_after()
+    assert {name for name, _, _ in node.events.posted} == {f"pod-{pod[:4]}" for pod, _ in pods[1:]}
 
 
 def test_a_record_whose_step_cannot_be_read_keeps_no_other_from_its_limit(
@@ -152,28 +152,28 @@ def test_the_only_pod_that_is_left_gets_the_place_of_one_that_is_gone(node: Limi
     assert node.left() == []
 
 
-def test_a_container_that_escapes_is_bound_and_its_pod_is_told(misc: LimitedNode) -> None:
-    pod, group = misc.pod(2)
-    misc.driver.prepare(misc.claim_of(pod, share(0)))
+def test_a_container_that_escapes_is_bound_and_its_pod_is_told(node: LimitedNode) -> None:
+    pod, group = node.pod(2)
+    node.driver.prepare(node.claim_of(pod, share(0)))
     container = next(group.glob("*.scope"))
-    misc.session.set_memory_limit(misc.uuid(0), container, None)
-    misc.look_after()
-    assert misc.limit(container) == misc.share_mib
-    assert [reason for _, reason, _ in misc.events.posted] == [ESCAPED]
-    misc.look_after()
-    assert len(misc.events.posted) == 1
+    node.session.set_memory_limit(node.uuid(0), container, None)
+    node.look_after()
+    assert node.limit(container) == node.share_mib
+    assert [reason for _, reason, _ in node.events.posted] == [ESCAPED]
+    node.look_after()
+    assert len(node.events.posted) == 1
 
 
 def test_a_container_that_escapes_is_bound_to_what_all_claims_of_its_pod_give_it(
-    misc: LimitedNode,
+    node: LimitedNode,
 ) -> None:
-    pod, group = misc.pod(2)
+    pod, group = node.pod(2)
     for number in range(2):
-        misc.driver.prepare(misc.claim_of(pod, share(number), name=f"claim-{number}"))
+        node.driver.prepare(node.claim_of(pod, share(number), name=f"claim-{number}"))
     container = next(group.glob("*.scope"))
-    misc.session.set_memory_limit(misc.uuid(0), container, None)
-    misc.look_after()
-    assert misc.limit(container) == 2 * misc.share_mib
+    node.session.set_memory_limit(node.uuid(0), container, None)
+    node.look_after()
+    assert node.limit(container) == 2 * node.share_mib
 
 
 def test_a_limit_that_cannot_be_set_again_is_told_once(node: LimitedNode) -> None:
@@ -190,46 +190,46 @@ def test_a_limit_that_cannot_be_set_again_is_told_once(node: LimitedNode) -> Non
 
 
 def test_later_pods_get_nothing_also_while_the_first_ones_limit_cannot_be_set(
-    dmem: LimitedNode,
+    node: LimitedNode,
 ) -> None:
-    (first, group), (second, later) = dmem.pod(), dmem.pod()
-    ref = dmem.claim_of(first, share(0))
-    dmem.driver.prepare(ref)
-    dmem.make_again(group)
-    dmem.reserve(ref, first, second)
-    dmem.machine.fail_call("nvmlDeviceSetMemoryLimits_v1", 4, uuid=dmem.uuid(0), times=1)
-    dmem.look_after()
-    assert (dmem.limit(group), dmem.limit(later)) == (None, 1)
+    (first, group), (second, later) = node.pod(), node.pod()
+    ref = node.claim_of(first, share(0))
+    node.driver.prepare(ref)
+    node.make_again(group)
+    node.reserve(ref, first, second)
+    node.machine.fail_call("nvmlDeviceSetMemoryLimits_v1", 4, uuid=node.uuid(0), times=1)
+    node.look_after()
+    assert (node.limit(group), node.limit(later)) == (1, 1)
 
 
 def test_what_a_lost_record_has_left_of_the_limit_of_all_pods_is_taken_back(
-    misc: LimitedNode,
+    node: LimitedNode,
 ) -> None:
-    lost = misc.claim_of(misc.pod()[0], share(0))
-    misc.driver.prepare(lost)
-    misc.driver.claims.records.delete(lost.uid)
-    misc.look_after()
-    assert misc.others() is None
+    lost = node.claim_of(node.pod()[0], share(0))
+    node.driver.prepare(lost)
+    node.driver.claims.records.delete(lost.uid)
+    node.look_after()
+    assert node.others() is None
 
 
 def test_a_claim_that_comes_before_a_look_has_the_lock_keeps_the_limit_of_all_pods(
-    misc: LimitedNode,
+    node: LimitedNode,
 ) -> None:
-    lost = misc.claim_of(misc.pod()[0], share(0))
-    misc.driver.prepare(lost)
-    misc.driver.claims.records.delete(lost.uid)
-    pod, group = misc.pod()
-    late = misc.claim_of(pod, share(1), name="late")
+    lost = node.claim_of(node.pod()[0], share(0))
+    node.driver.prepare(lost)
+    node.driver.claims.records.delete(lost.uid)
+    pod, group = node.pod()
+    late = node.claim_of(pod, share(1), name="late")
 
     class LateLocks(NodeLocks):
         def gpus(self, uuids: Iterable[str], deadline: float) -> AbstractContextManager[None]:
-            misc.driver.prepare(late)
+            node.driver.prepare(late)
             return super().gpus(uuids, deadline)
 
-    misc.watch._locks = LateLocks(misc.root / "locks", time.monotonic)
-    misc.look_after()
-    assert (misc.limit(group), misc.others()) == (misc.share_mib, 1)
-    misc.watch._locks.close()
+    node.watch._locks = LateLocks(node.root / "locks", time.monotonic)
+    node.look_after()
+    assert (node.limit(group), node.others()) == (node.share_mib, 1)
+    node.watch._locks.close()
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_a_driver_killed_in_unprepare_leaves_no_limit_in_the_end(
     call(node, after, ref)
     node.look_after()
     # Where NVML was closed after it was cleared, that of all pods is the nearest.
-    assert node.limit(group) in ((None, 1) if node.backend == "misc" and not last else (None,))
+    assert node.limit(group) in ((None,) if last else (None, 1))
     assert node.limit(beside) == (None if last else node.share_mib)
     node.driver.unprepare(neighbour)
     assert node.others() is None
@@ -289,4 +289,4 @@ def check(node: LimitedNode, ref: ClaimRef, group: Path) -> None:
     """Check that limits are in force for just the claims that are prepared."""
     is_there = node.driver.claims.records.read(ref.uid) is not None
     assert node.limit(group) == (node.share_mib if is_there else None)
-    assert node.others() == (1 if is_there and node.backend == "misc" else None)
+    assert node.others() == (1 if is_there else None)

@@ -14,17 +14,17 @@ def rows(node: LimitedNode) -> list[list[str]]:
 
 
 def test_the_shares_that_a_claim_has_of_a_device_are_one_line_with_their_sum(
-    dmem: LimitedNode,
+    node: LimitedNode,
 ) -> None:
-    dmem.divide(0, combines=True)
+    node.divide(0, combines=True)
     named = partial(share, kind="mps-share")
-    (pod, _), (other, _) = dmem.pod(), dmem.pod()
-    large = dmem.claim_of(pod, *map(named, (7, 3, 4, 2, 0, 1, 6, 5)), name="large")
-    small = dmem.claim_of(other, named(9), named(8), name="small")
-    dmem.driver.prepare(large)
-    dmem.driver.prepare(small)
-    found = rows(dmem)
+    (pod, _), (other, _) = node.pod(), node.pod()
+    large = node.claim_of(pod, *map(named, (7, 3, 4, 2, 0, 1, 6, 5)), name="large")
+    small = node.claim_of(other, named(9), named(8), name="small")
+    node.driver.prepare(large)
+    node.driver.prepare(small)
+    found = rows(node)
     assert [row[2] for row in found] == ["gpu-0", "gpu-0"]
     for row, count in zip(found, (8, 2), strict=True):
         assert row[4].startswith(f"{count} of 10 shares")
-        assert f"{count * dmem.share_mib} MiB" in row[4]
+        assert f"{count * node.share_mib} MiB" in row[4]

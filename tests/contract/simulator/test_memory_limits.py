@@ -1,4 +1,4 @@
-"""Memory limits of control groups, by the real pynvml: both backends and what is odd about each."""
+"""Memory limits of control groups, by the real pynvml, and what is odd about them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,30 +7,13 @@ import pynvml
 import pytest
 
 from dra_driver.simulator.layout import Fact
-from worlds.groups import GIB, MIB, Groups, Limits, Nvml, limits_on
-
-BACKENDS = ("misc", "dmem")
-
-
-@pytest.fixture(params=BACKENDS)
-def world(request: pytest.FixtureRequest, tmp_path: Path, nvml: Nvml) -> Iterator[Limits]:
-    with limits_on(tmp_path, request.param, nvml) as made:
-        yield made
+from worlds.groups import GIB, MIB, Limits, Nvml, limits_on
 
 
 @pytest.fixture
-def misc(tmp_path: Path, nvml: Nvml) -> Iterator[Limits]:
-    with limits_on(tmp_path, "misc", nvml) as made:
+def world(tmp_path: Path, nvml: Nvml) -> Iterator[Limits]:
+    with limits_on(tmp_path, nvml) as made:
         yield made
-
-
-@pytest.fixture
-def dmem(tmp_path: Path, nvml: Nvml) -> Iterator[Limits]:
-    with limits_on(tmp_path, "dmem", nvml) as made:
-        yield made
-
-
-# What both backends do
 
 
 def test_a_group_is_refused_by_another_path_than_that_below_the_hierarchy(world: Limits) -> None:
@@ -84,71 +67,55 @@ def test_what_is_no_control_group_is_refused(world: Limits, place: str, error: i
         assert raised.value.value == error
 
 
-# dmem
+def test_the_nearest_group_with_a_limit_binds_alone(world: Limits) -> None:
+    pod, leaf = world.groups.make("pod"), world.groups.make("pod/leaf")
+    world.set(pod, 4 * GIB)
+    world.set(leaf, 8 * GIB)
+
+    assert world.take(leaf, 7 * GIB)
+    assert world.get(pod) == (0, 4 * GIB, 0)
 
 
-def test_a_group_without_the_controller_is_answered_for_by_one_above(dmem: Limits) -> None:
-    pod = dmem.groups.make("pod")
-    dmem.set(pod, 4 * GIB)
-    bare = Groups(dmem.groups.root, dmem=False).make("pod/bare")
-
-    with pytest.raises(pynvml.NVMLError_NotFound):
-        dmem.set(bare, GIB)
-    assert dmem.get(bare) == (0, 4 * GIB, 0)
-
-
-# misc
-
-
-def test_the_nearest_group_with_a_limit_binds_alone(misc: Limits) -> None:
-    pod, leaf = misc.groups.make("pod"), misc.groups.make("pod/leaf")
-    misc.set(pod, 4 * GIB)
-    misc.set(leaf, 8 * GIB)
-
-    assert misc.take(leaf, 7 * GIB)
-    assert misc.get(pod) == (0, 4 * GIB, 0)
-
-
-def test_a_group_without_a_limit_looks_like_a_gpu_without_support(misc: Limits) -> None:
+def test_a_group_without_a_limit_looks_like_a_gpu_without_support(world: Limits) -> None:
     with pytest.raises(pynvml.NVMLError_NotSupported):
-        misc.get(misc.groups.make("pod"))
+        world.get(world.groups.make("pod"))
 
 
 @pytest.mark.parametrize("end", ["reset", "reload", "reboot"])
-def test_limits_go_with_the_gpus_initialisation(misc: Limits, end: str) -> None:
-    pod = misc.groups.make("pod")
-    misc.set(pod, GIB)
+def test_limits_go_with_the_gpus_initialisation(world: Limits, end: str) -> None:
+    pod = world.groups.make("pod")
+    world.set(pod, GIB)
     match end:
         case "reset":
-            misc.machine.reset_gpu(misc.uuid)
+            world.machine.reset_gpu(world.uuid)
         case "reload":
-            misc.machine.unload_driver()
-            misc.machine.load_driver()
+            world.machine.unload_driver()
+            world.machine.load_driver()
         case "reboot":
-            misc.machine.reboot()
+            world.machine.reboot()
 
     with pytest.raises(pynvml.NVMLError_NotSupported):
-        misc.get(pod)
+        world.get(pod)
 
 
 @pytest.mark.parametrize(
     ("kept_by", "is_kept"), [("nothing", False), ("persistence", True), ("a process", True)]
 )
 def test_limits_go_when_the_last_process_lets_go_of_the_gpu(
-    misc: Limits, kept_by: str, is_kept: bool
+    world: Limits, kept_by: str, is_kept: bool
 ) -> None:
-    pod = misc.groups.make("pod")
-    misc.set(pod, GIB)
+    pod = world.groups.make("pod")
+    world.set(pod, GIB)
     if kept_by == "persistence":
-        misc.machine.set_fact(misc.uuid, Fact.PERSISTENCE_MODE, 1)
+        world.machine.set_fact(world.uuid, Fact.PERSISTENCE_MODE, 1)
     if kept_by == "a process":
-        misc.take(pod, MIB)
+        world.take(pod, MIB)
     pynvml.nvmlShutdown()
     pynvml.nvmlInit()
-    misc.handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    world.handle = pynvml.nvmlDeviceGetHandleByIndex(0)
 
     if is_kept:
-        assert misc.get(pod)[1] == GIB
+        assert world.get(pod)[1] == GIB
     else:
         with pytest.raises(pynvml.NVMLError_NotSupported):
-            misc.get(pod)
+            world.get(pod)

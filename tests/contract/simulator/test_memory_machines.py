@@ -16,9 +16,9 @@ from dra_driver.simulator.machine import Machine
 from worlds.groups import GIB, R615, Groups, Limits, Nvml, kernels_groups, limits_on
 
 
-@pytest.fixture(params=("misc", "dmem"))
-def world(request: pytest.FixtureRequest, tmp_path: Path, nvml: Nvml) -> Iterator[Limits]:
-    with limits_on(tmp_path, request.param, nvml) as made:
+@pytest.fixture
+def world(tmp_path: Path, nvml: Nvml) -> Iterator[Limits]:
+    with limits_on(tmp_path, nvml) as made:
         yield made
 
 
@@ -55,13 +55,10 @@ def test_a_process_is_told_the_limit_of_its_own_group(world: Limits) -> None:
     assert told(world, leaf) == [10 * GIB, 7 * GIB, 3 * GIB]
 
 
-def test_the_limit_of_a_group_above_is_told_under_misc_alone(world: Limits) -> None:
+def test_a_process_is_told_the_limit_of_a_group_above(world: Limits) -> None:
     leaf = world.groups.make("pod/leaf")
     world.set(leaf.parent, 10 * GIB)
-    whole = pynvml.nvmlDeviceGetMemoryInfo(world.handle, pynvml.nvmlMemory_v2).total
-
-    is_misc = world.machine.memory_backend is MemoryBackend.MISC
-    assert told(world, leaf)[0] == (10 * GIB if is_misc else whole)
+    assert told(world, leaf)[0] == 10 * GIB
 
 
 # Which machines have limits
@@ -73,7 +70,7 @@ def test_the_kernels_own_control_groups_are_known(tmp_path: Path, nvml: Nvml) ->
     machine = Machine.create(tmp_path / "machine", newer)
     assert machine.memory_backend is MemoryBackend.MISC
     with kernels_groups("pod/leaf") as (mount, [leaf]), nvml(machine):
-        world = Limits(machine, Groups(mount, dmem=False))
+        world = Limits(machine, Groups(mount))
         world.set(leaf.parent, GIB)
         assert world.get(leaf) == (0, GIB, 0)
         assert not world.take(leaf, 2 * GIB)
@@ -98,7 +95,7 @@ def test_a_process_is_in_the_group_that_the_kernel_says(
         script = f'echo $$ > {leaf}/cgroup.procs; {through} "$@"'
         program = [sys.executable, "-c", PROGRAM, str(machine.library)]
         with nvml(machine):
-            Limits(machine, Groups(mount, dmem=False)).set(leaf, GIB)
+            Limits(machine, Groups(mount)).set(leaf, GIB)
             done = subprocess.run(
                 ["sh", "-c", script, "-", *program],
                 env={"PYTHONPATH": ":".join(sys.path), "PATH": os.environ["PATH"]},

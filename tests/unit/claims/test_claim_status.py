@@ -66,7 +66,7 @@ def use(device: Device, by: Backend, why: str = "") -> UseShares:
         devices=(device,),
         strategy=share.strategy,
         limits={key: limits},
-        memory=MemoryPart(by=by, of_device=by, why=why, claim="uid"),
+        memory=MemoryPart(by=by, why=why, claim="uid"),
     )
 
 

@@ -149,7 +149,7 @@ PARTS = tuple(
     )
     for one, mib, cores, count in (("s1", 4096, 30, 1), ("s2", 2048, 20, 3))
 )
-BY_MPS = MemoryPart(by=Backend.MPS, of_device=Backend.MPS, claim=UID)
+BY_MPS = MemoryPart(by=Backend.MPS, claim=UID)
 SHARE_KEY, *PART_KEYS = (
     share_key(one.uuid, one.share.label)  # type: ignore[arg-type,union-attr]
     for one in (SHARE, *PARTS)

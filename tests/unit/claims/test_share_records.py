@@ -138,10 +138,10 @@ def with_parts() -> list[Group]:
 
 LIMITED = MemoryPart(
     by=Backend.CONTROL_GROUPS,
-    of_device=Backend.CONTROL_GROUPS,
     claim=CLAIM,
     pod="22222222-0000-4000-8000-000000000000",
-    mib={GPU.uuid: 12288},
+    gpu=GPU.uuid,
+    mib=12288,
 )
 """Where a node limits memory on the pod's control group."""
 

@@ -94,7 +94,7 @@ def test_a_claim_for_memory_alone_is_bounded_in_memory_and_free_in_compute(
     )
     device = Device(base=Whole(gpu=gpu.uuid), share=share)
     unit = Unit(name="gpu-0", request="gpu", gpu=gpu, device=device)
-    limits = limits_of([Group(claim="uid", config=config, units=(unit,))], lambda _: True)
+    limits = limits_of([Group(claim="uid", config=config, units=(unit,))], {unit.uuid})
     found = limits[unit.key]
     assert found.memory_mib == {gpu.uuid: 10 * 1024}
     assert found.active_thread_percentage == percent

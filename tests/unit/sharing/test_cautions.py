@@ -1,19 +1,19 @@
 """What may end memory limits is told of GPUs whose tenants are limited so, and of no others."""
 
 from dataclasses import dataclass
+from typing import cast
 
 import pytest
 from structlog.testing import capture_logs
 
 import make
-from dra_driver.cdi.model import Hook
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.sharing.memory_groups import MemoryGroups
+from dra_driver.sharing.pod_limits import PodLimits
 from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.sharing.steps import Backend, MemoryPart
 
-HOOK = Hook(hook_name="createRuntime", path="/usr/bin/nvidia-cdi-hook")
 ON, OFF, UNKNOWN = (make.gpu(0, is_persistent=mode) for mode in (True, False, None))
 
 
@@ -22,13 +22,9 @@ class Pods:
     """Pods that can be limited, or not."""
 
     reason: str | None = None
-    by_kernel: bool = False
 
     def why_not(self, gpu: GpuUuid) -> str | None:
         return self.reason
-
-    def are_counted_by_kernel(self) -> bool:
-        return self.by_kernel
 
     def limit(self, pod: str, gpu: GpuUuid, size: int) -> None:
         raise AssertionError("nobody is limited here")
@@ -47,14 +43,7 @@ class Pods:
 
 
 def memory(pods: Pods, *present: MemoryPart) -> ShareMemory:
-    groups = MemoryGroups(
-        pods,
-        lambda _: present,
-        lambda _: (),
-        lambda _: (HOOK,) if pods.by_kernel else (),
-        is_wanted=True,
-    )
-    return ShareMemory(groups)
+    return ShareMemory(MemoryGroups(cast("PodLimits", pods), lambda _: present, is_wanted=True))
 
 
 def test_without_persistence_mode_limits_may_end() -> None:
@@ -66,15 +55,11 @@ def test_without_persistence_mode_limits_may_end() -> None:
     assert memory(Pods()).caution(UNKNOWN) is None
 
 
-def test_the_kernel_keeps_limits_itself() -> None:
-    assert memory(Pods(by_kernel=True)).caution(OFF) is None
-
-
 @pytest.mark.parametrize(
     ("present", "is_told"), [(Backend.CONTROL_GROUPS, True), (Backend.MPS, False)]
 )
 def test_what_counts_is_what_the_tenants_are_limited_by(present: Backend, is_told: bool) -> None:
-    part = MemoryPart(by=present, of_device=present)
+    part = MemoryPart(by=present)
     pods = Pods(reason="no more" if is_told else None)
     assert (memory(pods, part).caution(OFF) is not None) is is_told
 

@@ -40,7 +40,7 @@ def plan(mode: int | None = 0, strategy_of_shares: ShareStrategy = ShareStrategy
 
 
 def described(by: Backend, why: str = "") -> Description:
-    return replace(plan(), memory=MemoryPart(by=by, of_device=by, why=why)).describe(KEY)
+    return replace(plan(), memory=MemoryPart(by=by, why=why)).describe(KEY)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """What enforces the memory of shares is the best backend, and the same for all tenants."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -19,14 +19,13 @@ from dra_driver.sharing.steps import Backend, MemoryPart
 
 GPU = make.gpu(0)
 MPS, SLICED = ShareStrategy.MPS, ShareStrategy.TIME_SLICING
-MIB = {GPU.uuid: 100}
 CLAIM = Group(claim="uid", name="default/x", pods={"pod-uid": "a"}, config=make.gpu_config())
 PART = MemoryPart(
     by=Backend.CONTROL_GROUPS,
-    of_device=Backend.CONTROL_GROUPS,
     claim="uid",
     pod="pod-uid",
-    mib={GPU.uuid: 100},
+    gpu=GPU.uuid,
+    mib=100,
 )
 
 
@@ -35,14 +34,10 @@ class Groups:
     """Control groups that can be had, or not."""
 
     reason: str | None = None
-    reason_for: str | None = None
     present: Sequence[MemoryPart] = ()
 
     def why_not(self, base: Base) -> str | None:
         return self.reason
-
-    def why_not_for(self, mib: Mapping[GpuUuid, int]) -> str | None:
-        return self.reason_for
 
     def caution(self, gpu: Gpu) -> str | None:
         return None
@@ -116,7 +111,7 @@ def test_time_sliced_shares_that_have_a_size_are_watched_where_processes_are_see
 
 @pytest.mark.parametrize("there", [Backend.WATCHED, Backend.NOTHING])
 def test_who_is_watched_need_not_agree_with_the_other_tenants(there: Backend) -> None:
-    present = replace(PART, by=there, of_device=there)
+    present = replace(PART, by=there)
     for has_size in (True, False):
         choice = choose(memory(Groups(reason="no"), present), SLICED, has_size=has_size)
         assert choice.by is (Backend.WATCHED if has_size else Backend.NOTHING)
@@ -127,32 +122,11 @@ def test_who_is_watched_need_not_agree_with_the_other_tenants(there: Backend) ->
 def test_who_comes_later_is_limited_as_those_who_are_there(
     now: str | None, before: Backend
 ) -> None:
-    present = replace(PART, by=before, of_device=before)
+    present = replace(PART, by=before)
     found = choose(memory(Groups(reason=now), present), MPS)
     assert found.by is before
     if now is None and before is Backend.MPS:
         assert found.why == "earlier claims are limited like this; it changes when they end"
-
-
-def test_of_devices_that_are_served_together_the_worst_counts() -> None:
-    class OnlyFirst(Groups):
-        def why_not(self, base: Base) -> str | None:
-            return None if base.gpu == GPU.uuid else "not there"
-
-    units = [unit(), unit(make.gpu(1))]
-    assert memory(OnlyFirst()).choose_for(units) == Choice(by=Backend.MPS, why="not there")
-
-
-def test_a_claim_that_cannot_be_limited_so_gets_the_next_best() -> None:
-    groups = Groups(reason_for="its GPUs differ")
-    choice = choose(memory(groups), MPS)
-    part = memory(groups).part(CLAIM, choice, [unit()], mib=MIB, of_claim=MIB)
-    assert (part.by, part.of_device, part.why) == (
-        Backend.MPS,
-        Backend.CONTROL_GROUPS,
-        "its GPUs differ",
-    )
-    assert (part.pod, part.mib) == ("", {})
 
 
 @pytest.mark.parametrize(
@@ -169,7 +143,7 @@ def test_only_one_pod_can_have_a_claim_that_control_groups_limit(
     claim = replace(CLAIM, pods=pods)
 
     def part(by: Backend) -> MemoryPart:
-        return memory().part(claim, Choice(by=by), [unit()], mib=MIB, of_claim=MIB)
+        return memory().part(claim, [unit()], Choice(by=by), 100)
 
     with pytest.raises(ConfigError, match=words):
         part(Backend.CONTROL_GROUPS)

@@ -44,7 +44,7 @@ def unit(
 
 def limits(*units: Unit, config: Any = None) -> dict[DeviceKey, ShareLimits]:
     group = Group(claim="uid", config=config or make.gpu_config(), units=units)
-    return limits_of([group], by_mps)
+    return limits_of([group], {unit.uuid for unit in units if by_mps(unit)})
 
 
 def by_mps(unit: Unit) -> bool:
@@ -84,7 +84,7 @@ def test_time_slicing_limits_nothing() -> None:
 
 def test_where_control_groups_limit_memory_time_sliced_shares_have_it_too() -> None:
     group = Group(claim="uid", config=make.gpu_config(), units=(unit(0, division=SLICED),))
-    (found,) = limits_of([group], lambda _: True).values()
+    (found,) = limits_of([group], {unit.uuid for unit in group.units}).values()
     assert (found.active_thread_percentage, found.memory_mib) == (None, {GPU.uuid: MIB // 10})
 
 
@@ -131,7 +131,7 @@ def test_time_sliced_shares_of_a_request_may_be_of_several_gpus() -> None:
         config=make.gpu_config(),
         units=(unit(0, division=SLICED), unit(1, division=SLICED, gpu=OTHER)),
     )
-    found = limits_of([group], lambda _: True)
+    found = limits_of([group], {unit.uuid for unit in group.units})
     tenth = {GPU.uuid: MIB // 10, OTHER.uuid: MIB // 10}
     assert [one.memory_mib for one in found.values()] == [tenth, tenth]
 

@@ -169,15 +169,20 @@ def control_groups(facts: GroupFacts) -> Iterator[Seen]:
             "/sys/fs/cgroup and name it (--cgroup-root)",
         )
         return
-    by = "the kernel (dmem)" if facts.kernel_counts_gpus else "the GPU driver"
     if facts.hierarchy.name == "unified":
         yield info(
             f"cgroup v2 is at {facts.hierarchy}, beside version 1",
             "boot the node with systemd.unified_cgroup_hierarchy=1",
         )
+    if facts.kernel_counts_gpus:
+        yield info(
+            "the kernel counts GPU memory (dmem), so control groups do not limit shares",
+            "share GPUs by MPS, whose limits need no control groups",
+        )
+        return
     yield ok(
-        f"cgroup v2 is at {facts.hierarchy}; GPU memory would be counted by {by}, "
-        f"by a driver of R{FIRST_DRIVER} or newer"
+        f"cgroup v2 is at {facts.hierarchy}; a GPU driver of R{FIRST_DRIVER} or newer limits the "
+        "memory of shares there"
     )
 
 
