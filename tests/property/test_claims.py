@@ -24,6 +24,7 @@ from sampling import examples
 from worlds.configs import MPS
 from worlds.disk import Disk
 from worlds.driver import Driver
+from worlds.moments import KilledError
 
 GPUS = [make.gpu(minor) for minor in range(2)]
 NAMES = st.sampled_from(["a", "b"])
@@ -34,10 +35,6 @@ STEPS = st.sampled_from(
     ]
 )
 IN_MEMORY = Path("/dev/shm")
-
-
-class Killed(BaseException):
-    """Stands for kill -9: nothing in the driver catches it."""
 
 
 class Node(RuleBasedStateMachine):
@@ -79,7 +76,7 @@ class Node(RuleBasedStateMachine):
     def step(self, name: str) -> None:
         if name == self.die_at:
             self.die_at = None
-            raise Killed
+            raise KilledError
 
     def start(self) -> None:
         self.driver.close()
@@ -159,7 +156,7 @@ class Node(RuleBasedStateMachine):
         self.die_at = die_at
         try:
             answer = self.driver.prepare(ref, seconds=0.0)
-        except Killed:
+        except KilledError:
             self.start()
         except DriverError:
             # Nothing but another claim, or hardware, keeps a claim from its GPUs.
@@ -177,7 +174,7 @@ class Node(RuleBasedStateMachine):
         self.die_at = die_at
         try:
             self.driver.unprepare(ref)
-        except Killed:
+        except KilledError:
             self.start()
         else:
             del self.known[ref]

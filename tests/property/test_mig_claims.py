@@ -19,6 +19,7 @@ from dra_driver.devices.device import Device, Mig, name_of, profile_of
 from dra_driver.devices.mig.partitions import partitions
 from dra_driver.slices import counters
 from sampling import examples
+from worlds.moments import KilledError
 from worlds.node import Node
 
 IN_MEMORY = Path("/dev/shm")
@@ -36,10 +37,6 @@ STEPS = st.sampled_from(
         "forgotten",
     ]
 )
-
-
-class Killed(BaseException):
-    """Stands for kill -9: nothing in the driver catches it."""
 
 
 class Card(RuleBasedStateMachine):
@@ -71,7 +68,7 @@ class Card(RuleBasedStateMachine):
     def step(self, name: str) -> None:
         if name == self.die_at:
             self.die_at = None
-            raise Killed
+            raise KilledError
 
     def start(self) -> None:
         self.die_at = None
@@ -119,7 +116,7 @@ class Card(RuleBasedStateMachine):
         self.die_at = die_at
         try:
             self.node.driver.unprepare(ref)
-        except Killed:
+        except KilledError:
             self.start()
             self.node.driver.unprepare(ref)
         self.die_at = None
@@ -158,7 +155,7 @@ class Card(RuleBasedStateMachine):
         self.die_at = die_at
         try:
             self.node.driver.prepare(ref)
-        except Killed:
+        except KilledError:
             self.start()
         else:
             self.running.add(ref)

@@ -34,7 +34,7 @@ from dra_driver.devices.shares import Division
 from dra_driver.errors import TransientError
 from dra_driver.kube.client import KubeClient
 from dra_driver.sharing.pod_groups import PodGroups
-from worlds import ends
+from worlds import ends, moments
 from worlds.api import ClaimApi
 from worlds.configs import PATIENCE
 from worlds.played import FileSharing, PlayedGpus, no_mig
@@ -112,8 +112,8 @@ class Driver:
             tidy=tidy,
             on_failed_undo=self.failed_undos.append,
             device_metadata=device_metadata,
-            step=step,
         )
+        moments.tell(self.claims, step)
         self.node_divisions = self._node_divisions(shares_wanted)
         self.locks = NodeLocks(self.plugin / "locks", time.monotonic)
         self.preparer = ClaimPreparer(

@@ -40,7 +40,7 @@ from dra_driver.simulator.driver_root import Options, UserspaceChoice
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.mig import SimulatedMig
-from worlds import ends
+from worlds import ends, moments
 from worlds.api import ClaimApi
 from worlds.configs import HALF, MPS, PATIENCE, SharesMode
 from worlds.driver import VERSION, Driver
@@ -228,15 +228,16 @@ class Node:
         rival: Callable[[], Path | None] = lambda: None,
     ) -> TakeOver:
         """What takes the node over from NVIDIA's driver."""
-        return TakeOver(
+        take_over = TakeOver(
             self.driver.claims.holdings,
             self.driver.locks,
             self.driver.gpus,
             makes_mig,
             time.monotonic,
             rival=rival,
-            step=self.step,
         )
+        moments.tell_of_take_over(take_over, self.step)
+        return take_over
 
     # Claims
 

@@ -47,7 +47,6 @@ class Cleanup:
         inventory: InventorySource,
         *,
         on_failed: Callable[[str], None],
-        step: Callable[[str], None],
     ) -> None:
         self._holdings = holdings
         self._records = holdings.records
@@ -56,7 +55,6 @@ class Cleanup:
         self._steps = steps
         self._on_failed = on_failed
         self._inventory = inventory
-        self._step = step
 
     # What a claim has done
 
@@ -72,7 +70,6 @@ class Cleanup:
         """
         self._note_release(record)
         left = self._undo(record, deadline)
-        self._step("undone")
         return self._forget(record, left)
 
     def _note_release(self, record: ClaimRecord) -> None:
@@ -113,7 +110,6 @@ class Cleanup:
         left = self._dated(record, left)
         self._say_new(record, left)
         self._specs.delete(record.ref.uid)
-        self._step("unspecified")
         if left:
             reduced = replace(
                 record,
@@ -127,7 +123,6 @@ class Cleanup:
                 self._rewrite(reduced)
         else:
             self._records.delete(record.ref.uid)
-        self._step("forgotten")
         self._unmark(record, keep=_gpus_of(left))
         return left
 

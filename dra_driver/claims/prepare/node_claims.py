@@ -23,8 +23,7 @@ class NodeClaims:
     `switches_modes` says whether MIG modes may be switched for claims, `device_metadata` whether
     containers get files with metadata of their devices. `on_failed_undo` is called with the name of
     each step that cannot be undone. `tidy` ends what claims shared and none uses any more; it
-    raises StateError. `step` is called with the name of each step that is done; tests end the
-    process there.
+    raises StateError.
     """
 
     def __init__(  # noqa: PLR0913 (the one place where all parts meet)
@@ -41,7 +40,6 @@ class NodeClaims:
         on_failed_undo: Callable[[str], None] = lambda _: None,
         tidy: Callable[[], object] = lambda: None,
         device_metadata: bool = True,
-        step: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.holdings = holdings
         self.records = holdings.records
@@ -51,9 +49,7 @@ class NodeClaims:
         self.mig = MigDevices(mig, holdings, inventory, switches, switches_modes=modes)
         self.steps = Steps(self.mig, sharing)
         metadata = MetadataFiles(self.records.directory, is_on=device_metadata)
-        self.specs = ClaimSpecs(specs, metadata, edits, inventory, self.steps, step)
-        self.transaction = Transaction(holdings, self.mig, self.steps, self.specs, step=step)
-        self.cleanup = Cleanup(
-            holdings, self.specs, self.steps, inventory, on_failed=failed, step=step
-        )
+        self.specs = ClaimSpecs(specs, metadata, edits, inventory, self.steps)
+        self.transaction = Transaction(holdings, self.mig, self.steps, self.specs)
+        self.cleanup = Cleanup(holdings, self.specs, self.steps, inventory, on_failed=failed)
         self.leftovers = Leftovers(holdings, self.specs, self.steps, self.mig, failed)

@@ -9,8 +9,6 @@ so that a container that restarts still starts. While a package manager works, s
 missing for a moment: a spec with more files stays until nothing has changed for a minute.
 """
 
-from collections.abc import Callable
-
 import structlog
 from msgspec.structs import replace
 
@@ -46,14 +44,12 @@ class ClaimSpecs:
         edits: EditsCache,
         inventory: InventorySource,
         steps: Steps,
-        step: Callable[[str], None],
     ) -> None:
         self.files = files
         self._metadata = metadata
         self._edits = edits
         self._inventory = inventory
         self._steps = steps
-        self._step = step
         self._common: dict[ClaimUid, Edits] = {}  # as last written
         self._found: Edits | None = None
         self._found_again = 0
@@ -110,9 +106,7 @@ class ClaimSpecs:
             inventory = self._inventory.current()
             gpus = recorded_gpus(record.devices, inventory)
             self._metadata.write(uid, documents(record, gpus, inventory, joined(inventory.gpus)))
-        self._step("described")
         self.files.write(uid, spec)
-        self._step("specified")
         if not _is_for_machine(record):
             self._common[uid] = spec.edits
 

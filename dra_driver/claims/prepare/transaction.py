@@ -38,7 +38,7 @@ class Begun(Struct, frozen=True, kw_only=True):
 
 
 class Transaction:
-    """Prepares claims. `step` is called with the name of each step that is done."""
+    """Prepares claims."""
 
     def __init__(
         self,
@@ -46,15 +46,12 @@ class Transaction:
         mig: MigDevices,
         steps: Steps,
         specs: ClaimSpecs,
-        *,
-        step: Callable[[str], None],
     ) -> None:
         self._holdings = holdings
         self._records = holdings.records
         self._mig = mig
         self._steps = steps
         self._specs = specs
-        self._step = step
 
     def begin(
         self, allocation: Allocation, *, deadline: float, lost: Collection[GpuUuid] = ()
@@ -81,21 +78,16 @@ class Transaction:
         # Up to here nothing was changed that would have to be undone.
         for uuid in record.held_gpus:
             self._holdings.ownership.mark(uuid, record.ref.uid)
-        self._step("marked")
         if record.steps:
-            self._intend(record)
-            making = mig_steps(record.steps)
-            made = self._steps.do(making, deadline)
-            if making:
-                self._step("made")
+            self._write(replace(record, state=RecordState.PREPARING))
+            made = self._steps.do(mig_steps(record.steps), deadline)
             if not record.is_complete:
                 record = resolve.with_made(record, made)
                 sharing = self._steps.plan(record, allocation, owed, deadline)
                 if sharing:
                     record = replace(record, steps=(*record.steps, *sharing))
-                    self._intend(record)
+                    self._write(replace(record, state=RecordState.PREPARING))
             self._steps.do(sharing_steps(record.steps), deadline)
-            self._step("applied")
         begun = Begun(record=record, spec=spec or self._specs.of(record))
         needs_no_wait = not any(step.lives_by_itself for step in record.steps)
         return self._finish(begun) if needs_no_wait else begun
@@ -132,13 +124,8 @@ class Transaction:
         self._steps.ensure(record.steps)
         self._specs.restore(record)
 
-    def _intend(self, record: ClaimRecord) -> None:
-        self._write(replace(record, state=RecordState.PREPARING))
-        self._step("intended")
-
     def _finish(self, begun: Begun) -> Begun:
         self._write(begun.record)
-        self._step("recorded")
         if begun.spec is not None:
             self._specs.write(begun.record, begun.spec)
         return replace(begun, spec=None)

@@ -83,10 +83,10 @@ class TakeOver:
 
     `makes_mig` tells whether MIG devices are made for claims here, and raises DriverError; `rival`
     returns the socket on which the other driver listens, if it runs. `clock` is monotonic, in
-    seconds. `step` is called with the name of each step that is done; tests end the process there.
+    seconds.
     """
 
-    def __init__(  # noqa: PLR0913 (what it asks, each of its own kind)
+    def __init__(
         self,
         holdings: Holdings,
         locks: NodeLocks,
@@ -95,7 +95,6 @@ class TakeOver:
         clock: Callable[[], float],
         *,
         rival: Callable[[], Path | None] = lambda: None,
-        step: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._directory = holdings.records.directory
         self._holdings = holdings
@@ -104,7 +103,6 @@ class TakeOver:
         self._makes_mig = makes_mig
         self._clock = clock
         self._rival = rival
-        self._step = step
         self._left: dict[str, DriverError] = {}
 
     @property
@@ -251,18 +249,14 @@ class TakeOver:
                     return False
                 for gpu in record.held_gpus:
                     ownership.mark(gpu, uid)
-                self._step("marked")
                 self._holdings.records.write(record)
-                self._step("recorded")
                 _say(record)
             elif made_for(former) != made_for(record):
                 return True  # it was undone meanwhile, or prepared again
             for slot in made_for(record):
                 ownership.note(slot, uid)
-                self._step("noted")
             for gpu in drafts.turned_on(record):
                 ownership.note_mode(gpu)
-                self._step("mode noted")
         return True
 
     def _strike(self, data: bytes, taken: Collection[str]) -> None:
@@ -278,7 +272,6 @@ class TakeOver:
             )
         except OSError as error:
             raise StateError(f"it cannot be written: {error.strerror or error}") from error
-        self._step("struck")
         log.info("node taken over from nvidia's driver in part", claims=sorted(taken))
 
     def _put_aside(self) -> None:
@@ -288,7 +281,6 @@ class TakeOver:
             sync_folder(self._directory)
         except OSError as error:
             raise StateError(f"it cannot be renamed: {error.strerror or error}") from error
-        self._step("put aside")
         log.info("node taken over from nvidia's driver", kept=str(self._directory / TAKEN_OVER))
 
     @contextmanager

@@ -21,7 +21,8 @@ from dra_driver.simulator import profile as profiles
 from dra_driver.simulator import sysfs
 from dra_driver.simulator.machine import Machine
 from dra_driver.slices.project import projection
-from worlds.node import Node, no_step
+from worlds.moments import KilledError, raise_at
+from worlds.node import Node
 from worlds.nvidia import NvidiaDriver, taken_over
 from worlds.nvidia_files import entry_of
 
@@ -343,25 +344,16 @@ def test_what_nvidias_driver_had_begun_for_a_machine_is_dropped(vms: Vms) -> Non
     assert vms.driver.nodes(ref) == [vms.group()]
 
 
-class Killed(BaseException):
-    """The driver's process is gone."""
-
-
 STEPS = ("marked", "intended", "applied", "recorded", "described", "specified")
 
 
 @pytest.mark.parametrize("at", STEPS)
 def test_killed_at_any_step_the_claim_is_prepared_or_taken_back(vms: Vms, at: str) -> None:
     ref, before = vms.claim(FIRST), vms.drivers()
-
-    def step(name: str) -> None:
-        if name == at:
-            raise Killed
-
-    vms.restart(step=step)
-    with pytest.raises(Killed):
+    vms.restart(step=raise_at(at))
+    with pytest.raises(KilledError):
         vms.driver.prepare(ref)
-    vms.restart(step=no_step)
+    vms.restart()
     vms.driver.prepare(ref)
     vms.driver.unprepare(ref)
     assert vms.drivers() == before

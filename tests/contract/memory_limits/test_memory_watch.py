@@ -1,7 +1,7 @@
 """Memory limits of shares are looked after, and come back whatever happened to them."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from itertools import product
 from pathlib import Path
@@ -17,22 +17,11 @@ from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import UnavailableError
 from dra_driver.host.envelope import seal, unseal
 from worlds.limited_node import LimitedNode, share
+from worlds.moments import KilledError, raise_at
 
 PREPARE_STEPS = ["marked", "intended", "applied", "recorded", "described", "specified"]
 UNPREPARE_STEPS = ["undone", "unspecified", "forgotten"]
 HERE = "tests/contract/memory_limits/test_memory_watch.py"
-
-
-class KilledError(BaseException):
-    """What follows a step does not happen, as if the process had been killed."""
-
-
-def dies_at(name: str) -> Callable[[str], None]:
-    def step(said: str) -> None:
-        if said == name:
-            raise KilledError
-
-    return step
 
 
 def test_a_pod_whose_group_was_made_again_is_limited_again(node: LimitedNode) -> None:
@@ -240,7 +229,7 @@ def test_a_driver_killed_in_prepare_limits_wholly_or_not_at_all(
 ) -> None:
     pod, group = node.pod()
     ref = node.claim_of(pod, share(0))
-    node.restart(step=dies_at(step))
+    node.restart(step=raise_at(step))
     with pytest.raises(KilledError):
         node.driver.prepare(ref)
     node.restart()
@@ -264,7 +253,7 @@ def test_a_driver_killed_in_unprepare_leaves_no_limit_in_the_end(
     neighbour = node.claim_of(other, share(1), name="neighbour")
     if not last:
         node.driver.prepare(neighbour)
-    node.restart(step=dies_at(step))
+    node.restart(step=raise_at(step))
     with pytest.raises(KilledError):
         node.driver.unprepare(ref)
     node.restart()

@@ -1,0 +1,96 @@
+"""The moments of a driver's calls: between two of them it makes one change.
+
+The driver's store and what carries out steps are wrapped, and a test is told which moment it is. It
+may end the process there, or fill a disk.
+
+    prepare    marked, intended, made, intended, applied, recorded, described, specified
+    unprepare  undone, unspecified, forgotten
+    take-over  marked, recorded, noted, mode noted, for each claim; struck or put aside
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dra_driver.claims.model.record import ClaimRecord, RecordState
+from dra_driver.claims.model.steps import ClaimStep, MigStep
+from dra_driver.claims.prepare.node_claims import NodeClaims
+from dra_driver.claims.takeover.take_over import TakeOver
+
+Step = Callable[[str], None]
+
+
+class KilledError(BaseException):
+    """Stands for kill -9: nothing in the driver catches it."""
+
+
+def raise_at(name: str) -> Step:
+    """A step that ends a call of this process as a kill would."""
+
+    def step(said: str) -> None:
+        if said == name:
+            raise KilledError
+
+    return step
+
+
+def _around(
+    owner: Any,
+    method: str,
+    *,
+    before: Callable[..., object] = lambda *_: None,
+    after: Callable[..., object] = lambda *_: None,
+) -> None:
+    """Have two functions called with a method's arguments, before and after it."""
+    real = getattr(owner, method)
+
+    def called(*words: Any, **options: Any) -> Any:
+        before(*words)
+        answer = real(*words, **options)
+        after(*words)
+        return answer
+
+    setattr(owner, method, called)
+
+
+def tell(claims: NodeClaims, step: Step) -> None:
+    """Tell `step` of the moments of calls for claims."""
+    marked: set[str] = set()
+    written = {
+        RecordState.PREPARING: "intended",
+        RecordState.PREPARED: "recorded",
+        RecordState.RELEASED: "forgotten",
+    }
+
+    def begun(record: ClaimRecord) -> None:
+        if record.ref.uid in marked:
+            marked.discard(record.ref.uid)
+            step("marked")
+
+    def done(steps: Sequence[ClaimStep], _: object) -> None:
+        if steps:
+            step("made" if isinstance(steps[0], MigStep) else "applied")
+
+    _around(claims.ownership, "mark", after=lambda _, uid: marked.add(uid))
+    _around(claims.ownership, "note", after=lambda *_: step("noted"))
+    _around(claims.ownership, "note_mode", after=lambda _: step("mode noted"))
+    _around(claims.records, "write", before=begun, after=lambda it: step(written[it.state]))
+    _around(claims.records, "delete", after=lambda _: step("forgotten"))
+    _around(claims.steps, "do", after=done)
+    _around(
+        claims.specs,
+        "delete",
+        before=lambda _: step("undone"),
+        after=lambda _: step("unspecified"),
+    )
+    _around(
+        claims.specs.files,
+        "write",
+        before=lambda *_: step("described"),
+        after=lambda *_: step("specified"),
+    )
+
+
+def tell_of_take_over(take_over: TakeOver, step: Step) -> None:
+    """Tell `step` when NVIDIA's checkpoint has been changed or put aside."""
+    _around(take_over, "_strike", after=lambda *_: step("struck"))
+    _around(take_over, "_put_aside", after=lambda: step("put aside"))
