@@ -4,6 +4,7 @@ A node can have versions 1 and 2 side by side; version 2 is then in a folder suc
 """
 
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 MOUNTINFO = Path("/proc/self/mountinfo")
@@ -23,7 +24,7 @@ def find_hierarchy(setting: Path | None, mountinfo: Path = MOUNTINFO) -> Path | 
     There may be several, because a mounted driver root of / includes the host's own. The whole
     hierarchy is preferred to a container's part of it, then the usual place, then the first mount.
     """
-    places = _mounts(mountinfo) if setting is None else [setting, setting / "unified"]
+    places = _hierarchies(mountinfo) if setting is None else [setting, setting / "unified"]
     hierarchies = [place for place in places if (place / _CONTROLLERS).is_file()]
 
     def order(place: Path) -> tuple[bool, bool]:
@@ -33,11 +34,7 @@ def find_hierarchy(setting: Path | None, mountinfo: Path = MOUNTINFO) -> Path | 
 
 
 def kernel_counts_gpus(hierarchy: Path) -> bool:
-    """Tell whether the kernel counts GPU memory (dmem), as opposed to the GPU driver (misc).
-
-    With dmem, the limits of all groups above a group apply to it as well. With misc, only the
-    nearest group that has a limit counts.
-    """
+    """Tell whether the kernel counts GPU memory (dmem), as opposed to the GPU driver (misc)."""
     try:
         text = (hierarchy / "dmem.capacity").read_text(errors="replace")
     except OSError:
@@ -45,15 +42,22 @@ def kernel_counts_gpus(hierarchy: Path) -> bool:
     return any(line.startswith("nvidia/") for line in text.splitlines())
 
 
-def _mounts(mountinfo: Path) -> list[Path]:
+def mounts(mountinfo: Path) -> Iterator[tuple[Sequence[str], str]]:
+    """Yield the fields of each mount up to its options, and the type of its file system.
+
+    36 35 98:0 /root /mount/point options [optional]... - type source options
+
+    Source: proc_pid_mountinfo(5). Raises OSError.
+    """
+    for line in mountinfo.read_text(errors="surrogateescape").splitlines():
+        fields, _, kind = line.partition(" - ")
+        yield fields.split(" "), kind.split(" ")[0]
+
+
+def _hierarchies(mountinfo: Path) -> list[Path]:
     try:
-        lines = mountinfo.read_text(errors="surrogateescape").splitlines()
+        found = [fields for fields, kind in mounts(mountinfo) if kind == "cgroup2"]
     except OSError:
         return []
-    mounts = []
-    for line in lines:
-        # 36 35 98:0 /root /mount/point options [optional]... - type source options
-        facts, _, kind = line.partition(" - ")
-        if kind.split(" ")[0] == "cgroup2" and len(words := facts.split(" ")) > 4:
-            mounts.append(Path(_OCTAL.sub(lambda code: chr(int(code[1], 8)), words[4])))
-    return mounts
+    points = (fields[4] for fields in found if len(fields) > 4)
+    return [Path(_OCTAL.sub(lambda code: chr(int(code[1], 8)), point)) for point in points]

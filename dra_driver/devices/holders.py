@@ -21,6 +21,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from dra_driver.devices.control_groups import mounts
+
 _LOCAL = frozenset(
     {"btrfs", "devtmpfs", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
 )
@@ -116,24 +118,13 @@ def has_open(process: Path, number: int) -> bool:
     where they lie on the node: a tenant's own file server may never answer.
     """
     with suppress(OSError):
-        mounts = _local_mounts(process)
+        local = {fields[0] for fields, kind in mounts(process / "mountinfo") if kind in _LOCAL}
         for name in _names(process / "fd"):
             with suppress(OSError):
-                is_local = _mount(process / "fdinfo" / name) in mounts
+                is_local = _mount(process / "fdinfo" / name) in local
                 if is_local and device_number(process / "fd" / name) == number:
                     return True
     return False
-
-
-def _local_mounts(process: Path) -> set[str]:
-    """Return the IDs of a process's mounts of local file systems (proc_pid_mountinfo(5))."""
-    mounts = set()
-    for line in (process / "mountinfo").read_text(errors="replace").splitlines():
-        # 36 35 98:0 /root /mount/point options [optional]... - type source options
-        facts, _, kind = line.partition(" - ")
-        if kind.split(" ")[0] in _LOCAL:
-            mounts.add(facts.split(" ")[0])
-    return mounts
 
 
 def _mount(fdinfo: Path) -> str | None:

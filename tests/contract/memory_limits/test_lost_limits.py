@@ -44,16 +44,16 @@ def test_a_claim_that_goes_counts_no_more(node: LimitedNode) -> None:
 
 
 def test_without_persistence_mode_limits_end_with_the_last_process_and_with_it_they_stay(
-    misc: LimitedNode,
+    node: LimitedNode,
 ) -> None:
-    pod, group = misc.pod()
-    misc.driver.prepare(misc.claim_of(pod, share(0)))
-    assert [gpu.is_persistent for gpu in misc.session.look().gpus][:1] == [False]
-    misc.session.close()
-    misc.look()
-    assert (misc.limit(group), misc.others()) == (None, None)
-    misc.look_after()
-    misc.machine.set_fact(misc.uuid(0), Fact.PERSISTENCE_MODE, 1)
-    misc.session.close()
-    misc.look()
-    assert (misc.limit(group), misc.others()) == (misc.share_mib, 1)
+    pod, group = node.pod()
+    node.driver.prepare(node.claim_of(pod, share(0)))
+    assert [gpu.is_persistent for gpu in node.session.look().gpus][:1] == [False]
+    node.session.close()
+    node.look()
+    assert (node.limit(group), node.others()) == (None, None)
+    node.look_after()
+    node.machine.set_fact(node.uuid(0), Fact.PERSISTENCE_MODE, 1)
+    node.session.close()
+    node.look()
+    assert (node.limit(group), node.others()) == (node.share_mib, 1)
