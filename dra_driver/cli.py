@@ -29,6 +29,7 @@ from dra_driver.command_line import (
     CommandSettings,
     WrongSettingsError,
     click_command,
+    not_installed,
 )
 from dra_driver.errors import DriverError, SetupError
 from dra_driver.printing import escaping
@@ -74,19 +75,13 @@ class Command(Struct, frozen=True, kw_only=True):
         return all(importlib.util.find_spec(package) is not None for package in packages)
 
 
-_NO_SIMULATOR, _NO_BENCH = (
-    f"the {name} is not installed with all that it needs: in a checkout of this project, `make "
-    f"setup` installs it, and `pip install ./dra_driver/{folder}` adds it to this install"
-    for name, folder in (("simulator", "simulator"), ("benchmark", "bench"))
-)
-
 COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
         "kubelet-plugin": Command(target="dra_driver.node.command:KubeletPluginCommand"),
         "mps-supervisor": Command(target="dra_driver.mps.supervisor.command:MpsSupervisor"),
         "status": Command(target="dra_driver.admin.status.command:ShowStatus"),
         "usage": Command(target="dra_driver.admin.status.usage_command:ShowUsage"),
-        "inspect": Command(target="dra_driver.admin.inspect:Inspect"),
+        "inspect": Command(target="dra_driver.admin.inspect.command:Inspect"),
         "health": Command(target="dra_driver.admin.health:Health"),
         "gather": Command(target="dra_driver.admin.gather.command:Gather"),
         "cleanup": Command(target="dra_driver.admin.cleanup:Cleanup"),
@@ -94,14 +89,16 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "explain": Command(target="dra_driver.admin.explain.command:Explain"),
         "bench": Command(
             target="dra_driver.bench.command:Bench",
-            missing=_NO_BENCH,
+            missing=not_installed("benchmark", "bench"),
             needs=("cuda", "matplotlib"),
         ),
         "validate": Command(target="dra_driver.admin.validate.command:Validate"),
         "convert": Command(target="dra_driver.admin.convert.command:Convert"),
         "classes": Command(target="dra_driver.admin.classes:Classes"),
-        "slices": Command(target="dra_driver.simulator.slices_cli:Slices", missing=_NO_SIMULATOR),
-        "simulate": Command(target="dra_driver.simulator.cli:Simulate", missing=_NO_SIMULATOR),
+        "simulate": Command(
+            target="dra_driver.simulator.cli:Simulate",
+            missing=not_installed("simulator", "simulator"),
+        ),
         "completion": Command(target="dra_driver.completion:Completion"),
     }
 )
@@ -133,7 +130,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "validate": "check the claim configs and share configs in manifests",
             "convert": "convert manifests of older APIs",
             "classes": "print the DeviceClasses that resource names need",
-            "slices": "print what nodes with given GPUs would publish",
+            "inspect --profile": "show what nodes with given GPUs would publish",
             "simulate": "simulate GPUs on a machine without any",
             "completion": "print a shell's completion script",
         },

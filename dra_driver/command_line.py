@@ -126,6 +126,14 @@ def shaped(pattern: str, text: str) -> Check:
     return check
 
 
+def not_installed(name: str, folder: str) -> str:
+    """Return what to do where a distribution in `folder` of dra_driver/ is not installed."""
+    return (
+        f"the {name} is not installed with all that it needs: in a checkout of this project, `make "
+        f"setup` installs it, and `pip install ./dra_driver/{folder}` adds it to this install"
+    )
+
+
 class WrongSettingsError(ValueError):
     """Invalid settings: a line about each, or about several together."""
 

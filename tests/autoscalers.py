@@ -1,7 +1,8 @@
 """Clusters as Cluster Autoscaler and Karpenter see them, for the programs that ask their functions.
 
-Slices and templates are what `dra-driver slices` prints, as its JSON; claims and pods are as the
-scheduler leaves them. The programs are hack/cluster/go/autoscaler and hack/cluster/go/karpenter.
+Slices and templates are what `dra-driver inspect --slices` prints, as its JSON; claims and pods are
+as the scheduler leaves them. The programs are hack/cluster/go/autoscaler and
+hack/cluster/go/karpenter.
 """
 
 import json
@@ -21,8 +22,8 @@ _READY = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T0
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    """What `dra-driver slices` prints."""
-    assert main(["slices", "--output=json", *words]) == 0
+    """What `dra-driver inspect --slices` prints."""
+    assert main(["inspect", "--slices", "--output=json", *words]) == 0
     found = json.loads(capsys.readouterr().out)
     return found["items"] if found.get("kind") == "List" else found
 

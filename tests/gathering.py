@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver import gathered
+from dra_driver.admin.inspect.slices import slices_of
 from dra_driver.cli import main
 from dra_driver.gathered import Archive
 from dra_driver.simulator.archive import profile_of
@@ -14,7 +15,6 @@ from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.nodes import inventory_of
 from dra_driver.simulator.profile import Profile
-from dra_driver.simulator.slices_cli import slices_of
 from dra_driver.slices.project import OF_DEFAULTS
 
 OPTIONS = Options(nodes=NodeKind.PLACEHOLDER, userspace="stand-in")

@@ -1,12 +1,14 @@
 """Made-up nodes: what the driver would find on each of many machines of one profile.
 
-In: a profile. Out: the driver's own inventory. A machine is made, looked at once through NVML as on
-a real node, and removed; every node is that machine with UUIDs of its own, which follow from the
-node's name. Needs no root and no network.
+In: a profile. Out: a machine, or the driver's own inventory of it. A machine is made, looked at
+once through NVML as on a real node, and removed; every node is that machine with UUIDs of its own,
+which follow from the node's name. Needs no root and no network.
 """
 
 import tempfile
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -15,18 +17,38 @@ from dra_driver.devices.model import GpuUuid, Inventory
 from dra_driver.devices.session import DriverSession
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.driver_root import Options
+from dra_driver.simulator.instance_types import profile_of
 from dra_driver.simulator.machine import Machine
-from dra_driver.simulator.profile import Profile
+from dra_driver.simulator.profile import Profile, changed, load
 
 
-def inventory_of(profile: str | Profile) -> Inventory:
-    """Return what the driver finds on a machine of this profile, such as `h100x8`.
+def profile_for(name: str, instance_type: str, driver_version: str = "") -> Profile:
+    """Return a profile by its name or file, or else that of a cloud's machine type.
+
+    Raises DriverError if there is none.
+    """
+    found = load(name) if name else profile_of(instance_type)
+    return changed(found, {"driver_version": driver_version}) if driver_version else found
+
+
+@contextmanager
+def machine_of(profile: str | Profile) -> Iterator[Machine]:
+    """Make a machine of this profile, such as `h100x8`, and remove it at the end.
 
     Raises DriverError if there is no such profile, or the machine cannot be made.
     """
     options = Options(nodes=NodeKind.PLACEHOLDER, userspace="stand-in")
     with tempfile.TemporaryDirectory(prefix="dra-nodes-") as folder:
         machine = Machine.create(Path(folder) / "gpus", profile, options)
+        try:
+            yield machine
+        finally:
+            machine.destroy()
+
+
+def inventory_of(profile: str | Profile) -> Inventory:
+    """Return what the driver finds on a machine of this profile. Raises DriverError."""
+    with machine_of(profile) as machine:
         session = DriverSession(
             driver_root=machine.driver_root,
             dev=machine.dev_root / "dev",
@@ -37,7 +59,6 @@ def inventory_of(profile: str | Profile) -> Inventory:
             return session.look()
         finally:
             session.close()
-            machine.destroy()
 
 
 def on_node(inventory: Inventory, node: str) -> Inventory:

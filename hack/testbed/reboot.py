@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from cluster import cgroups
 from cluster.processes import MARK
 
-from cluster import cgroups
 from dra_driver.mps.processes import environment_of
 from testbed import mps
 from testbed.commands import run

@@ -217,3 +217,31 @@ def test_it_says_what_older_kubernetes_is_offered(
     assert older.count(", or set --mig on-demand\n") == 2
     assert older.count("--mig on-demand makes them, at a cost: ") == 1
     assert older.count("1.1 pods a second instead of 44") == 1
+
+
+def test_a_profile_is_shown_as_a_node_with_such_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "--profile=t4x4", "--exclude-gpus=0"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert "would publish 3 devices" in shown.out
+    assert "cannot be prepared" not in shown.out
+
+
+def test_this_nodes_slices_are_those_that_the_driver_would_create(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words(machine, "--slices", "--node-name=n1")) == 0
+    slices = list(yaml.safe_load_all(capsys.readouterr().out))
+    found = {
+        device["attributes"]["uuid"]["string"]
+        for each in slices
+        for device in each["spec"].get("devices", [])
+    }
+    assert found == {gpu.uuid for gpu in machine.gpus}
+
+
+def test_what_is_for_slices_is_refused_without_them(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words(machine, "--count=2")) == 2
+    assert "works only with --slices" in capsys.readouterr().err

@@ -97,12 +97,12 @@ def test_a_production_install_lists_no_command_that_it_cannot_run(target: Path) 
     assert done.returncode == 0
     assert "kubelet-plugin" in done.stdout
     listed = done.stdout.partition("commands:")[2].split()
-    assert not {"bench", "simulate", "slices"} & set(listed)
+    assert not {"bench", "simulate"} & set(listed)
     assert "simulate" not in dra_driver(target, "no-such-command").stderr
 
 
 def test_a_production_install_says_how_to_get_the_simulator(target: Path) -> None:
-    done = dra_driver(target, "slices", "--profile", "h100x8", "--node-name", "n1")
+    done = dra_driver(target, "inspect", "--profile", "h100x8")
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith(NOT_INSTALLED)
@@ -119,7 +119,7 @@ def test_the_simulators_wheel_adds_its_commands(
     profiles = dra_driver(tmp_path, "simulate", "profiles")
     assert profiles.returncode == 0, profiles.stderr
     assert "h100-80gb-x8" in profiles.stdout
-    slices = dra_driver(tmp_path, "slices", "--profile", "t4x4", "--node-name", "n1")
+    slices = dra_driver(tmp_path, "inspect", "--slices", "--profile=t4x4", "--node-name=n1")
     assert slices.returncode == 0, slices.stderr
     assert "name: 00000-gpu.nvidia.com-n1" in slices.stdout
 

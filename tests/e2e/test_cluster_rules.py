@@ -87,7 +87,7 @@ def request(selectors: list[Object]) -> Object:
 @needs(Feature.COUNTERS)
 def test_printed_slices_are_taken_as_printed(scene: Scene) -> None:
     made_up = ("--profile", "h100x8", "--mig", "on-demand", "--node-name", "made-up")
-    printed = run((DRIVER, "slices", *made_up))
+    printed = run((DRIVER, "inspect", "--slices", *made_up))
     answer = scene.node.cluster.kubectl(
         *("create", "-f", "-", "--dry-run=server", "--warnings-as-errors", "--output", "yaml"),
         stdin=printed,

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cluster import cgroups, mounts
 from testbed.claims import mig_profile
 from testbed.cluster import fetched
 from testbed.commands import run
 from testbed.node import GpuNode
 from testbed.pods import container, migs_seen
 
-from cluster import cgroups, mounts
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.admin.doctor.facts.runtime_config import read_runtime_configs
 from e2e.conftest import CLUSTER, node_of

@@ -134,8 +134,8 @@ def test_without_what_is_named_the_scheduler_has_devices_or_something_else_is_na
 def test_a_constraint_gets_shares_of_different_gpus(program: Path, tmp_path: Path) -> None:
     config = tmp_path / "shares.yaml"
     config.write_text("sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}")
-    words = ("slices", "--profile=t4x4", "--node-name=node-1", f"--share-config={config}", "-ojson")
-    slices = json.loads(run((DRIVER, *words)))
+    words = ("--profile=t4x4", "--node-name=node-1", f"--share-config={config}", "-ojson")
+    slices = json.loads(run((DRIVER, "inspect", "--slices", *words)))
     classes = list(yaml.safe_load_all(CLASSES.read_text()))
     asked = {"deviceClassName": "gpu.resource.nvidia.com", "allocationMode": "ExactCount"}
     requests = [{"name": f"r{n}", "exactly": asked | {"count": 1}} for n in range(5)]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dra_driver.admin.inspect import table
+from dra_driver.admin.inspect.view import table
 from dra_driver.devices.device import DeviceKind, is_uuid_of
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.session import DriverSession

@@ -5,7 +5,7 @@ import json
 import yaml
 
 import make
-from dra_driver.admin.inspect import report, spec_text, table
+from dra_driver.admin.inspect.view import report, spec_text, table
 from dra_driver.cdi.model import DeviceNode, Edits
 from dra_driver.devices.exclusion import without_excluded
 from dra_driver.devices.model import MigMode, SickGpu

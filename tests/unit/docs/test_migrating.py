@@ -15,10 +15,11 @@ from msgspec.structs import replace
 
 from dra_driver.admin.api.slices import Device, read_slice
 from dra_driver.admin.cel.selector import Selector
+from dra_driver.admin.inspect.command import shares_of
+from dra_driver.admin.inspect.slices import slices_of
 from dra_driver.devices.model import Inventory, MigMode
 from dra_driver.shares.config import read_node_config
 from dra_driver.simulator.nodes import inventory_of
-from dra_driver.simulator.slices_cli import shares_of, slices_of
 from dra_driver.slices.project import Offered
 
 PAGE = Path(__file__).parents[3] / "docs" / "migrating-from-the-device-plugin.md"

@@ -10,10 +10,11 @@ import yaml
 from documents import values
 from dra_driver.admin.cel.selector import Selector, Subject
 from dra_driver.admin.doctor.facts import shipped
+from dra_driver.admin.inspect.command import Inspect
+from dra_driver.admin.inspect.slices import slices_of
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.simulator.instance_types import profile_of
 from dra_driver.simulator.nodes import inventory_of
-from dra_driver.simulator.slices_cli import Slices, slices_of
 from dra_driver.slices.project import OF_DEFAULTS
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -68,7 +69,7 @@ def test_attributes_that_constraints_match_are_published() -> None:
 
 def test_commands_on_the_page_have_options_and_machine_types_that_there_are() -> None:
     (console,) = re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    options = {option.replace("_", "-") for option in Slices.options}
+    options = {option.replace("_", "-") for option in Inspect.options}
     assert set(re.findall(r"--([a-z-]+)", console)) <= options
     for name in re.findall(r"--instance-type (\S+)", console):
         profile_of(name)

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
+from dra_driver.admin.inspect.slices import slices_of
 from dra_driver.admin.validate.findings import check_manifest
 from dra_driver.admin.validate.selectors import published
 from dra_driver.simulator.nodes import inventory_of
-from dra_driver.simulator.slices_cli import slices_of
 from dra_driver.slices.project import OF_DEFAULTS
 
 OWN = "device.attributes['gpu.nvidia.com']"

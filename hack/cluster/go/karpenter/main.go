@@ -1,7 +1,7 @@
 // karpenter-judge says which machine types Karpenter takes for claims, and when it takes a node for ready.
 //
-// In: on stdin one JSON object for each case: machine types with the templates that `dra-driver slices --template
-// karpenter` prints, DeviceClasses, and claims of one pod; or a node with its ResourceSlices, and resource names that
+// In: on stdin one JSON object for each case: machine types with the templates that `dra-driver inspect
+// --template karpenter` prints, DeviceClasses, and claims of one pod; or a node with its ResourceSlices, and resource names that
 // pods asked for. Out: on stdout one JSON object for each case, in their order. All of it is decided by Karpenter's own
 // functions.
 package main

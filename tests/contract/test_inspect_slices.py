@@ -1,4 +1,4 @@
-"""`dra-driver slices`: slices without a cluster or a GPU, as people run it."""
+"""`dra-driver inspect --slices`: slices without a cluster or a GPU, as people run it."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Printed = Callable[..., list[Any]]
 @pytest.fixture
 def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
     def run(*words: str) -> list[Any]:
-        assert main(["slices", *words]) == 0
+        assert main(["inspect", "--slices", *words]) == 0
         shown = capsys.readouterr()
         assert shown.err == ""
         return list(yaml.load_all(shown.out, Loader=yaml.CSafeLoader))
@@ -116,14 +116,16 @@ def test_the_node_of_the_driver_is_not_meant(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NODE_NAME", "this-node")
-    assert main(["slices", "--profile=t4x4"]) == 2
+    assert main(["inspect", "--slices", "--profile=t4x4"]) == 2
     assert "--node-name is missing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "give either --profile, or a cloud's --instance-type"),
+        (("--template=karpenter",), "give --profile, or a cloud's --instance-type"),
+        (("--driver-version=580.1",), "give --profile, or a cloud's --instance-type"),
+        (("--cdi", "--profile=t4x4"), "--cdi is of this node's files"),
         (("--profile=t4x4", "--instance-type=g4dn.xlarge"), "give either --profile, or"),
         (("--profile=t4x4", "--template=karpenter", "--count=2"), "a template is of one node"),
     ],
@@ -131,7 +133,7 @@ def test_the_node_of_the_driver_is_not_meant(
 def test_words_that_do_not_go_together_are_refused(
     words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["slices", "--node-name=n1", *words]) == 2
+    assert main(["inspect", "--slices", "--node-name=n1", *words]) == 2
     assert said in capsys.readouterr().err
 
 
@@ -211,7 +213,7 @@ def test_karpenters_template_has_partitions_counters_and_what_devices_will_share
 
 
 def test_an_unknown_machine_type_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["slices", "--instance-type=p5.48xlrge", "--node-name=n1"]) == 1
+    assert main(["inspect", "--slices", "--instance-type=p5.48xlrge", "--node-name=n1"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(
         "error: no instance type 'p5.48xlrge' is known; did you mean p5.48xlarge"

@@ -9,10 +9,16 @@ knows it yet. Pure.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Literal
 
-Object = Mapping[str, Any]
+from dra_driver.admin.inspect.slices import Object, as_list
+
+Template = Literal["cluster-autoscaler", "karpenter"]
+"""The autoscalers that a template can be for."""
+
+_USUAL_NAME = "template"
+"""Name of the node that a template is for; the autoscaler puts that of each new node there."""
 
 OF_THE_TYPE = frozenset(
     {
@@ -48,6 +54,24 @@ OF_THE_NODE = frozenset(
 
 SHARED = frozenset({"parentUUID", "nvlinkIsland"})
 """Attributes whose value is the node's, and is the same for the same devices on every node."""
+
+
+def node_name_of(wanted: Template | None, machines: str) -> str:
+    """Return the name of node and pool in a template: for Karpenter, that of the machines.
+
+    It mistakes devices of different machine types for the same if pools and devices have equal
+    names, and remembers whether they match a selector (1.15.0, allocator.go: matchKey).
+    """
+    return machines.lower().replace("_", "-") if wanted == "karpenter" else _USUAL_NAME
+
+
+def template(
+    wanted: Template, slices: Iterable[Object], keep: frozenset[str] = frozenset()
+) -> Object:
+    """Return the slices of a node as the template that an autoscaler takes."""
+    if wanted == "karpenter":
+        return dynamic_resources(slices, keep)
+    return as_list(template_of(slices, keep))
 
 
 def template_of(slices: Iterable[Object], keep: frozenset[str] = frozenset()) -> Iterator[Object]:

@@ -1,0 +1,1 @@
+"""`dra-driver inspect`: what a node has, and what the driver would publish and inject."""

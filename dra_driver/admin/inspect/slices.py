@@ -1,0 +1,66 @@
+"""ResourceSlices as the driver would create them on a node that has none. Pure.
+
+In: the inventory of a node, and what is offered of it. Out: slices as `kubectl create -f -` takes
+them: for autoscalers, for made-up nodes and for tests. They have no owner, because a made-up Node
+has no UID yet.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from dra_driver.admin.output import Output, yaml_text
+from dra_driver.devices.model import Inventory
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.slices.pool import build_slices
+from dra_driver.slices.project import Offered
+
+Object = Mapping[str, Any]
+
+_GENERATION = 1
+"""The generation of a pool that is published for the first time."""
+
+
+def node_names(name: str, count: int) -> list[str]:
+    """Return the names of `count` nodes; a single one has the name as it is."""
+    return [name] if count == 1 else [f"{name}-{number}" for number in range(count)]
+
+
+def slices_of(inventory: Inventory, node: str, offered: Offered) -> Iterator[dict[str, object]]:
+    """Yield the slices that the driver would create on a node that has none."""
+    published = offered.projection(inventory)
+    pool = build_slices(
+        published.devices,
+        driver=DRIVER_NAME,
+        node_name=node,
+        counter_sets=published.counter_sets,
+    )
+    for index in range(len(pool.contents)):
+        yield {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": pool.slice_name(index)},
+            "spec": pool.spec(index, generation=_GENERATION),
+        }
+
+
+def as_list(slices: Iterable[Object]) -> Object:
+    """Return slices as one document."""
+    return {"apiVersion": "v1", "kind": "List", "items": list(slices)}
+
+
+def printed(document: Object, output: Output) -> str:
+    """Return a document as JSON, or as YAML with each item of a List by itself."""
+    if output == "json":
+        return f"{json.dumps(document, indent=2)}\n"
+    documents = document["items"] if document.get("kind") == "List" else [document]
+    return "".join(f"---\n{yaml_text(each, width=100, dumper=_Plain)}" for each in documents)
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes repeated values again, where YAML would refer to the first."""
+
+    def ignore_aliases(self, _data: object) -> bool:
+        return True
