@@ -217,8 +217,9 @@ class CommandSettings:
 
 
 class CommandGroup:
-    """A command with sub-commands."""
+    """A command with sub-commands; `statuses` are those of most of them."""
 
+    statuses: ClassVar[tuple[str, ...]] = ()
     commands: ClassVar[Mapping[str, type[CommandSettings]]] = MappingProxyType({})
 
 

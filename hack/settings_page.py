@@ -138,7 +138,7 @@ def table(pairs: Iterable[tuple[str, str]]) -> str:
 def exit_statuses() -> str:
     """What each exit status means: first for most commands, then for those that differ."""
     models = {name: command.load() for name, command in cli.COMMANDS.items()}
-    own = {n: model.statuses for n, model in models.items() if issubclass(model, CommandSettings)}
+    own = {name: model.statuses for name, model in models.items()}
     numbers = range(max(map(len, own.values())))
     lines = [f"| command | {' | '.join(map(str, numbers))} |", "|---" * (len(numbers) + 1) + "|"]
     for name, texts in {"all others": _STATUSES, **own}.items():

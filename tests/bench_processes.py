@@ -3,6 +3,7 @@
 Its tenants are a script that says what tenants say, on a card that nobody asks NVML about.
 """
 
+import json
 import os
 import sys
 import time
@@ -88,6 +89,18 @@ def runner(
         tenant=(sys.executable, str(script)),
         environment={**os.environ, **(environment or {})},
     )
+
+
+def scenario_of(path: Path, sharing: str, *words: str) -> Path:
+    """Write a scenario: a command of at most 300 seconds alone, and two of them that share."""
+    cases = [
+        {"name": "alone", "tenants": [{"work": "job"}]},
+        {"name": "two", "sharing": sharing, "tenants": [{"work": "job", "count": 2}]},
+    ]
+    works = {"job": {"kind": "command", "command": list(words)}}
+    rounds = {"seconds": 300, "repetitions": 1}
+    path.write_text(json.dumps({"answers": "Which?", **rounds, "works": works, "cases": cases}))
+    return path
 
 
 def command(*words: str, seconds: float = 20.0, **fields: object) -> Workload:

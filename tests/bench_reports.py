@@ -1,19 +1,22 @@
 """Reports of benchmarks, made up: no GPU did any of this. For tests of what reports look like."""
 
+from collections.abc import Iterable
+
 from dra_driver.bench.model import (
     Card,
     Case,
     Latency,
+    Relation,
     Report,
     Result,
     Step,
+    Study,
     Sweep,
     Tenant,
     Usage,
     percentile,
 )
-from dra_driver.bench.strategies import ALONE, Sharing, Strategy, equal_shares
-from dra_driver.bench.workload import Workload, WorkloadKind
+from dra_driver.bench.strategies import ALONE, Sharing, Strategy
 
 CARD = Card(
     name="Made-up GPU 80GB",
@@ -27,7 +30,6 @@ CARD = Card(
     compute_mode="Default",
 )
 SIMULATED = CARD.model_copy(update={"is_simulated": True})
-INFERENCE = Workload(kind=WorkloadKind.INFERENCE, seconds=20.0)
 
 
 def result(throughput: float, p99: float, **fields: object) -> Result:
@@ -70,7 +72,12 @@ def cases() -> tuple[Case, ...]:
         found.append(case(strategy, uneven, p99, min(99.0, 14.0 * number)))
         strategy = Strategy(sharing=Sharing.MPS, tenants=number)
         found.append(case(strategy, [19.9] * number, p99 / 2, min(96.0, 12.5 * number)))
-        strategy = equal_shares(number, 81559)
+        strategy = Strategy(
+            sharing=Sharing.MPS_LIMITS,
+            tenants=number,
+            thread_percentage=100 // number,
+            memory_mib=81559 // number,
+        )
         found.append(case(strategy, [20.0] * number, p99 / 2.6, min(95.0, 12.0 * number)))
     mig = Strategy(sharing=Sharing.MIG, tenants=7, profile="1g.10gb")
     found.append(case(mig, [19.2] * 7, 44.0, 0.0).model_copy(update={"usage": None}))
@@ -85,8 +92,21 @@ def sweep() -> Sweep:
         steps.append(
             Step(strategy=strategy, share_percent=percent, worst_ms=worst, holds=worst <= 50)
         )
-    return Sweep(
-        over="thread percentage", goal_ms=50.0, steps=tuple(steps), chosen=steps[2].strategy
+    return Sweep(goal_ms=50.0, steps=tuple(steps), chosen=steps[2].strategy)
+
+
+def asked(strategies: Iterable[Strategy], **fields: object) -> Study:
+    """A scenario of these, each compared with one tenant alone."""
+    relations = [
+        Relation(
+            case=each.name,
+            against=(ALONE.name,),
+            group="" if each == ALONE else f"{each.tenants} tenants",
+        )
+        for each in dict.fromkeys(strategies)
+    ]
+    return Study.model_validate(
+        {"name": "made up", "answers": "Which?", "relations": tuple(relations), **fields}
     )
 
 
@@ -95,9 +115,9 @@ def report(**fields: object) -> Report:
         "made_at": "2026-11-22T12:00:00+00:00",
         "where": "pods",
         "dra_driver": "0.1.0",
-        "work": INFERENCE,
         "card": CARD,
         "cases": cases(),
         **fields,
     }
+    facts.setdefault("study", asked(each.strategy for each in facts["cases"]))  # type: ignore[attr-defined]
     return Report.model_validate(facts)

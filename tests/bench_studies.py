@@ -45,7 +45,7 @@ def study(*, repetitions: int = 3, noise: float = 0.03, **changed: object) -> Re
         for repetition in range(repetitions)
         for strategy in plan.strategies
     )
-    facts = {"where": "processes", "work": plan.work, "study": plan.study, "card": CARD}
+    facts = {"where": "processes", "study": plan.study, "card": CARD}
     return report(**{**facts, "cases": cases, **changed})
 
 

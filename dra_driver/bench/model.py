@@ -3,8 +3,7 @@
 In: what a run found, or the JSON of one. Out: frozen values, or JSON. Unknown fields, invalid
 numbers and other versions are refused. A report of simulated GPUs has no results, because no GPU
 did any work. Ratios are computed from these values (bench/report/figures.py) and are not part of
-them. Version 1 had neither scenarios nor repetitions; its fields are the same in version 2, so both
-can be read.
+them.
 """
 
 import math
@@ -15,7 +14,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from dra_driver.bench.strategies import Strategy
-from dra_driver.bench.workload import Strict, Workload
+from dra_driver.bench.workload import Strict
 from dra_driver.errors import StateError
 from dra_driver.host.files import temporary_of
 
@@ -152,7 +151,6 @@ class Step(Strict):
 class Sweep(Strict):
     """Steps from the smallest share to the largest, and the smallest one that meets the goal."""
 
-    over: str
     goal_ms: Amount
     steps: tuple[Step, ...]
     chosen: Strategy | None = None
@@ -190,25 +188,28 @@ class Relation(Strict):
 
 
 class Study(Strict):
-    """What a scenario asks, and how its cases belong together."""
+    """What a scenario asks, and how its cases belong together.
+
+    `goal_ms`: the smallest share is sought whose tenants' 99th percentile is at most so much.
+    """
 
     name: str
     answers: str
     repetitions: Annotated[int, Field(ge=1)] = 1
     seed: int = 1
     goals: tuple[Goal, ...] = ()
+    goal_ms: Amount | None = None
     relations: tuple[Relation, ...] = ()
 
 
 class Report(Strict):
-    """A whole run. `work` is that of equal tenants; parts of strategies have their own."""
+    """A whole run; the parts of its strategies have their works."""
 
     version: Literal[1] = VERSION
     made_at: str
     where: Literal["processes", "pods"]
     dra_driver: str
-    work: Workload
-    study: Study | None = None
+    study: Study
     card: Card
     cases: tuple[Case, ...]
     sweep: Sweep | None = None

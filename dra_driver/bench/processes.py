@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from dra_driver.bench import commands, lines
 from dra_driver.bench.gathering import (
@@ -57,7 +57,7 @@ _LIBRARIES = "LD_LIBRARY_PATH"
 class ProcessRunner:
     """Runs cases on one GPU of this machine, or several. For the main thread."""
 
-    where = "processes"
+    where: Final = "processes"
 
     def __init__(  # noqa: PLR0913 (what a machine has, and how a run goes)
         self,

@@ -8,7 +8,7 @@ card.
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -26,6 +26,11 @@ Keep = Callable[[Sequence[Case]], None]
 
 class Runner(Protocol):
     """Runs cases, by processes or pods."""
+
+    @property
+    def where(self) -> Literal["processes", "pods"]:
+        """Whether cases are processes or pods."""
+        ...
 
     @property
     def offer(self) -> Offer:
@@ -69,7 +74,7 @@ def run_all(  # noqa: PLR0913 (what a run is made of)
     stop: Stop,
     keep: Keep = lambda _: None,
     rounds: Rounds | None = None,
-    study: Study | None = None,
+    study: Study,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[tuple[Case, ...], bool]:
     """Run all cases; return those that were run, and whether the run was interrupted.
@@ -83,7 +88,7 @@ def run_all(  # noqa: PLR0913 (what a run is made of)
     try:
         for number, (repetition, strategy) in enumerate(turns, start=1):
             stop.check()
-            place = f"[{number}/{len(turns)}] {strategy.label}"
+            place = f"[{number}/{len(turns)}] {strategy.name}"
             if rounds.minutes is not None and clock() - begin >= rounds.minutes * 60:
                 case = skipped(strategy, f"the {rounds.minutes:g} minutes of the run were over")
             else:
@@ -108,7 +113,7 @@ def _case(runner: Runner, strategy: Strategy, work: Workload) -> Case:
         return failed(strategy, str(error))
 
 
-def _word(cases: Sequence[Case], study: Study | None) -> str:
+def _word(cases: Sequence[Case], study: Study) -> str:
     """Report the result of the last case."""
     case = cases[-1]
     if case.state == "passed":

@@ -1,11 +1,11 @@
-"""How tenants use a GPU: a strategy with its settings, as a value, and the usual ones.
+"""How tenants use a GPU: a strategy with its settings, as a value, and its tenants.
 
 Tenants are equal, or each is a `Part` with its own work and settings. The runners know which
 strategies a machine or a cluster allows; nothing here asks anybody.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Self
 
@@ -186,23 +186,7 @@ class Strategy(Strict):
 
     @property
     def name(self) -> str:
-        """Name it; no strategy with other settings has the same name."""
-        if self.title:
-            return self.title
-        parts = [str(self.sharing)]
-        if self.profile:
-            parts.append(self.profile.replace("+", "-"))
-        if self.thread_percentage is not None:
-            parts.append(f"{self.thread_percentage}pct")
-        if self.memory_mib is not None:
-            parts.append(f"{self.memory_mib}mib")
-        if self.sharing is not Sharing.ALONE:
-            parts.append(f"x{self.tenants}")
-        return "-".join(parts)
-
-    @property
-    def label(self) -> str:
-        """Describe it in a few words for people."""
+        """Describe it in a few words for people: as a scenario calls it, or by its settings."""
         if self.title:
             return self.title
         limits = [
@@ -227,48 +211,6 @@ _HOW = {
 }
 
 ALONE = Strategy(sharing=Sharing.ALONE)
-
-
-def usual(tenants: Iterable[int], memory_mib: int | None) -> tuple[Strategy, ...]:
-    """Return the strategies of whole GPUs, for each number of tenants; alone comes first.
-
-    Memory is not limited if it is unknown how much the GPU has.
-    """
-    strategies = [ALONE]
-    for number in dict.fromkeys(tenants):
-        strategies += [
-            Strategy(sharing=Sharing.TIME_SLICING, tenants=number),
-            Strategy(sharing=Sharing.MPS, tenants=number),
-            equal_shares(number, memory_mib),
-        ]
-    return tuple(strategies)
-
-
-def equal_shares(tenants: int, memory_mib: int | None) -> Strategy:
-    """Return MPS with limits that divide a GPU among its tenants, rounded down."""
-    return Strategy(
-        sharing=Sharing.MPS_LIMITS,
-        tenants=tenants,
-        thread_percentage=max(1, 100 // tenants),
-        memory_mib=None if memory_mib is None else max(1, memory_mib // tenants),
-    )
-
-
-def of_mig(
-    profile: str, *, fit: int, tenants: Iterable[int], with_layers: bool
-) -> tuple[Strategy, ...]:
-    """Return what can be done with MIG devices of a profile.
-
-    `fit` is how many of them one GPU has room for; with layers, `tenants` share one of them.
-    """
-    strategies = [Strategy(sharing=Sharing.MIG, tenants=fit, profile=profile)]
-    if with_layers:
-        strategies += [
-            Strategy(sharing=sharing, tenants=number, profile=profile)
-            for number in tenants
-            for sharing in (Sharing.MIG_TIME_SLICING, Sharing.MIG_MPS)
-        ]
-    return tuple(strategies)
 
 
 def is_plain(profile: str) -> bool:

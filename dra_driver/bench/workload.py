@@ -92,7 +92,7 @@ class Workload(Strict):
         if bool(self.latency_metric) != (self.latencies is LatencyForm.PROMETHEUS):
             raise ValueError(
                 "only latencies in Prometheus' format have the name of a histogram or summary "
-                "(--latency-metric), and need it"
+                "(`latency_metric`), and need it"
             )
         return self
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import subprocess
 import tempfile
 from pathlib import Path
@@ -62,8 +61,3 @@ class Run:
     def states(self) -> list[str]:
         """What came of each case."""
         return [case["state"] for case in self.report()["cases"]]
-
-
-def python(program: str) -> str:
-    """A command: the driver's image has no shell."""
-    return shlex.join(["python3", "-c", program])

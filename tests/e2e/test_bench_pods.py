@@ -11,6 +11,7 @@ from testbed.cluster import Cluster
 from testbed.commands import wait_until
 from testbed.node import GpuNode
 
+from bench_processes import scenario_of
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.bench.model import Case
 from dra_driver.bench.pods.manifests import LABEL, Place
@@ -19,7 +20,7 @@ from dra_driver.bench.pods.runner import PodRunner
 from dra_driver.bench.strategies import ALONE, Sharing, Strategy
 from dra_driver.bench.workload import Workload, WorkloadKind
 from dra_driver.kube.connect import connect
-from e2e.bench_run import Run, loaded, python
+from e2e.bench_run import Run, loaded
 from e2e.conftest import h100x1
 from e2e.kubernetes import needs
 from e2e.scene import Scene
@@ -95,9 +96,9 @@ def test_an_interrupted_run_keeps_what_was_done_and_leaves_nothing(
     scene: Scene, image: str, tmp_path: Path
 ) -> None:
     # Alone it ends at once; the second of two tenants does not.
-    lasting = python("import socket, time; time.sleep(300 * (socket.gethostname() == 'tenant-1'))")
-    words = ("--strategies", "time-slicing", "--tenants", "2", "--seconds", "300")
-    with Run(scene.node, image, tmp_path, *words, "--command", lasting) as run:
+    program = "import socket, time; time.sleep(300 * (socket.gethostname() == 'tenant-1'))"
+    scenario = scenario_of(tmp_path / "s.yaml", "time-slicing", "python3", "-c", program)
+    with Run(scene.node, image, tmp_path, "--scenario", str(scenario)) as run:
         namespace = namespace_of_a_run(scene)
         await_pod(scene, namespace, lambda pod: pod["metadata"]["name"] == "tenant-1", "Running")
         run.process.send_signal(signal.SIGINT)

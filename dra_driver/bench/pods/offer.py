@@ -12,7 +12,7 @@ from functools import partial
 from msgspec import Struct
 
 from dra_driver.admin.api.slices import Device, readable_slices
-from dra_driver.bench.strategies import Sharing, Strategy, is_plain, profile_size
+from dra_driver.bench.strategies import Sharing, Strategy
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import Object, text
 
@@ -40,17 +40,6 @@ class Offer(Struct, frozen=True, kw_only=True):
             if one_each and wanted > fit:
                 return f"one GPU has room for {fit} of {profile}, but {wanted} are needed"
         return ""
-
-    def usual_profiles(self) -> tuple[str, ...]:
-        """Return the smallest profile, and the largest that fits twice on one GPU."""
-        plain = {name: fit for name, fit in self.profiles.items() if is_plain(name)}
-        if not plain:
-            return ()
-        memory = {name: profile_size(name)[1] for name in plain}
-        smallest = max(plain, key=lambda name: (plain[name], -memory[name]))
-        several = [name for name, fit in plain.items() if fit > 1]
-        largest = max(several, key=lambda name: (-plain[name], memory[name]), default=smallest)
-        return tuple(dict.fromkeys((smallest, largest)))
 
 
 def offered(slices: Iterable[Object], node: str = "") -> Offer:

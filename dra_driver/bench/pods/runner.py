@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from msgspec.structs import replace
 
@@ -39,6 +39,7 @@ from dra_driver.bench.strategies import (
     Strategy,
     beginnings,
     longest,
+    profile_size,
 )
 from dra_driver.bench.workload import Workload, WorkloadKind
 from dra_driver.errors import (
@@ -77,7 +78,7 @@ _PROBE = Workload(kind=WorkloadKind.COMPUTE, seconds=0.5, warm_up=0.0, intensity
 class PodRunner:
     """Runs cases on a cluster. Enter it before use; for the main thread."""
 
-    where = "pods"
+    where: Final = "pods"
 
     def __init__(
         self,
@@ -160,15 +161,14 @@ class PodRunner:
             reason = case.reason or (
                 "NVML does not answer in its container; run `dra-driver doctor` on the node"
             )
-            raise SetupError(f"the first pod, {strategy.label}, did not work: {reason}")
+            raise SetupError(f"the first pod, {strategy.name}, did not work: {reason}")
         return self.card
 
     def _probing(self) -> Strategy:
         if self.offer.gpus:
             return ALONE
         if self.offer.profiles:
-            profile = (*self.offer.usual_profiles(), *self.offer.profiles)[0]
-            return Strategy(sharing=Sharing.MIG, profile=profile)
+            return Strategy(sharing=Sharing.MIG, profile=min(self.offer.profiles, key=profile_size))
         return Strategy(sharing=Sharing.SHARES)
 
     def obstacle(self, strategy: Strategy) -> str:

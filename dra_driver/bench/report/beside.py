@@ -75,13 +75,12 @@ def _by_key(report: Report) -> Mapping[tuple[object, ...], Row]:
     """Return rows whose tenants do one work, by what makes them comparable in another report."""
     by_key: dict[tuple[object, ...], Row] = {}
     for row in summary(report):
-        works = _works(row, report.work)
+        works = _works(row)
         results: Sequence[Result] = row.results(row.cases[0])
         if len({result.unit for result in results}) == 1:
             by_key[row.strategy.name, row.role, works] = row
     return by_key
 
 
-def _works(row: Row, work: Workload) -> tuple[Workload, ...]:
-    seats = row.strategy.seats(work)
-    return tuple(seat.work for seat in seats if row.role in (None, seat.role))
+def _works(row: Row) -> tuple[Workload, ...]:
+    return tuple(part.work for part in row.strategy.parts if row.role in (None, part.role))

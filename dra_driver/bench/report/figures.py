@@ -1,8 +1,8 @@
 """Measurements compared: percentiles, ratios to the same work alone, fairness. Pure.
 
-Everything is a ratio to one tenant alone on a whole GPU of the same run, so that figures of
-different machines can be compared. A scenario says what its cases are compared with; then each
-tenant is compared with the one with its role there, in the same round.
+Everything is a ratio to what a scenario compares its cases with, usually one tenant alone on a
+whole GPU, so that figures of different machines can be compared. Each tenant is compared with the
+one with its role there, in the same round.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dra_driver.bench.model import Case, Relation, Report, Result, Study, Tenant, mean_of
-from dra_driver.bench.strategies import Sharing, Strategy, profile_size
+from dra_driver.bench.strategies import Strategy
 from dra_driver.bench.workload import Workload
 
 
@@ -78,37 +78,16 @@ def results(case: Case) -> tuple[Result, ...]:
     return tuple(tenant.result for tenant in case.tenants if tenant.result is not None)
 
 
-def alone(cases: Sequence[Case]) -> Case | None:
-    """Return the case that all others are compared with, unless a scenario names one.
-
-    If no whole GPU was free, it is the largest MIG device alone.
-    """
-    measured = [case for case in cases if case.state == "measured" and case.strategy.tenants == 1]
-    for case in measured:
-        if case.strategy.sharing is Sharing.ALONE:
-            return case
-    divided = [case for case in measured if case.strategy.sharing is Sharing.MIG]
-    return max(divided, key=lambda case: profile_size(case.strategy.profile), default=None)
-
-
-def bases(cases: Sequence[Case], case: Case, study: Study | None) -> tuple[Case, ...]:
+def bases(cases: Sequence[Case], case: Case, study: Study) -> tuple[Case, ...]:
     """Return the cases of the same round that one is compared with."""
-    round_ = [each for each in cases if each.repetition == case.repetition]
-    if study is None:
-        base = alone(round_)
-        return () if base is None else (base,)
     relation = relation_of(study, case.strategy)
-    names = (*relation.against, *([case.strategy.name] if not relation.group else []))
-    return tuple(chosen for name in names if (chosen := _measured(round_, name)) is not None)
+    own = () if relation.group else (case.strategy.name,)
+    return _measured(cases, case.repetition, (*relation.against, *own))
 
 
-def undisturbed(cases: Sequence[Case], case: Case, study: Study | None) -> tuple[Case, ...]:
-    """Return the cases of the same round and shares without neighbours, if a scenario has them."""
-    if study is None:
-        return ()
-    round_ = [each for each in cases if each.repetition == case.repetition]
-    names = relation_of(study, case.strategy).undisturbed
-    return tuple(chosen for name in names if (chosen := _measured(round_, name)) is not None)
+def undisturbed(cases: Sequence[Case], case: Case, study: Study) -> tuple[Case, ...]:
+    """Return the cases of the same round and shares without neighbours."""
+    return _measured(cases, case.repetition, relation_of(study, case.strategy).undisturbed)
 
 
 def relation_of(study: Study, strategy: Strategy) -> Relation:
@@ -117,9 +96,13 @@ def relation_of(study: Study, strategy: Strategy) -> Relation:
     return next(relations, Relation(case=strategy.name))
 
 
-def _measured(cases: Sequence[Case], name: str) -> Case | None:
-    measured = (case for case in cases if case.strategy.name == name and case.state == "measured")
-    return next(measured, None)
+def _measured(cases: Sequence[Case], repetition: int, names: Sequence[str]) -> tuple[Case, ...]:
+    measured = {
+        case.strategy.name: case
+        for case in cases
+        if case.repetition == repetition and case.state == "measured"
+    }
+    return tuple(measured[name] for name in names if name in measured)
 
 
 def of_role(case: Case, role: str) -> tuple[Tenant, ...]:
@@ -243,10 +226,9 @@ def _energy_ratio(case: Case, measures: Sequence[Case]) -> float | None:
 def in_containers(pods: Report, processes: Report) -> tuple[InContainers, ...]:
     """Return what containers cost, for each strategy with results in both reports.
 
-    Nothing for two works, or for cards of two kinds, because then the container is not the only
-    difference.
+    Nothing for cards of two kinds, because then the container is not the only difference.
     """
-    if pods.work != processes.work or pods.card.name != processes.card.name:
+    if pods.card.name != processes.card.name:
         return ()
     bare = _rounds(processes)
     pairs = []

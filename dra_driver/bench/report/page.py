@@ -73,8 +73,7 @@ def page(
 
 
 def _section(report: Report, draw: Callable[[Report], str]) -> str:
-    what = report.work.kind if report.study is None else report.study.name
-    parts = [f"<h2>{escape(what)} on {escape(report.card.name)}</h2>"]
+    parts = [f"<h2>{escape(report.study.name)} on {escape(report.card.name)}</h2>"]
     told = advice(report)
     if told.sentence:
         parts.append(f'<p class="told">{escape(told.sentence)}</p>')
@@ -95,7 +94,7 @@ def _section(report: Report, draw: Callable[[Report], str]) -> str:
     if report.sweep is not None:
         parts.append(_sweep(report.sweep))
     elif told.strategy is not None:
-        parts.append(f"<h3>{escape(f'{READY} {told.strategy.label}')}</h3>")
+        parts.append(f"<h3>{escape(f'{READY} {told.strategy.name}')}</h3>")
         parts += _ready(told.claim, told.share_config)
     return "\n".join(parts) + "\n"
 
@@ -109,7 +108,7 @@ def _ready(claim: str, share_config: str) -> Iterator[str]:
 def _containers(pods: Report, processes: Report) -> str:
     return (
         f"<h2>{escape(IN_CONTAINERS)}</h2>\n"
-        f"<p>{escape(pods.work.described())}, on {escape(pods.card.name)}: pods of"
+        f"<p>{escape(pods.study.name)}, on {escape(pods.card.name)}: pods of"
         f" {escape(pods.made_at)}, processes of {escape(processes.made_at)}. 1.00 means "
         "equal.</p>\n"
         f'<div class="wide">{_rows(container_rows(pods, processes))}</div>\n'
@@ -142,11 +141,11 @@ def _table(table: Sequence[Sequence[str]], columns: Sequence[Column]) -> str:
 
 
 def _sweep(sweep: Sweep) -> str:
-    parts = [f"<h3>Sweep over {escape(sweep.over)}, goal {sweep.goal_ms:g} ms</h3>"]
+    parts = [f"<h3>The smallest share with at most {sweep.goal_ms:g} ms</h3>"]
     if sweep.chosen is None:
         parts.append('<p class="none">No step meets the goal.</p>')
     else:
-        parts.append(f"<p>The smallest that meets it: <b>{escape(sweep.chosen.label)}</b></p>")
+        parts.append(f"<p>The smallest that meets it: <b>{escape(sweep.chosen.name)}</b></p>")
     if sweep.note:
         parts.append(f"<p>{escape(sweep.note)}</p>")
     parts += _ready(sweep.claim, sweep.share_config)

@@ -1,4 +1,4 @@
-"""Draws a report: curves over the number of tenants, what each got, a sweep. Only matplotlib.
+"""Draws a report: what each case's tenants got, or a sweep over shares. Only matplotlib.
 
 In: a report with results. Out: one picture as SVG text or PNG bytes. Colour-blind people can
 distinguish the colours, and every line has its own marker. Text stays text in the SVG, in the
@@ -13,7 +13,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter
 from msgspec import Struct
 
 from dra_driver.bench.model import Figure as FigureName
@@ -22,7 +22,6 @@ from dra_driver.bench.report.figures import throughput
 from dra_driver.bench.report.spread import Spread
 from dra_driver.bench.report.summary import Row, summary
 from dra_driver.bench.report.view import absolute, unit_of
-from dra_driver.bench.strategies import Sharing
 
 _STYLE: Any = {
     "font.family": "sans-serif",
@@ -40,36 +39,6 @@ _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "dra-driver",
 }
-_LOOK = {
-    Sharing.ALONE: ("#333333", "o"),
-    Sharing.WHOLE_GPUS: ("#999999", "h"),
-    Sharing.TIME_SLICING: ("#0072b2", "s"),
-    Sharing.MPS: ("#e69f00", "^"),
-    Sharing.MPS_LIMITS: ("#d55e00", "D"),
-    Sharing.SHARES: ("#56b4e9", "v"),
-    Sharing.MIG: ("#009e73", "P"),
-    Sharing.MIG_TIME_SLICING: ("#7570b3", "X"),
-    Sharing.MIG_MPS: ("#cc79a7", "*"),
-}
-_NAMES = {
-    Sharing.ALONE: "alone",
-    Sharing.WHOLE_GPUS: "whole GPUs",
-    Sharing.TIME_SLICING: "time-slicing",
-    Sharing.MPS: "MPS",
-    Sharing.MPS_LIMITS: "MPS with limits",
-    Sharing.SHARES: "shares",
-    Sharing.MIG: "MIG",
-    Sharing.MIG_TIME_SLICING: "MIG, time-slicing",
-    Sharing.MIG_MPS: "MIG, MPS",
-}
-
-
-class _Panel(Struct, frozen=True, kw_only=True):
-    title: str
-    unit: str
-    figure: FigureName
-    equal: Callable[[int], float]
-    """The line of a GPU whose tenants divide it without loss or gain."""
 
 
 def svg(report: Report) -> str:
@@ -90,25 +59,10 @@ def png(report: Report) -> bytes:
 
 
 def _drawn(report: Report) -> Figure:
-    rows = [row for row in summary(report) if row.role is None]
-    if report.study is not None:
+    if report.sweep is None or not report.sweep.steps:
         return _study(report)
-    has_sweep = report.sweep is not None and bool(report.sweep.steps)
-    figure = Figure(figsize=(12, 12.6 if has_sweep else 8.4), layout="constrained")
-    axes = figure.subplots(3 if has_sweep else 2, 2, squeeze=False)
-    has_latency = any(row.figure("p99") for row in rows)
-    _curves(axes[0][0], rows, _THROUGHPUT)
-    _curves(axes[0][1], rows, _P99 if has_latency else _TIME)
-    _bars(axes[1][0], rows)
-    _busy(axes[1][1], rows)
-    if report.sweep is not None and has_sweep:
-        grid = axes[2][0].get_gridspec()
-        for axis in axes[2]:
-            axis.remove()
-        _sweep(figure.add_subplot(grid[2, :]), report.sweep)
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    if handles:
-        figure.legend(handles, labels, loc="outside upper center", ncols=6, frameon=False)
+    figure = Figure(figsize=(12, 4.2), layout="constrained")
+    _sweep(figure.subplots(), report.sweep)
     return figure
 
 
@@ -156,8 +110,7 @@ def _panels(report: Report, rows: Sequence[Row]) -> list[_Bars]:
         return [_absolute(unit) for unit in dict.fromkeys(map(unit_of, rows)) if unit]
     if _LATENCY in panels:
         panels = [panel for panel in panels if panel is not _RUN_TIME]
-    goals = report.study.goals if report.study is not None else ()
-    if any(goal.figure == "memory fairness" for goal in goals):
+    if any(goal.figure == "memory fairness" for goal in report.study.goals):
         panels = [panels[0], _MEMORY]
     return panels
 
@@ -214,7 +167,7 @@ def _panel(axes: Axes, panel: _Bars, rows: Sequence[Row], colours: Sequence[str]
 
 def _named(row: Row) -> str:
     """Return what a row is called, with its absolute throughput."""
-    label = row.strategy.label
+    label = row.strategy.name
     if len(row.strategy.roles) > 1:
         label = f"{label}: {_role(row)}"
     unit = unit_of(row)
@@ -223,113 +176,6 @@ def _named(row: Row) -> str:
 
 def _role(row: Row) -> str:
     return row.role or row.strategy.roles[0]
-
-
-_THROUGHPUT = _Panel(
-    title="Throughput of all tenants together",
-    unit="times one tenant alone",
-    figure="throughput",
-    equal=lambda _: 1.0,
-)
-_P99 = _Panel(
-    title="Slowest tenant's 99th percentile of latency",
-    unit="times alone, logarithmic",
-    figure="p99",
-    equal=float,
-)
-_TIME = _Panel(
-    title="Time of the slowest tenant for the same work",
-    unit="times alone, logarithmic",
-    figure="time",
-    equal=float,
-)
-
-
-def _curves(axes: Axes, rows: Sequence[Row], panel: _Panel) -> None:
-    lines: dict[tuple[Sharing, str], list[tuple[int, Spread]]] = {}
-    for row in rows:
-        value = row.figure(panel.figure)
-        if value is not None:
-            key = (row.strategy.sharing, row.strategy.profile)
-            lines.setdefault(key, []).append((row.strategy.tenants, value))
-    most = max((tenants for line in lines.values() for tenants, _ in line), default=1)
-    counts = list(range(1, most + 1))
-    axes.plot(
-        counts,
-        [panel.equal(count) for count in counts],
-        color="#aaaaaa",
-        linestyle="--",
-        linewidth=1,
-        label="divided without loss",
-    )
-    for (sharing, profile), points in lines.items():
-        colour, mark = _LOOK[sharing]
-        points.sort(key=lambda point: point[0])
-        axes.errorbar(
-            [tenants for tenants, _ in points],
-            [value.mean for _, value in points],
-            yerr=[value.half or 0.0 for _, value in points],
-            capsize=3,
-            color=colour,
-            marker=mark,
-            markersize=7,
-            linewidth=2,
-            label=" ".join(filter(None, (_NAMES[sharing], profile))),
-        )
-    axes.set_title(panel.title)
-    axes.set_xlabel("tenants at the same time")
-    axes.set_ylabel(panel.unit)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if "logarithmic" in panel.unit:
-        axes.set_yscale("log", base=2)
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    else:
-        axes.set_ylim(bottom=0)
-
-
-def _bars(axes: Axes, rows: Sequence[Row]) -> None:
-    """Draw what each tenant got: the more alike the parts of a bar, the fairer."""
-    base = next((row for row in rows if row.strategy.sharing is Sharing.ALONE), None)
-    unit = None if base is None else base.over(lambda told: told[0].throughput)
-    for line, row in enumerate(rows):
-        colour, _mark = _LOOK[row.strategy.sharing]
-        left = 0.0
-        for number in range(row.strategy.tenants):
-            got = [case.tenants[number].result for case in row.cases]
-            width = sum(result.throughput for result in got if result) / len(got)
-            width = width / unit.mean if unit and unit.mean else width
-            axes.barh(line, width, left=left, color=colour, edgecolor="white", linewidth=1.2)
-            left += width
-    labels = [row.strategy.label for row in rows]
-    axes.set_yticks(range(len(labels)), labels, fontsize=8)
-    axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")
-    axes.set_title("What each tenant got")
-    axes.set_xlabel("throughput, times one tenant alone; a part for each tenant")
-
-
-def _busy(axes: Axes, rows: Sequence[Row]) -> None:
-    firsts = [row.cases[0] for row in rows]
-    known = [
-        (case, case.usage) for case in firsts if case.usage and case.usage.sm_percent is not None
-    ]
-    for row, (_, usage) in enumerate(known):
-        for shift, value, colour, name in (
-            (-0.2, usage.sm_percent, "#4c4c4c", "a kernel runs"),
-            (0.2, usage.memory_percent, "#b0b0b0", "memory is read or written"),
-        ):
-            label = name if row == 0 else "_"
-            axes.barh(row + shift, value or 0, height=0.38, color=colour, label=label)
-    axes.set_yticks(range(len(known)), [case.strategy.label for case, _ in known], fontsize=8)
-    axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")
-    axes.set_xlim(0, 100)
-    axes.set_title("How busy the GPU was")
-    axes.set_xlabel("percent of the time, by NVML")
-    if known:
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False)
-    else:
-        axes.text(50, 0, "NVML does not say", ha="center", va="center", color="#888888")
 
 
 def _sweep(axes: Axes, sweep: Sweep) -> None:
@@ -363,6 +209,6 @@ def _sweep(axes: Axes, sweep: Sweep) -> None:
     axes.set_yscale("log")
     axes.margins(y=0.15)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_title(f"Sweep over {sweep.over}: worst tenant's latency")
+    axes.set_title("The worst tenant's 99th percentile of latency")
     axes.set_xlabel("share of the GPU for each tenant, percent")
     axes.set_ylabel("ms, logarithmic")

@@ -43,7 +43,7 @@ class Row(Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """What it is called in a table."""
-        return self.strategy.label if self.role is None else f"  of which {self.role}"
+        return self.strategy.name if self.role is None else f"  of which {self.role}"
 
     @property
     def number(self) -> int:
@@ -93,13 +93,10 @@ def summary(report: Report) -> list[Row]:
 
 def _row(report: Report, cases: Sequence[Case], role: str | None) -> Row:
     strategy = cases[0].strategy
-    group = f"{strategy.tenants} tenants" if strategy.tenants > 1 else ""
-    if report.study is not None:
-        group = relation_of(report.study, strategy).group
     return Row(
         strategy=strategy,
         role=role,
-        group=group,
+        group=relation_of(report.study, strategy).group,
         cases=cases,
         told=[
             compared(

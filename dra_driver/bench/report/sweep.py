@@ -1,7 +1,7 @@
-"""How small a share may be: steps through one setting, and the smallest that meets a goal. Pure.
+"""How small a share may be: the smallest case of a scenario that meets its goal. Pure.
 
-In: a setting, the card's memory, cases that were run. Out: strategies to run, and a `Sweep` with a
-claim and a share config ready for use, which pass `dra-driver validate`. A share passes if every
+In: a scenario's goal, the card's memory, cases that were run. Out: a `Sweep` with a claim and a
+share config ready for use, which pass `dra-driver validate`. A share passes if every
 tenant meets the goal while the whole GPU is divided into such shares, and if all larger shares
 pass, too: a lucky step between two that fail is not an answer.
 """
@@ -12,117 +12,45 @@ import yaml
 
 from dra_driver.admin.validate.card_needs import SELECTOR
 from dra_driver.admin.validate.findings import check_manifest
-from dra_driver.bench.model import Case, Step, Sweep
+from dra_driver.bench.model import Card, Case, Step, Study, Sweep
 from dra_driver.bench.pods.manifests import claim_config, requests
-from dra_driver.bench.report.figures import results
-from dra_driver.bench.strategies import (
-    Sharing,
-    Strategy,
-    equal_shares,
-    is_plain,
-    profile_size,
-)
+from dra_driver.bench.report.figures import relation_of, results
+from dra_driver.bench.strategies import Sharing, Strategy, profile_size
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.errors import ConfigError, SetupError
+from dra_driver.errors import ConfigError
 from dra_driver.fields import mapping
 
-OVER = ("threads", "memory", "replicas", "time-slices", "mig")
-
-_PERCENTAGES = (5, 10, 15, 20, 25, 33, 50, 75, 100)
-_PARTS = (16, 12, 8, 6, 4, 3, 2, 1)
-_INTERRUPTED = "The sweep was interrupted, and larger shares were not tried: none is chosen."
-_WORDS = {
-    "threads": "thread percentage",
-    "memory": "memory limit",
-    "replicas": "replicas by MPS",
-    "time-slices": "replicas by time-slicing",
-    "mig": "MIG profile",
-}
-
-
-def steps(
-    over: str, *, memory_mib: int | None, most: int, profiles: Mapping[str, int]
-) -> tuple[Strategy, ...]:
-    """Return the strategies of a sweep, the smallest share first.
-
-    Steps for which a GPU has room for more than `most` tenants are left out, because the value of a
-    share shows when the GPU is full.
-    """
-    every = _all_steps(over, memory_mib, profiles)
-    fitting = tuple(step for step in every if step.tenants <= most)
-    if not fitting:
-        fewest = min(step.tenants for step in every)
-        raise SetupError(f"the largest share of this sweep is for {fewest} tenants: allow them")
-    return fitting
-
-
-def _all_steps(
-    over: str, memory_mib: int | None, profiles: Mapping[str, int]
-) -> tuple[Strategy, ...]:
-    """Return the steps that there are; each fills the GPU."""
-    match over:
-        case "threads":
-            return tuple(
-                Strategy(
-                    sharing=Sharing.MPS_LIMITS,
-                    tenants=100 // percentage,
-                    thread_percentage=percentage,
-                )
-                for percentage in _PERCENTAGES
-            )
-        case "memory":
-            if memory_mib is None:
-                raise SetupError(
-                    "NVML does not report how much memory the GPU has: choose another sweep"
-                )
-            return tuple(
-                Strategy(sharing=Sharing.MPS_LIMITS, tenants=part, memory_mib=memory_mib // part)
-                for part in _PARTS
-            )
-        case "replicas":
-            return tuple(equal_shares(number, memory_mib) for number in _PARTS)
-        case "time-slices":
-            return tuple(
-                Strategy(sharing=Sharing.TIME_SLICING, tenants=number) for number in _PARTS
-            )
-        case _:
-            plain = list(filter(is_plain, profiles))
-            if not plain:
-                raise SetupError(
-                    "no GPU of the cluster publishes MIG devices: choose another sweep"
-                )
-            return tuple(
-                Strategy(sharing=Sharing.MIG, tenants=profiles[name], profile=name)
-                for name in sorted(plain, key=profile_size)
-            )
+_INTERRUPTED = "The run was interrupted, and larger shares were not tried: none is chosen."
 
 
 def judged(
-    over: str,
+    study: Study,
     cases: Sequence[Case],
-    goal_ms: float,
     *,
-    memory_mib: int | None,
+    card: Card,
     profiles: Mapping[str, int],
     interrupted: bool = False,
-) -> Sweep:
-    """Return what a sweep found; do not call it for simulated GPUs, which have no results.
+) -> Sweep | None:
+    """Return which share is the smallest that meets the scenario's goal; None if it has none.
 
-    An interrupted one chooses nothing, because larger shares were not tried.
+    Simulated GPUs have no results either. Every case that is no base is a step. An interrupted run
+    chooses nothing, because larger shares were not tried.
     """
-    taken = tuple(_step(case, goal_ms, memory_mib, profiles) for case in cases)
+    if study.goal_ms is None or card.is_simulated:
+        return None
+    rounds: dict[Strategy, list[Case]] = {}
+    for case in cases:
+        if relation_of(study, case.strategy).group and case.state in ("measured", "failed"):
+            rounds.setdefault(case.strategy, []).append(case)
+    found = (_step(each, study.goal_ms, card.memory_mib, profiles) for each in rounds.values())
+    taken = tuple(sorted(found, key=lambda step: step.share_percent))
     chosen = None if interrupted else _smallest(taken)
-    claim = share_config = ""
-    if chosen is not None:
-        claim = as_claim(chosen.strategy)
-        share_config = as_share_config(chosen.strategy)
     return Sweep(
-        over=_WORDS[over],
-        goal_ms=goal_ms,
+        goal_ms=study.goal_ms,
         steps=taken,
         chosen=None if chosen is None else chosen.strategy,
-        claim=claim,
-        share_config=share_config,
+        claim="" if chosen is None else as_claim(chosen.strategy),
+        share_config="" if chosen is None else as_share_config(chosen.strategy),
         note=_INTERRUPTED if interrupted else _note(taken, chosen),
     )
 
@@ -182,16 +110,20 @@ def as_share_config(strategy: Strategy) -> str:
     return _checked(head + _yaml({"version": "v1", "sharing": sharing}))
 
 
-def _step(case: Case, goal_ms: float, memory_mib: int | None, profiles: Mapping[str, int]) -> Step:
+def _step(
+    rounds: Sequence[Case], goal_ms: float, memory_mib: int | None, profiles: Mapping[str, int]
+) -> Step:
+    found = [result for case in rounds for result in results(case)]
     worst = [
         result.latency.p99_ms if result.latency is not None else result.seconds * 1000
-        for result in results(case)
+        for result in found
     ]
-    whole = len(results(case)) == case.strategy.tenants
-    refused = any(result.memory_refused_mib is not None for result in results(case))
+    strategy = rounds[0].strategy
+    whole = len(found) == strategy.tenants * len(rounds)
+    refused = any(result.memory_refused_mib is not None for result in found)
     return Step(
-        strategy=case.strategy,
-        share_percent=share_percent(case.strategy, memory_mib, profiles),
+        strategy=strategy,
+        share_percent=share_percent(strategy, memory_mib, profiles),
         worst_ms=max(worst, default=None),
         holds=whole and not refused and bool(worst) and max(worst) <= goal_ms,
     )

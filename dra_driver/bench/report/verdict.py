@@ -71,26 +71,23 @@ def advice(report: Report) -> Advice:
 
 
 def _goals(report: Report) -> Sequence[Goal]:
-    if report.study is not None and report.study.goals:
+    if report.study.goals:
         return report.study.goals
     throughput, latency = Goal(figure="throughput"), Goal(figure="p99")
-    is_served = report.work.kind is WorkloadKind.INFERENCE
+    served = (each.work.kind for case in report.cases for each in case.strategy.parts)
+    is_served = WorkloadKind.INFERENCE in served
     return (latency, throughput) if is_served else (throughput, latency)
 
 
 def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Return the rows that can be weighed against each other; without a study the largest group."""
+    """Return the rows that can be weighed against each other."""
     every: dict[str, list[Row]] = {}
     for row in rows:
         if row.group and row.is_whole:
             every.setdefault(row.group, []).append(row)
-    several = {
+    return {
         name: some for name, some in every.items() if len({each.strategy.name for each in some}) > 1
     }
-    if rows and not any(row.strategy.title for row in rows) and several:
-        most = max(several, key=lambda name: several[name][0].strategy.tenants)
-        return {most: several[most]}
-    return several
 
 
 def _ranked(rows: Sequence[Row], goal: Goal) -> list[tuple[Row, Spread]]:
@@ -113,14 +110,14 @@ def _clause(ranked: Sequence[tuple[Row, Spread]], goal: Goal) -> str:
     what = f"{_WORDS[goal.figure]}{whose}"
     if _differ(value, other):
         return (
-            f"{what}: {best.strategy.label} ({_number(value)}{unit}), then"
-            f" {second.strategy.label} ({_number(other)})"
+            f"{what}: {best.strategy.name} ({_number(value)}{unit}), then"
+            f" {second.strategy.name} ({_number(other)})"
         )
-    alike = [row.strategy.label for row, figure in ranked if not _differ(value, figure)]
+    alike = [row.strategy.name for row, figure in ranked if not _differ(value, figure)]
     if len(alike) == len(ranked):
         return f"{what}: no strategy differs from another ({_number(value)}{unit})"
     return (
-        f"{what}: {_listed(alike)} alike ({_number(value)}{unit}), and {last.strategy.label} last"
+        f"{what}: {_listed(alike)} alike ({_number(value)}{unit}), and {last.strategy.name} last"
         f" ({_number(worst)})"
     )
 

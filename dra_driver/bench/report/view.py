@@ -164,8 +164,7 @@ COLUMNS = (
     Column(head="work/s", means="work of all tenants together in a second", cell=_rate),
     Column(
         head="all",
-        means="the same as a ratio; 1.00 is one tenant alone on the whole GPU, or what a scenario "
-        "compares with",
+        means="the same as a ratio; 1.00 is what the scenario compares with, usually one alone",
         cell=_ratio("throughput"),
     ),
     Column(
@@ -257,11 +256,11 @@ def remarks(report: Report) -> list[str]:
     for case in report.cases:
         if case.state == "passed":
             seen = f" ({'; '.join(case.seen)})" if case.seen else ""
-            notes.append(f"{case.strategy.label}: ran, without results{seen}")
+            notes.append(f"{case.strategy.name}: ran, without results{seen}")
         elif case.state != "measured":
-            notes.append(f"{case.strategy.label}: {case.state}: {case.reason}")
+            notes.append(f"{case.strategy.name}: {case.state}: {case.reason}")
         notes += [
-            f"{case.strategy.label}: tenant {tenant.number}: {tenant.failure}"
+            f"{case.strategy.name}: tenant {tenant.number}: {tenant.failure}"
             for tenant in case.tenants
             if tenant.failure and case.state == "measured"
         ]
@@ -277,7 +276,7 @@ def remarks(report: Report) -> list[str]:
             " DCGM_FI_PROF_DRAM_ACTIVE)"
         )
     has_ratios = any(each.total_throughput for row in summary(report) for each in row.told)
-    has_bases = report.study is None or any(relation.against for relation in report.study.relations)
+    has_bases = any(relation.against for relation in report.study.relations)
     if report.cases and has_bases and not has_ratios and not report.card.is_simulated:
         notes.append("there is no result of the work alone, so there are no ratios")
     return list(dict.fromkeys(notes))
@@ -293,7 +292,7 @@ def _is_without_utilisation(case: Case) -> bool:
 def _doubts(case: Case) -> list[str]:
     """Return what makes the figures of a case less reliable."""
     doubts = [
-        f"{case.strategy.label}: tenant {tenant.number}: {tenant.result.wrong_results} numbers were"
+        f"{case.strategy.name}: tenant {tenant.number}: {tenant.result.wrong_results} numbers were"
         " wrong: the GPU or its memory is faulty; look for Xid lines in dmesg"
         for tenant in case.tenants
         if tenant.result and tenant.result.wrong_results
@@ -302,8 +301,8 @@ def _doubts(case: Case) -> list[str]:
     late = [result.late_seconds for result in results(case)]
     if late and max(late) - min(late) > _LATE_SECONDS:
         doubts.append(
-            f"{case.strategy.label}: a tenant began {max(late) - min(late):.1f} s after the others:"
-            " use longer --seconds or --warm-up"
+            f"{case.strategy.name}: a tenant began {max(late) - min(late):.1f} s after the others:"
+            " use longer --seconds, or a longer `warm_up`"
         )
     counts = [
         result.latency.count
@@ -312,7 +311,7 @@ def _doubts(case: Case) -> list[str]:
     ]
     if counts and min(counts) < _ENOUGH:
         doubts.append(
-            f"{case.strategy.label}: a tenant has {min(counts)} latencies, and with fewer than "
+            f"{case.strategy.name}: a tenant has {min(counts)} latencies, and with fewer than "
             f"{_ENOUGH} the 99th percentile is hardly more than the largest: use longer --seconds"
         )
     return doubts
@@ -324,7 +323,7 @@ def _early_commands(case: Case) -> list[str]:
     if all(part.is_command for part in parts):
         return []
     return [
-        f"{case.strategy.label}: the command of tenant {tenant.number} ended after"
+        f"{case.strategy.name}: the command of tenant {tenant.number} ended after"
         f" {tenant.result.seconds:.3g} s, and the others worked on without it: choose --seconds"
         " close to the time that it takes"
         for tenant in case.tenants
@@ -350,7 +349,7 @@ def container_rows(pods: Report, processes: Report) -> list[tuple[str, ...]]:
         ("strategy", "throughput", "p50", "p99", "context", "ready, s more"),
         *(
             (
-                each.strategy.label,
+                each.strategy.name,
                 *(
                     NONE if value is None else ratio_of(value)
                     for value in (each.throughput, each.p50, each.p99, each.context)
@@ -378,15 +377,13 @@ def facts(report: Report) -> list[tuple[str, str]]:
         f"memory {card.memory_clock_mhz} MHz" if card.memory_clock_mhz else "",
         f"power limit {card.power_limit_watts:g} W" if card.power_limit_watts else "",
     ]
-    work = [("work", report.work.described())]
     rounds = 1 + max((case.repetition for case in report.cases), default=0)
-    if report.study is not None:
-        parts = [part for case in report.cases for part in case.strategy.parts]
-        works = dict.fromkeys(f"{part.role}: {part.work.described()}" for part in parts)
-        work = [("scenario", report.study.name), ("question", report.study.answers)]
-        work += [("work", each) for each in works]
+    parts = [part for case in report.cases for part in case.strategy.parts]
+    works = dict.fromkeys(f"{part.role}: {part.work.described()}" for part in parts)
     return [
-        *work,
+        ("scenario", report.study.name),
+        ("question", report.study.answers),
+        *(("work", each) for each in works),
         ("rounds", str(rounds)),
         ("card", card.name + (f", {card.memory_mib} MiB" if card.memory_mib else "")),
         ("driver", card.driver_version),
@@ -411,9 +408,9 @@ def as_text(report: Report) -> str:
     if said := remarks(report):
         lines += ["", *said]
     if sweep := report.sweep:
-        lines += ["", f"sweep over {sweep.over}, goal {sweep.goal_ms:g} ms:"]
+        lines += ["", f"the smallest share with at most {sweep.goal_ms:g} ms:"]
         lines += [
-            f"  {step.share_percent:g} %: {step.strategy.label}:"
+            f"  {step.share_percent:g} %: {step.strategy.name}:"
             f" {NONE if step.worst_ms is None else f'{step.worst_ms:.3g} ms'},"
             f" {'holds' if step.holds else 'does not hold'}"
             for step in sweep.steps
@@ -422,7 +419,7 @@ def as_text(report: Report) -> str:
         for text in (sweep.claim, sweep.share_config):
             lines += ["---", text.rstrip()] if text else []
     elif told.strategy is not None:
-        lines += ["", f"{READY} {told.strategy.label}:"]
+        lines += ["", f"{READY} {told.strategy.name}:"]
         for text in (told.claim, told.share_config):
             lines += ["---", text.rstrip()] if text else []
     return "\n".join(lines) + "\n"

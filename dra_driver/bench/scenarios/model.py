@@ -118,6 +118,10 @@ class Scenario(Strict):
     minutes: Annotated[
         float | None, Field(gt=0, description="After so many, no further case is begun.")
     ] = None
+    goal_ms: Annotated[
+        float | None,
+        Field(gt=0, description="For the smallest share whose 99th percentile is at most so much."),
+    ] = None
     works: dict[str, WorkKeys]
     against: Annotated[
         tuple[str, ...], Field(description="`against` of all cases that do not say it.")

@@ -35,7 +35,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     strategies: tuple[Strategy, ...]
     work: Workload
-    study: Study | None = None
+    study: Study
 
 
 def planned(
@@ -69,6 +69,7 @@ def planned(
             repetitions=scenario.repetitions,
             seed=scenario.seed,
             goals=scenario.goals,
+            goal_ms=scenario.goal_ms,
             relations=tuple(relation for relation in relations if relation.case not in needless),
         ),
         work=named[chosen[0]].parts[0].work,

@@ -14,10 +14,12 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-from bench_processes import command, runner
+from bench_processes import command, runner, scenario_of
+from bench_reports import asked
 from dra_driver.bench.model import Case
 from dra_driver.bench.mps_daemon import mps_daemon
 from dra_driver.bench.pods.offer import Offer
@@ -135,6 +137,7 @@ def test_an_interrupt_ends_all_tenants_and_keeps_what_was_measured(tmp_path: Pat
     class Interrupting:
         """Runs the first case, and is interrupted amid the second, whose tenants do not end."""
 
+        where: Final = "processes"
         offer = Offer()
 
         def __init__(self, stop: Stop) -> None:
@@ -164,6 +167,7 @@ def test_an_interrupt_ends_all_tenants_and_keeps_what_was_measured(tmp_path: Pat
             say=said.append,
             stop=stop,
             keep=lambda cases: kept.append(len(cases)),
+            study=asked((ALONE, TWO)),
         )
     assert interrupted
     assert [case.state for case in cases] == ["measured"]
@@ -225,10 +229,10 @@ class TestOnASimulatedMachine:
         temporary = Path(tempfile.mkdtemp(prefix="b-", dir="/tmp"))  # a short path
         lasting = "setsid sleep 999 & sleep 1000; true"
         script = f"case $CUDA_MPS_PIPE_DIRECTORY in *no-mps) ;; *) {lasting} ;; esac"
-        words = ("--nvidia-driver-root", tmp_path / "driver", "--tenants", "2", "--seconds", "300")
-        more = ("--strategies", "mps", "--command", f"sh -c '{script}'", "--name", tmp_path / "b")
+        words = ("--nvidia-driver-root", tmp_path / "driver", "--name", tmp_path / "b")
+        run = (sys.executable, "-m", "dra_driver", "bench", "processes", *words, "--scenario")
         process = subprocess.Popen(
-            [sys.executable, "-m", "dra_driver", "bench", "processes", *words, *more],
+            [*run, scenario_of(tmp_path / "long.yaml", "mps", "sh", "-c", script)],
             env={**os.environ, "TMPDIR": str(temporary)},
             stderr=subprocess.DEVNULL,
         )
@@ -243,9 +247,8 @@ class TestOnASimulatedMachine:
             assert [case["state"] for case in report["cases"]] == ["passed"]
             assert report["interrupted"]
             assert list(temporary.iterdir())
-            short = ("--strategies", "mps", "--command", "true", "--name", tmp_path / "b")
             subprocess.run(
-                [sys.executable, "-m", "dra_driver", "bench", "processes", *words[:4], *short],
+                [*run, scenario_of(tmp_path / "short.yaml", "mps", "true")],
                 env={**os.environ, "TMPDIR": str(temporary)},
                 check=True,
                 capture_output=True,

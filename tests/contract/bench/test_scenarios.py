@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 import bench_processes
+from bench_reports import asked
 from dra_driver.bench.model import Case
 from dra_driver.bench.processes import ProcessRunner
 from dra_driver.bench.scenarios.plan import planned
@@ -149,6 +150,7 @@ def test_rounds_have_other_arrivals_and_orders_and_stop_when_their_time_is_over(
         say=said.append,
         stop=Stop(),
         rounds=rounds,
+        study=asked(found),
         clock=lambda: next(hours),
     )
     assert not interrupted
@@ -175,7 +177,7 @@ def bench(root: Path, *words: object) -> dict[str, Any]:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "dra_driver", "bench", "processes", "--name", str(out)),
-            *("--nvidia-driver-root", str(root), "--seconds", "0.2", "--warm-up", "0"),
+            *("--nvidia-driver-root", str(root), "--seconds", "0.2"),
             *map(str, words),
         ],
         capture_output=True,

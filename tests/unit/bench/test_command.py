@@ -18,7 +18,7 @@ def test_reports_are_drawn_below_each_other(
     few = (cases()[0], cases()[-1])
     write_report(report(cases=few), one)
     write_report(report(where="processes", sweep=sweep(), cases=few), other)
-    files = ["--reports", str(one), "--reports", str(other)]
+    files = [str(one), str(other)]
     assert cli.main(["bench", "report", *files, "--name", str(tmp_path / "both")]) == 0
     text = (tmp_path / "both.html").read_text()
     assert text.count("<svg") == 2
@@ -36,22 +36,15 @@ def test_reports_are_drawn_below_each_other(
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["report"], 2, "name the reports to draw"),
-        (["report", "--reports", "/absent.json"], 1, "/absent.json cannot be read"),
-        (["pods"], 2, "name an image"),
-        (["processes", "--work", "command"], 2, "name your command"),
-        (["processes", "--sweep", "mig"], 2, "a sweep over MIG devices needs a cluster"),
-        (["processes", "--work", "comput"], 2, "comput"),
-        (["processes", "--command", "'unbalanced"], 2, "cannot be read: No closing quotation"),
-        (["processes", "--work", "gemm", "--shape", "100x128x128"], 2, "multiples of 128 from 128"),
-        (["processes", "--work", "gemm", "--shape", "128x128"], 2, "ROWSxCOLUMNSxDEPTH"),
-        (["processes", "--precision", "tensor"], 2, "is for the works `gemm` and `burn`"),
-        (["processes", "--latencies", "json"], 2, "latencies are read for the work `command`"),
-        (["processes", "--command=x", "--latencies=prometheus"], 2, "summary (--latency-metric)"),
-        (["processes", "--rate", "0.001"], 2, "0.001 requests a second for 20 s are 0"),
-        (["processes", "--mig-profiles", "large"], 2, "--mig-profiles"),
-        (["processes", "--sweep", "threads", "--strategies", "mps"], 2, "leave out --strategies"),
-        (["processes", "--sweep", "threads", "--repetitions", "3"], 2, "a sweep is one round"),
+        (["report"], 2, "FILE is missing"),
+        (["report", "/absent.json"], 1, "/absent.json cannot be read"),
+        (["pods"], 2, "--image"),
+        (
+            ["pods", "--image=x", "--pull-secret=secret"],
+            2,
+            "must be the NAMESPACE/NAME of a Secret",
+        ),
+        (["processes", "--scenario=light-beside-heavi"], 1, 'did you mean "light-beside-heavy"?'),
         (["processes", "--name", "/absent/bench"], 1, "/absent is not writable"),
         (["processes", "--name", "."], 1, "name the files, too"),
         (["processes", "--nvidia-driver-root", "/absent"], 1, "libnvidia-ml.so.1 not found"),

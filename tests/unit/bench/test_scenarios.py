@@ -1,14 +1,8 @@
 """Scenarios as files: what is expanded, what is refused and where, and what comes of it."""
 
-import json
-
-import jsonschema
 import pytest
-import yaml
 
-from dra_driver import cli
 from dra_driver.bench.pods.manifests import PULL_SECRET, Place, claim, pod
-from dra_driver.bench.scenarios import schema
 from dra_driver.bench.scenarios.model import Scenario
 from dra_driver.bench.scenarios.plan import Plan, planned
 from dra_driver.bench.scenarios.read import find_scenario, listed, read_scenario, shipped
@@ -53,25 +47,7 @@ def test_every_shipped_scenario_is_one_on_every_card(name: str) -> None:
         assert found.study is not None
         for relation in found.study.relations:
             assert {relation.case, *relation.against, *relation.undisturbed} <= names
-    written = yaml.safe_load(shipped()[name].read_text())
-    jsonschema.validate(written, schema.schema())
     assert any(line.startswith(f"{name} ") for line in listed())
-
-
-def test_the_schema_refuses_what_the_reader_refuses() -> None:
-    good = yaml.safe_load(CASES + "- name: a\n  tenants: [{work: light, count: $n}]\n")
-    jsonschema.validate(good, schema.schema())
-    for change in (
-        {"more": 1},
-        {"works": {"light": {"kind": "inference", "speed": 3}}},
-        {"cases": [{"name": "a", "tenants": [{"work": "light", "prio": 1}]}]},
-        {"cases": [{"name": "a", "tenants": [{"work": "light", "with": {"rates": 1}}]}]},
-        {"cases": [{"name": "a", "tenants": [{"work": "light", "limits": {"threads": 0}}]}]},
-    ):
-        with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate({**good, **change}, schema.schema())
-        with pytest.raises(ConfigError):
-            read_scenario(json.dumps({**good, **change}), "test.yaml")
 
 
 def test_a_matrix_has_every_combination_with_its_labels_in_names() -> None:
@@ -260,21 +236,6 @@ def test_a_mistake_is_refused_with_its_line_its_place_and_what_is_right(
         read_scenario(text, "test.yaml")
     assert f"test.yaml{said}" in str(caught.value) or said in str(caught.value)
     assert str(caught.value).startswith("test.yaml")
-
-
-@pytest.mark.parametrize(
-    ("words", "status", "said"),
-    [
-        (["--scenario", "light-beside-heavi"], 1, 'did you mean "light-beside-heavy"?'),
-        (["--scenario", "cards", "--rate", "3"], 2, "the scenario sets this itself: leave out"),
-        (["--pull-secret", "secret"], 2, "must be the NAMESPACE/NAME of a Secret"),
-    ],
-)
-def test_what_the_command_line_says_beside_a_scenario_is_refused(
-    words: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["bench", "processes", *words]) == status
-    assert said in capsys.readouterr().err
 
 
 def test_pods_of_a_scenario_ask_for_their_own_devices_and_settings() -> None:

@@ -97,7 +97,6 @@ def test_isolation_is_what_neighbours_cost_on_the_same_share() -> None:
         ),
     )
     found = report(
-        work=SERVICE,
         study=Study(name="made up", answers="Which?", relations=relations),
         cases=(
             measured(whole, (20.0, 10.0)),

@@ -4,10 +4,13 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from bench_reports import case
+from bench_reports import CARD, case
 from dra_driver.admin.validate.findings import check_manifest
+from dra_driver.bench.model import Sweep
 from dra_driver.bench.pods.manifests import Place, claim, pod
-from dra_driver.bench.report.sweep import OVER, as_claim, as_share_config, judged, steps
+from dra_driver.bench.report.sweep import as_claim, as_share_config, judged
+from dra_driver.bench.scenarios.plan import Plan, planned
+from dra_driver.bench.scenarios.read import find_scenario, shipped
 from dra_driver.bench.strategies import ALONE, Sharing, Strategy
 from dra_driver.bench.workload import Workload, WorkloadKind
 
@@ -17,11 +20,28 @@ PLACE = Place(image="bench:1", shares="nvidia.com/gpu")
 WORK = Workload(kind=WorkloadKind.INFERENCE)
 
 
-@pytest.mark.parametrize("over", OVER)
-def test_every_step_is_a_larger_share_and_a_valid_config(over: str) -> None:
-    found = steps(over, memory_mib=MEMORY, most=16, profiles=PROFILES)
-    cases = [case(one, [20.0] * one.tenants, 10.0, 50.0) for one in found]
-    told = judged(over, cases, 50.0, memory_mib=MEMORY, profiles=PROFILES)
+def plan_of(name: str) -> Plan:
+    _, scenario = find_scenario(name)
+    profiles = PROFILES if name == "enough-mig" else {}
+    return planned(name, scenario, memory_mib=MEMORY, profiles=profiles, obstacle=lambda _: "")
+
+
+def judged_of(plan: Plan, *p99: float, interrupted: bool = False) -> Sweep:
+    """Judge the steps of a plan, the last ones, whose tenants had these latencies."""
+    steps = plan.strategies[-len(p99) :]
+    cases = [
+        case(one, [20.0] * one.tenants, worst, 50.0) for one, worst in zip(steps, p99, strict=True)
+    ]
+    told = judged(plan.study, cases, card=CARD, profiles=PROFILES, interrupted=interrupted)
+    assert told is not None
+    return told
+
+
+@pytest.mark.parametrize("name", [name for name in shipped() if name.startswith("enough-")])
+def test_every_step_is_a_larger_share_and_a_valid_config(name: str) -> None:
+    plan = plan_of(name)
+    found = [one for one in plan.strategies if not one.name.startswith(("alone", "4g"))]
+    told = judged_of(replace(plan, strategies=tuple(found)), *[10.0] * len(found))
     shares = [step.share_percent for step in told.steps]
     assert shares == sorted(set(shares))
     assert shares[-1] == 100
@@ -36,30 +56,43 @@ def test_every_step_is_a_larger_share_and_a_valid_config(over: str) -> None:
 
 
 def test_a_sweep_that_was_interrupted_chooses_nothing() -> None:
-    found = steps("threads", memory_mib=MEMORY, most=16, profiles={})[:2]
-    cases = [case(one, [20.0] * one.tenants, 10.0, 50.0) for one in found]
-    told = judged("threads", cases, 50.0, memory_mib=MEMORY, profiles={}, interrupted=True)
+    told = judged_of(plan_of("enough-threads"), 10.0, 10.0, interrupted=True)
     assert (told.chosen, told.claim, told.share_config) == (None, "", "")
-    assert told.note.startswith("The sweep was interrupted")
+    assert told.note.startswith("The run was interrupted")
 
 
-def judged_of(*p99: float) -> tuple[str, str]:
-    found = steps("threads", memory_mib=MEMORY, most=16, profiles={})[-len(p99) :]
-    cases = [
-        case(one, [20.0] * one.tenants, worst, 50.0) for one, worst in zip(found, p99, strict=True)
-    ]
-    told = judged("threads", cases, 50.0, memory_mib=MEMORY, profiles={})
+def test_simulated_gpus_and_scenarios_without_a_goal_have_no_smallest_share() -> None:
+    plan = plan_of("enough-threads")
+    simulated = CARD.model_copy(update={"is_simulated": True})
+    assert judged(plan.study, (), card=simulated, profiles={}) is None
+    assert judged(plan_of("cards").study, (), card=CARD, profiles={}) is None
+
+
+def chosen_of(*p99: float) -> tuple[str, str]:
+    told = judged_of(plan_of("enough-threads"), *p99)
     return (told.chosen.name if told.chosen else "", told.note)
 
 
 def test_the_smallest_share_that_holds_with_all_larger_ones_is_chosen() -> None:
-    assert judged_of(90.0, 49.0, 20.0) == ("mps-limits-75pct-x1", "")
-    name, note = judged_of(40.0, 90.0, 20.0)
-    assert name == "mps-limits-100pct-x1"
+    assert chosen_of(190.0, 99.0, 20.0) == ("75 % of the SMs", "")
+    name, note = chosen_of(40.0, 190.0, 20.0)
+    assert name == "100 % of the SMs"
     assert note.startswith("A smaller share met it by chance")
-    name, note = judged_of(90.0, 90.0, 90.0)
+    name, note = chosen_of(190.0, 190.0, 190.0)
     assert name == ""
     assert note.startswith("No share meets the goal")
+
+
+def test_a_share_holds_only_if_it_does_in_every_round() -> None:
+    plan = plan_of("enough-threads")
+    whole = plan.strategies[-1]
+    cases = [
+        case(whole, [20.0], p99, 50.0).model_copy(update={"repetition": at})
+        for at, p99 in enumerate((20.0, 190.0))
+    ]
+    told = judged(plan.study, cases, card=CARD, profiles={})
+    assert told is not None
+    assert [(step.worst_ms, step.holds) for step in told.steps] == [(190.0, False)]
 
 
 def test_the_chosen_share_is_a_claim_and_a_share_config() -> None:
