@@ -299,7 +299,7 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
         specs=SpecStore(settings.cdi_root),
         sharing=sharing.sharing,
         mig=MigInstances(session.mig, holders.of),
-        switches=Refusals(holders.of, clock, lambda: None),
+        switches=Refusals(clock, lambda: None),
         switches_modes=False,  # what was switched for claims is put back all the same
         tidy=sharing.shared_domains.tidy,
     )

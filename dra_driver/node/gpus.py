@@ -75,7 +75,7 @@ class NodeGpus:
             devs=(Path("/dev"), Path(roots.driver_file_on_host("dev")), Path(roots.dev_on_host)),
             clock=context.clock,
         )
-        self.refusals = Refusals(self.holders.of, context.clock, self._on_refusals)
+        self.refusals = Refusals(context.clock, self._on_refusals)
         self._context = context
         changes.inventory.add(self._count, self.refusals.look_at)
 

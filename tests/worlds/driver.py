@@ -28,7 +28,7 @@ from dra_driver.claims.state.holdings import Holdings, open_holdings
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.device import Base
 from dra_driver.devices.mig.making import MigInstances
-from dra_driver.devices.mig.refusals import Refusals, RefusalTiming
+from dra_driver.devices.mig.refusals import Refusals
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.shares import Division
 from dra_driver.errors import TransientError
@@ -42,11 +42,6 @@ from worlds.played import FileSharing, PlayedGpus, no_mig
 FAST = PrepareTiming(longest=10.0, margin=0.0, first_pause=0.001, longest_pause=0.005)
 
 VERSION = "1.2.3"
-
-
-def _refusals() -> Refusals:
-    timing = RefusalTiming(patience=0.0)
-    return Refusals(lambda _: (), time.monotonic, on_change=lambda: None, timing=timing)
 
 
 class PlayedShares:
@@ -96,7 +91,7 @@ class Driver:
         self.sharing = FileSharing(root / "hardware", survives_reboot=survives_reboot)
         self.failed_undos: list[str] = []
         self._play_pods()
-        self.refusals = _refusals()
+        self.refusals = Refusals(time.monotonic, on_change=lambda: None)
         self.plugin = root / "plugin"
         if holdings is None:
             holdings = open_holdings(self.plugin, boot_id=boot_id, version=VERSION)

@@ -243,11 +243,8 @@ class MigDevices:
             self._ownership.note_mode(slot.gpu)
         try:
             made = self._hardware.make(place)
-        except HeldError as error:
+        except (HeldError, BarredError) as error:
             self._switches.refused(slot, uid, error)
-            raise
-        except BarredError as error:
-            self._switches.barred(slot, uid, error)
             raise
         self._switches.switched(slot.gpu)
         return made
