@@ -7,7 +7,6 @@ built in the order in which they need each other; messages in the other directio
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,6 @@ import structlog
 from dra_driver.claims.reconcile.reconciler import Reconciler
 from dra_driver.claims.takeover import checkpoint_file
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.errors import StateError
 from dra_driver.kubelet.eviction import Eviction
 from dra_driver.kubelet.liveness import Health, Probes
 from dra_driver.kubelet.plugin import KubeletPlugin
@@ -145,8 +143,6 @@ class Driver:
         if self._settings.http_endpoint:
             self._http.start()
         self._probes.start()
-        with suppress(StateError):
-            work.device_health()  # so that the first look tells already what claims have lost
         gpus.watcher.start()
         gpus.health.start()
         if self._has_checkpoint:
@@ -156,7 +152,6 @@ class Driver:
         self._publisher.start()
         context.own_node.start()
         self._offers.share_configs.start()
-        gpus.note_refusals()
         gpus.refusals.start()
         # Without knowing the GPUs it could mend nothing, and would say so for each claim.
         gpus.watcher.wait_until_looked(FIRST_LOOK_SECONDS)

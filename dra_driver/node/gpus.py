@@ -2,14 +2,11 @@
 
 from pathlib import Path
 
-import structlog
-
 from dra_driver.devices.holders import Holders
 from dra_driver.devices.mig.refusals import Refusals
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.session import DriverSession
-from dra_driver.errors import StateError
 from dra_driver.feature_gates import DYNAMIC_MIG
 from dra_driver.node.context import STOP_SECONDS, NodeContext
 from dra_driver.node.exclusion import NodeExclusion
@@ -17,8 +14,6 @@ from dra_driver.node.health import NodeHealth
 from dra_driver.node.passthrough import passthrough_gpus
 from dra_driver.slices.node import NodeOffer
 from dra_driver.slices.offer.mig import MigSettings
-
-log = structlog.get_logger()
 
 
 class NodeGpus:
@@ -75,25 +70,14 @@ class NodeGpus:
             devs=(Path("/dev"), Path(roots.driver_file_on_host("dev")), Path(roots.dev_on_host)),
             clock=context.clock,
         )
-        self.refusals = Refusals(context.clock, self._on_refusals)
+        self.refusals = Refusals(context.clock, changes.offer)
         self._context = context
         changes.inventory.add(self._count, self.refusals.look_at)
-
-    def note_refusals(self) -> None:
-        """Let `dra-driver inspect` know which GPUs cannot be switched to MIG mode."""
-        try:
-            self._context.holdings.ownership.note_refusals(self.refusals.current())
-        except StateError as error:
-            log.warning("refused mig modes not noted", reason=str(error))
 
     def let_go(self) -> None:
         """Close NVML once nobody looks any more."""
         if self.watcher.stop(STOP_SECONDS):
             self.session.close()
-
-    def _on_refusals(self) -> None:
-        self._context.changes.offer()
-        self.note_refusals()
 
     def _count(self, inventory: Inventory) -> None:
         self._context.metrics.gpus(ok=len(inventory.gpus), sick=len(inventory.sick))

@@ -78,6 +78,7 @@ class NodeOffers:
             raise UnavailableError("the share config waits for the Node's labels")
         settings, gpus = self._context.settings, self._gpus
         inventory = gpus.health.published(inventory)
+        refused = gpus.refusals.current()
         beside_shares = WholeBesideShares(settings.whole_gpus_beside_shares)
         share = self.shares.offer(
             inventory,
@@ -92,12 +93,12 @@ class NodeOffers:
             with_counters=with_counters,
             with_consumables=with_consumables,
             mig=gpus.mig.current(),
-            refused=gpus.refusals.current(),
+            refused=refused,
             share=share.refusing(gpus.exclusion.reasons(inventory)),
         )
         if with_counters:
             projected = self._memory_counters.added_to(projected)
-        self.shares.published(projected.devices)
+        self.shares.published(projected.devices, refused)
         return gpus.health.tainted(projected)
 
     def look_at_divisions(self) -> None:

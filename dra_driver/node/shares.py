@@ -2,7 +2,7 @@
 
 In: the share config that holds (shares/source.py), the inventory, and the claims. Out: the
 divisions that are wanted, for claims/state/divisions.py; a `ShareOffer` for each publication; and
-notes for `dra-driver status`. As long as no config has been read where one is wanted, no GPU is
+notes for commands. As long as no config has been read where one is wanted, no GPU is
 offered: who asks for a share is not to get all of a GPU.
 """
 
@@ -17,7 +17,15 @@ from msgspec.structs import asdict, replace
 from dra_driver.claims.state.divisions import Divisions
 from dra_driver.devices.device import Base, Device, Whole, mig_of, name_of, place_of
 from dra_driver.devices.mig.partitions import found_by_others
-from dra_driver.devices.model import Gpu, GpuUuid, Inventory, InventorySource, MigDevice, MigMode
+from dra_driver.devices.model import (
+    Gpu,
+    GpuUuid,
+    Inventory,
+    InventorySource,
+    MigDevice,
+    MigMode,
+    Refusal,
+)
 from dra_driver.devices.names import gpu_name, in_order
 from dra_driver.devices.shares import Division
 from dra_driver.errors import DriverError, StateError
@@ -112,10 +120,12 @@ class NodeShares:
             inventory, f"it is not known how it is to be shared: {state.problem}"
         )
 
-    def published(self, devices: Iterable[Mapping[str, object]]) -> None:
-        """Note which devices are published to be consumed in parts."""
+    def published(
+        self, devices: Iterable[Mapping[str, object]], refused: Mapping[GpuUuid, Refusal]
+    ) -> None:
+        """Note which devices are published to be consumed in parts, and GPUs that refuse MIG."""
         consumables = tuple(_noted(device) for device in devices if device.get(ALLOWS_MULTIPLE))
-        self._write(replace(self._notes, consumables=consumables))
+        self._write(replace(self._notes, consumables=consumables, refused=refused))
 
     def _of(self, inventory: Inventory) -> ShareLayout:
         config = self._configs.current().config
@@ -145,7 +155,8 @@ class NodeShares:
         remarks += self._unwatched(state)
         remarks += [f"{names.get(part)}: {why}" for part, why in divided.refused.items()]
         remarks += self._cautions(inventory, offered)
-        notes = ShareNotes(
+        notes = replace(
+            self._notes,
             origin=state.origin,
             problem=state.problem,
             remarks=tuple(remarks),
@@ -154,7 +165,6 @@ class NodeShares:
                 for part, division in offered.items()
             ),
             waiting=tuple(sorted((names[part] for part in waiting if part in names), key=in_order)),
-            consumables=self._notes.consumables,
         )
         self._write(notes)
 
@@ -182,8 +192,7 @@ class NodeShares:
 
     def _write(self, notes: ShareNotes) -> None:
         self._notes = notes
-        said = (notes.devices, notes.waiting, notes.remarks, notes.problem, notes.consumables)
-        is_nothing = not any(said)
+        is_nothing = replace(notes, origin="") == ShareNotes()
         if notes == self._noted or (is_nothing and not (self._directory / FILE).exists()):
             return
         try:

@@ -1,15 +1,17 @@
-"""What the driver notes about its shares for `dra-driver status`, as bytes on disk and back.
+"""What the driver notes about parts of GPUs for commands on its node, as bytes on disk and back.
 
-In: the share config's state, the divisions in force, and what is published to be consumed in parts.
-Out: a sealed file in the driver's directory, written when any of it has changed. Only status reads
-it.
+In: the share config's state, the divisions in force, what is published to be consumed in parts, and
+the GPUs that refuse MIG devices. Out: a sealed file in the driver's directory, written when any of
+it has changed. Only commands read it.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct, field
 
+from dra_driver.devices.model import GpuUuid, Refusal
 from dra_driver.errors import StateError
 from dra_driver.host.envelope import seal, unseal, value_of
 from dra_driver.host.files import read_whole, write_whole
@@ -46,11 +48,12 @@ class NotedConsumable(Struct, frozen=True, kw_only=True):
 
 
 class ShareNotes(Struct, frozen=True, kw_only=True):
-    """What is known about a node's shares.
+    """What is known about a node's shares, and about MIG devices that cannot be made.
 
     `origin` is where the config comes from, `problem` why the newest could not be used (None if it
     was). `remarks` are what has no effect or is not possible on this node, and what may end limits.
     `waiting` names the devices that are to be divided differently once no claim has any of them.
+    `refused` are the GPUs on which no MIG device can be made at present.
     """
 
     origin: str = ""
@@ -59,6 +62,7 @@ class ShareNotes(Struct, frozen=True, kw_only=True):
     devices: tuple[NotedDevice, ...] = ()
     waiting: tuple[str, ...] = ()
     consumables: tuple[NotedConsumable, ...] = ()
+    refused: Mapping[GpuUuid, Refusal] = field(default_factory=dict)
 
 
 def write_notes(directory: Path, notes: ShareNotes) -> None:

@@ -45,6 +45,7 @@ from dra_driver.node.passthrough import passthrough_gpus
 from dra_driver.shares.config import read_file, read_node_config
 from dra_driver.shares.divide import divide
 from dra_driver.shares.last_good import FILE, kept
+from dra_driver.shares.notes import read_notes
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.mig import MigSettings, release_of
 from dra_driver.slices.offer.shares import ShareOffer, WholeBesideShares
@@ -245,7 +246,7 @@ def look(
         with_passthrough=passthrough_gpus(roots).look if vfio else lambda inventory: inventory,
     )
     try:
-        return session.look(), _noted(Ownership.refusals, {}, at)
+        return session.look(), read_notes(data_directory).refused
     finally:
         session.close()
 

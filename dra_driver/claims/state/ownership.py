@@ -3,7 +3,6 @@
     <directory>/gpus/<GPU UUID>/<claim UID>                    a mark: this claim may hold the GPU
     <directory>/mig/<boot id>/<GPU UUID>/<profile id>-<start>  a note: made here, for the UID in it
     <directory>/mig/<boot id>/<GPU UUID>/mode                  a note: MIG mode was turned on here
-    <directory>/mig/<boot id>/<GPU UUID>/refused               for inspect: it cannot be turned on
 
 Marks are an index of the records by GPU, so that no call reads the records of all claims. A mark is
 made before the claim's record is written and removed after the record is deleted, so a claim that
@@ -17,20 +16,17 @@ a crash. A reboot removes all MIG devices, which makes their notes void. Callers
 import os
 import re
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.state.records import check_uid, disk_refused
-from dra_driver.devices.model import GpuUuid, MigSlot, Refusal
+from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.errors import StateError
 from dra_driver.host.files import Name, delete, write_whole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,95}")
 _SLOT = re.compile(r"(?P<profile>[0-9]+)-(?P<start>[0-9]+)")
 _MODE = "mode"
-_REFUSED = "refused"
 
 
 class Ownership:
@@ -124,34 +120,6 @@ class Ownership:
     def gpus_turned_on(self) -> tuple[GpuUuid, ...]:
         """Return the GPUs whose MIG mode this driver turned on."""
         return tuple(gpu for gpu in self._noted_gpus() if self.turned_on(gpu))
-
-    def note_refusals(self, refused: Mapping[GpuUuid, Refusal]) -> None:
-        """Note which GPUs cannot be switched to MIG mode now, and remove notes of all others.
-
-        Only one thread may call this at a time. It needs no lock, as only `refusals` reads these.
-        """
-        for gpu, refusal in refused.items():
-            slots = sorted(_slot_name(slot) for slot in refusal.waiting)
-            lines = (refusal.reason.replace("\n", " "), *slots)
-            _write(self._notes / _checked(gpu) / _REFUSED, "\n".join(lines))
-        for gpu in set(self._noted_gpus()) - refused.keys():
-            try:
-                # The folder stays, because another note may be about to be written there.
-                (self._notes / gpu / _REFUSED).unlink(missing_ok=True)
-            except OSError as error:
-                raise _failed(self._notes / gpu / _REFUSED, error) from error
-
-    def refusals(self) -> dict[GpuUuid, Refusal]:
-        """Return which GPUs cannot be switched to MIG mode, as noted by the running driver."""
-        refusals: dict[GpuUuid, Refusal] = {}
-        for gpu in self._noted_gpus():
-            with suppress(OSError):
-                text = (self._notes / gpu / _REFUSED).read_text(errors="replace")
-                reason, *names = text.split("\n")
-                slots = (_slot(gpu, name) for name in names)
-                waiting = frozenset(slot for slot in slots if slot is not None)
-                refusals[gpu] = Refusal(reason=reason, waiting=waiting)
-        return refusals
 
     def forget_other_boots(self) -> None:
         """Remove the notes of earlier boots."""

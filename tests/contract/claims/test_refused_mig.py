@@ -1,15 +1,11 @@
 """A card that does not change its MIG mode, as another process has it open; on simulated GPUs."""
 
 import re
-from pathlib import Path
 
 import pynvml
 import pytest
 from testbed.holder import holding
 
-import make
-from dra_driver.claims.state.ownership import Ownership
-from dra_driver.devices.model import MigSlot, Refusal
 from dra_driver.errors import DeviceError, TransientError
 from dra_driver.slices.project import projection
 from worlds.node import Node
@@ -72,24 +68,6 @@ def test_a_mode_turned_on_for_claims_is_known_from_one_turned_on_by_others(node:
     node.machine.set_mig_mode(node.uuid(1), enabled=True)
     node.look()
     assert [gpu.minor for gpu in node.inventory.gpus if gpu.was_put_in_mig_mode] == [1]
-
-
-def test_refusals_are_noted_for_inspect_and_damaged_notes_harm_nothing(tmp_path: Path) -> None:
-    notes, gpus = Ownership(tmp_path, "boot"), (make.gpu(0).uuid, make.gpu(1).uuid)
-    slots = frozenset(MigSlot(gpu=gpus[0], profile_id=9, start=start) for start in (0, 4))
-    first = Refusal(reason="held by\ndcgm", waiting=slots)
-    notes.note_mode(gpus[1])
-    notes.note_refusals({gpus[0]: first, gpus[1]: Refusal(reason="too")})
-    assert notes.refusals() == {
-        gpus[0]: Refusal(reason="held by dcgm", waiting=slots),
-        gpus[1]: Refusal(reason="too"),
-    }
-    (tmp_path / "mig/boot" / gpus[0] / "refused").write_bytes(b"\xff\nmode\n9-0\n../9-4")
-    assert notes.refusals()[gpus[0]].waiting < slots
-    notes.note_refusals({})
-    assert notes.refusals() == notes.made() == {}
-    assert notes.gpus_turned_on() == (gpus[1],)
-    assert Ownership(tmp_path, "next-boot").refusals() == {}
 
 
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION])

@@ -8,7 +8,7 @@ import pytest
 import make
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.state.ownership import Ownership
-from dra_driver.devices.model import GpuUuid, MigSlot, Refusal
+from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.errors import ConfigError, StateError
 
 GPU, OTHER = make.gpu(0).uuid, make.gpu(1).uuid
@@ -44,7 +44,6 @@ def test_notes_say_for_whom_each_mig_device_was_made_and_end_with_the_boot(
     ownership.note(SLOT, ONE)
     ownership.note(NEXT, TWO)
     ownership.note_mode(GPU)
-    ownership.note_refusals({OTHER: Refusal(reason="in use", waiting=frozenset())})
     assert ownership.made() == {SLOT: ONE, NEXT: TWO}
     assert (ownership.made(GPU), ownership.maker(SLOT)) == ({SLOT: ONE}, ONE)
     note = tmp_path / "mig" / "boot-1" / GPU / "19-3"
@@ -56,7 +55,7 @@ def test_notes_say_for_whom_each_mig_device_was_made_and_end_with_the_boot(
     assert ownership.turned_on(GPU), "the folder goes with the last note of the GPU alone"
 
     again = Ownership(tmp_path, "boot-2")
-    assert (again.made(), again.gpus_turned_on(), again.refusals()) == ({}, (), {})
+    assert (again.made(), again.gpus_turned_on()) == ({}, ())
     again.note(SLOT, TWO)
     again.forget_other_boots()
     assert [path.name for path in (tmp_path / "mig").iterdir()] == ["boot-2"]
@@ -79,17 +78,6 @@ def test_what_is_no_name_of_a_gpu_is_passed_over(tmp_path: Path, ownership: Owne
     assert (ownership.marked(), ownership.made(), ownership.gpus_turned_on()) == (set(), {}, ())
 
 
-def test_refusals_that_are_not_told_again_are_forgotten(ownership: Ownership) -> None:
-    one = Refusal(reason="held by\na process", waiting=frozenset({SLOT}))
-    ownership.note_refusals({GPU: one, OTHER: Refusal(reason="in use", waiting=frozenset())})
-    assert ownership.refusals() == {
-        GPU: Refusal(reason="held by a process", waiting=frozenset({SLOT})),
-        OTHER: Refusal(reason="in use", waiting=frozenset()),
-    }
-    ownership.note_refusals({OTHER: Refusal(reason="still", waiting=frozenset())})
-    assert ownership.refusals() == {OTHER: Refusal(reason="still", waiting=frozenset())}
-
-
 @pytest.mark.parametrize(
     ("obstacle", "call"),
     [
@@ -101,7 +89,6 @@ def test_refusals_that_are_not_told_again_are_forgotten(ownership: Ownership) ->
         ("mig/boot-1/{gpu}/19-3/in-the-way", lambda one: one.forget(SLOT)),
         ("mig/boot-1/{gpu}/mode/in-the-way", lambda one: one.note_mode(GPU)),
         ("mig/boot-1/{gpu}/mode/in-the-way", lambda one: one.forget_mode(GPU)),
-        ("mig/boot-1/{gpu}/refused/in-the-way", lambda one: one.note_refusals({})),
     ],
 )
 def test_a_disk_that_refuses_is_an_error_that_names_the_file(

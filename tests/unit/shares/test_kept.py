@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+import make
+from dra_driver.devices.model import MigSlot, Refusal
 from dra_driver.errors import StateError
 from dra_driver.shares import notes
 from dra_driver.shares.last_good import KeptConfig, keep, kept
@@ -33,6 +35,15 @@ NOTES = ShareNotes(
     devices=(LIMITED, UNLIMITED),
     waiting=("gpu-0",),
     consumables=(NotedConsumable(name="gpu-2", memory_mib=81920, shares=48),),
+    refused={
+        make.gpu(0).uuid: Refusal(
+            reason="held by\na process",
+            waiting=frozenset(
+                MigSlot(gpu=make.gpu(0).uuid, profile_id=9, start=start) for start in (0, 4)
+            ),
+        ),
+        make.gpu(1).uuid: Refusal(reason="not by this driver", is_of_mode=False),
+    },
 )
 NO_PROBLEM = ShareNotes(origin="config.yaml")
 CONFIG = KeptConfig(data=b"version: v1\n# \xff\n", origin="label default")
