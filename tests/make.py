@@ -9,6 +9,8 @@ from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.devices import device as devices
 from dra_driver.devices.device import Base, Device, NodeDevice
+from dra_driver.devices.health import findings as known
+from dra_driver.devices.health.findings import Finding
 from dra_driver.devices.model import (
     BareInstance,
     Gpu,
@@ -299,6 +301,19 @@ def gpu_config(strategy: str | None = None, **settings: Any) -> GpuConfig:
 def profile_like(shape: MigProfile, *, size: int, starts: Iterable[int]) -> MigProfile:
     """A MIG profile with other placements."""
     return replace(shape, placements=tuple(Placement(start=start, size=size) for start in starts))
+
+
+def findings() -> tuple[Finding, ...]:
+    """Every finding about a GPU, except those of unknown XIDs and actions."""
+    return (
+        *known.XIDS.values(),
+        *known.RECOVERY_ACTIONS.values(),
+        *(known.ROWS_FAILED, known.ROWS_PENDING, known.UNCORRECTED),
+        *known.SLOWDOWNS.values(),
+        *known.FABRIC_STATES.values(),
+        known.FABRIC_FAILED,
+        *(known.LOST, known.SILENT, known.REFUSED),
+    )
 
 
 class _NoGroups(MemoryGroups):

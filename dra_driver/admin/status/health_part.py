@@ -57,7 +57,7 @@ def as_json(notes: HealthNotes) -> dict[str, object]:
                 "severity": str(ill.finding.severity),
                 "since": _time(ill.since),
                 "reason": ill.finding.reason,
-                "remedy": str(ill.finding.remedy),
+                "remedy": ill.finding.remedy.words,
             }
             for uuid, name, ill in _wrong(notes)
         ],

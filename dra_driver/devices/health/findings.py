@@ -41,13 +41,29 @@ class Severity(StrEnum):
 
 
 class Remedy(StrEnum):
-    """What to do about a finding, in words for people."""
+    """What to do about a finding; `words` is for people, the value for the record on disk."""
 
-    NONE = "none, it passes by itself"
-    DRAIN = "drain the GPU's peer-to-peer work: end the pods that use it"
-    RESET = "a reset of the GPU, as `dra-driver health` explains"
-    REBOOT = "a reboot of the node"
-    REPLACE = "a new card"
+    NONE = "none"
+    DRAIN = "drain"
+    RESET = "reset"
+    REBOOT = "reboot"
+    REPLACE = "replace"
+
+    @property
+    def words(self) -> str:
+        """What to do, for people."""
+        return _REMEDIES[self]
+
+
+_REMEDIES = MappingProxyType(
+    {
+        Remedy.NONE: "none, it passes by itself",
+        Remedy.DRAIN: "drain the GPU's peer-to-peer work: end the pods that use it",
+        Remedy.RESET: "a reset of the GPU, as `dra-driver health` explains",
+        Remedy.REBOOT: "a reboot of the node",
+        Remedy.REPLACE: "a new card",
+    }
+)
 
 
 class Cause(StrEnum):
@@ -89,7 +105,7 @@ class Finding(Struct, frozen=True):
     @property
     def text(self) -> str:
         """The finding in words for people."""
-        return f"{self.reason}; remedy: {self.remedy}"
+        return f"{self.reason}; remedy: {self.remedy.words}"
 
 
 WARNING, FAULT, LOSS = Severity.WARNING, Severity.FAULT, Severity.LOSS
@@ -236,29 +252,6 @@ POLLED = frozenset({Cause.RECOVERY, Cause.ROW_REMAP, Cause.ECC, Cause.SLOWDOWN, 
 
 UNREACHED = frozenset({Cause.LOST, Cause.SILENT, Cause.REFUSED})
 """The causes that a look can find for a GPU that NVML cannot describe."""
-
-
-def known() -> tuple[Finding, ...]:
-    """Return every finding, except those of unknown XIDs and actions."""
-    return (
-        *XIDS.values(),
-        *RECOVERY_ACTIONS.values(),
-        *(ROWS_FAILED, ROWS_PENDING, UNCORRECTED),
-        *SLOWDOWNS.values(),
-        *FABRIC_STATES.values(),
-        FABRIC_FAILED,
-        *(LOST, SILENT, REFUSED),
-    )
-
-
-def finding_of(cause: Cause, value: str) -> Finding:
-    """Return the finding with a cause and value from a record. Raises ValueError without one."""
-    for finding in (*known(), UNKNOWN_ACTION):
-        if finding.key == (cause, value):
-            return finding
-    if cause is Cause.XID and value.isdecimal():
-        return unknown_xid(int(value))
-    raise ValueError(f"there is no finding {cause} {value!r}")
 
 
 class Examination(Struct, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ a newer version is left alone, and nothing is written until it is gone.
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import structlog
@@ -17,9 +16,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dra_driver.devices.health.debounce import GpuConditions
-from dra_driver.devices.health.findings import Cause, Severity, finding_of
+from dra_driver.devices.health.findings import Severity
 from dra_driver.errors import StateError, VersionError
-from dra_driver.host.envelope import MALFORMED, seal, unseal, value_of
+from dra_driver.host.envelope import seal, unseal, value_of
 from dra_driver.host.files import read_whole, write_whole
 from dra_driver.host.worker import LogOnce
 
@@ -33,7 +32,7 @@ log = structlog.get_logger()
 
 
 class GpuHealth(Struct, frozen=True, kw_only=True):
-    """What is or was wrong with one GPU, and how people know it.
+    """What is wrong with one GPU, and how people know it.
 
     `name` is its device name, such as `gpu-3`; `index` is NVML's when the GPU was last described.
     """
@@ -60,10 +59,12 @@ def read_health(directory: Path) -> HealthRecord | None:
     path = directory / FILE
     try:
         contents = read_whole(path)
-        return None if contents is None else _record(unseal(contents[0]))
+        if contents is None:
+            return None
+        return value_of(unseal(contents[0]), HealthRecord, "what is wrong with GPUs")
     except VersionError:
         raise
-    except (OSError, StateError, *MALFORMED) as error:
+    except (OSError, StateError) as error:
         reason = str(error.strerror if isinstance(error, OSError) else error)
         raise StateError(
             f"the record of what is wrong with GPUs, {path}, cannot be read: {reason}; what NVML "
@@ -116,7 +117,7 @@ class HealthFile:
         sick = {
             uuid: kept for uuid, gpu in sorted(gpus.items()) if (kept := lasting(gpu)).conditions
         }
-        data = seal(_json(HealthRecord(boot_id=self._boot_id, gpus=sick)))
+        data = seal(msgspec.to_builtins(HealthRecord(boot_id=self._boot_id, gpus=sick)))
         path = self._directory / FILE
         if data == self._written or (not sick and not path.exists()):
             return True
@@ -133,23 +134,3 @@ class HealthFile:
         self._once.forget()
         self._written = data
         return True
-
-
-def _json(record: HealthRecord) -> dict[str, Any]:
-    """Return a record for the file: of a finding only what is not in the tables of findings.py."""
-    document: dict[str, Any] = msgspec.to_builtins(record)
-    for ill in _conditions(document):
-        ill["finding"] = {key: ill["finding"][key] for key in ("cause", "value", "reason")}
-    return document
-
-
-def _record(payload: Mapping[str, Any]) -> HealthRecord:
-    for ill in _conditions(payload):
-        stored = ill["finding"]
-        known = finding_of(Cause(stored["cause"]), stored["value"])
-        ill["finding"] = msgspec.to_builtins(replace(known, reason=stored["reason"]))
-    return value_of(payload, HealthRecord, "what is wrong with GPUs")
-
-
-def _conditions(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [ill for gpu in document["gpus"].values() for ill in gpu["conditions"]]

@@ -227,7 +227,7 @@ class HealthTracker:
                 log.info("xid remarked", gpu=uuid, device=gpu.name, reason=ill.finding.reason)
                 continue
             write = log.warning if ill.finding.severity is Severity.WARNING else log.error
-            reason, remedy = ill.finding.reason, str(ill.finding.remedy)
+            reason, remedy = ill.finding.reason, ill.finding.remedy.words
             write(
                 "gpu sick", gpu=uuid, device=gpu.name, **_words(ill), reason=reason, remedy=remedy
             )

@@ -221,6 +221,6 @@ def test_a_clock_that_was_set_back_ends_nothing_early() -> None:
 
 
 def test_every_finding_of_a_look_can_pass() -> None:
-    for finding in findings.known():
+    for finding in make.findings():
         if finding.cause in findings.POLLED:
             assert finding.cause not in examined(make.vitals()).unanswered

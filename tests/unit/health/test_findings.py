@@ -7,7 +7,6 @@ from dra_driver.devices.health import findings
 from dra_driver.devices.health.findings import (
     Cause,
     Examination,
-    Finding,
     Remedy,
     Severity,
     asks_for_look,
@@ -157,23 +156,11 @@ def test_an_xid_that_nobody_knows_is_a_fault() -> None:
     assert (finding.severity, finding.remedy) == (Severity.FAULT, Remedy.RESET)
     assert finding.key == (Cause.XID, "999")
     assert finding.reason == "XID 999: an error of the GPU that this driver does not know"
-    assert findings.finding_of(Cause.XID, "999") == finding
 
 
 def test_the_change_of_the_recovery_action_is_a_reason_to_look_and_no_finding() -> None:
     assert of_xid(154) is None
     assert asks_for_look(154)
-
-
-@pytest.mark.parametrize("finding", findings.known(), ids=lambda one: f"{one.cause}-{one.value}")
-def test_each_finding_is_found_again_by_what_a_record_has_of_it(finding: Finding) -> None:
-    assert findings.finding_of(finding.cause, finding.value) == finding
-
-
-def test_a_record_of_nothing_known_is_an_error() -> None:
-    for cause, value in ((Cause.FABRIC, "torn"), (Cause.ECC, "5"), (Cause.XID, "five")):
-        with pytest.raises(ValueError, match=f"no finding {cause} '{value}'"):
-            findings.finding_of(cause, value)
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,17 @@
 """What is wrong with GPUs outlives the driver's process, and no half a file is believed."""
 
+import json
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
+import make
 from dra_driver.devices.health import findings
 from dra_driver.devices.health.debounce import GpuCondition
 from dra_driver.devices.health.record import DAMAGED, FILE, GpuHealth, HealthFile, read_health
 from dra_driver.devices.model import InstanceId
-from dra_driver.errors import StateError
+from dra_driver.errors import StateError, VersionError
 from dra_driver.host.envelope import seal
 
 SICK = GpuHealth(
@@ -35,7 +37,7 @@ def test_the_successor_reads_all_of_it(tmp_path: Path) -> None:
     assert HealthFile(tmp_path / "data", "boot-1").read() == {"GPU-a": SICK}
 
 
-@pytest.mark.parametrize("finding", findings.known(), ids=lambda one: f"{one.cause}-{one.value}")
+@pytest.mark.parametrize("finding", make.findings(), ids=lambda one: f"{one.cause}-{one.value}")
 def test_every_finding_is_kept(tmp_path: Path, finding: object) -> None:
     conditions = (GpuCondition(finding=finding, since=1),)  # type: ignore[arg-type]
     gpus = {"GPU-a": GpuHealth(name="gpu-0", index=0, pci_address="", conditions=conditions)}
@@ -75,8 +77,8 @@ def test_once_all_is_well_the_file_says_so(tmp_path: Path) -> None:
         b"",
         b"{}",
         seal({"bootID": "boot-1"}),
-        seal({"bootID": "boot-1", "gpus": {"GPU-a": {"name": "gpu-0"}}}),
-        seal({"bootID": "boot-1", "gpus": []}),
+        seal({"boot_id": "boot-1", "gpus": {"GPU-a": {"name": "gpu-0"}}}),
+        seal({"boot_id": "boot-1", "gpus": []}),
     ],
 )
 def test_a_damaged_file_is_kept_for_people_and_said_once(tmp_path: Path, data: bytes) -> None:
@@ -103,6 +105,18 @@ def test_a_newer_versions_file_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / FILE).unlink()
     assert file.write({"GPU-a": SICK})
     assert HealthFile(tmp_path, "boot-1").read() == {"GPU-a": SICK}
+
+
+def test_a_finding_that_only_a_newer_version_knows_is_left_to_it(tmp_path: Path) -> None:
+    HealthFile(tmp_path, "boot-1").write({"GPU-a": SICK})
+    payload = json.loads((tmp_path / FILE).read_bytes())["payload"]
+    payload["gpus"]["GPU-a"]["conditions"][0]["finding"]["cause"] = "torn"
+    (tmp_path / FILE).write_bytes(data := seal(payload))
+    with pytest.raises(VersionError, match="does not know"):
+        read_health(tmp_path)
+    file = HealthFile(tmp_path, "boot-1")
+    assert (file.read(), file.write({"GPU-b": SICK})) == ({}, True)
+    assert (tmp_path / FILE).read_bytes() == data
 
 
 def test_a_disk_that_cannot_be_written_is_said_once_and_tried_again(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_value_that_says_nothing_more_is_left_out() -> None:
     assert taint["key"] == "gpu.nvidia.com/gpu-lost"
 
 
-@pytest.mark.parametrize("finding", findings.known(), ids=lambda one: f"{one.cause}-{one.value}")
+@pytest.mark.parametrize("finding", make.findings(), ids=lambda one: f"{one.cause}-{one.value}")
 def test_by_default_what_needs_somebody_keeps_pods_away_and_a_warning_changes_nothing(
     finding: Finding,
 ) -> None:
@@ -115,7 +115,7 @@ def test_of_one_cause_the_gravest_is_told_and_it_comes_first() -> None:
 
 
 def test_all_causes_at_once_are_no_more_than_the_api_allows() -> None:
-    each = [GpuCondition(finding=one, since=0) for one in findings.known()]
+    each = [GpuCondition(finding=one, since=0) for one in make.findings()]
     everything = dict.fromkeys(("warning", "fault", "loss"), Effect.NO_EXECUTE)
     found = tainted(projection(make.inventory(SICK)), *each, **everything)
     keys = [one["key"] for one in taints(found)["gpu-0"]]
