@@ -4,14 +4,15 @@ In: an inventory. Out: the deletes, updates and creates of slices/publish/writes
 server, and log lines about what was left out. Rules: the API server silently drops fields of
 disabled features, so each reply is compared with the request. A device that is not safe without a
 dropped field is withdrawn until the driver is restarted: without counters, for example, a GPU and
-its partitions could both be allocated. A write that was not stored as requested is not repeated.
-Whether the server stores counters is tested before any are published, by a create with
-`dryRun=All`, because a pod could be scheduled before a reply is compared. Without counters only
-devices that need none stay; without consumable capacity each device stays for one claim. Other
-drivers' slices are never touched: if one has a name of ours, our slice gets another.
+its partitions could both be allocated. Writing stops at the first such reply, so what comes after
+it is never published: counters come before the devices that consume them. A write that was not
+stored as requested is not repeated. Without counters only devices that need none stay; without
+consumable capacity each device stays for one claim. Other drivers' slices are never touched: if one
+has a name of ours, our slice gets another.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Protocol, assert_never
 
 import structlog
@@ -20,10 +21,10 @@ from dra_driver.devices.model import Inventory
 from dra_driver.errors import InvalidError, NotFoundError, StaleError, UnavailableError
 from dra_driver.fields import Object, at, mapping, objects
 from dra_driver.kube.client import KubeClient
-from dra_driver.kube.resource import RESOURCE_SLICES, Resource
+from dra_driver.kube.resource import RESOURCE_SLICES
 from dra_driver.ops.metrics import Metrics, SliceWrite
 from dra_driver.slices.attributes import Omitted
-from dra_driver.slices.consumable import GATED_FIELDS
+from dra_driver.slices.consumable import ALLOWS_MULTIPLE, GATED_FIELDS, REQUEST_POLICY
 from dra_driver.slices.pool import DesiredPool, build_slices, new_tag
 from dra_driver.slices.project import Note, Projection, Withheld
 from dra_driver.slices.publish.writes import (
@@ -36,7 +37,6 @@ from dra_driver.slices.publish.writes import (
     Update,
     Write,
     differences,
-    slice_body,
     writes_for,
 )
 from dra_driver.slices.taints import TAINTS, without_taints
@@ -47,6 +47,18 @@ log = structlog.get_logger()
 CONSUMES_COUNTERS = "consumesCounters"
 """The field of a device that an API server without counters drops."""
 
+_CONSUMABLE = "each device is for one claim, whatever --consumable-shares is"
+_WITHOUT = {
+    CONSUMES_COUNTERS: (
+        "DRAPartitionableDevices",
+        "no MIG devices are made on demand, and quotas by the counter memory admit nothing",
+    ),
+    TAINTS: ("DRADeviceTaints", "GPUs that are not well are left out"),
+    ALLOWS_MULTIPLE: ("DRAConsumableCapacity", _CONSUMABLE),
+    REQUEST_POLICY: ("DRAConsumableCapacity", _CONSUMABLE),
+}
+"""For each field of devices that an API server may lack, its feature gate, and what follows."""
+
 _REQUEST_SECONDS = 10.0
 
 _LeftOut = Withheld | Note | Omitted
@@ -56,16 +68,6 @@ _MOST_ROUNDS = 5
 
 _MOST_PATHS = 8
 """How many differences one log line names."""
-
-
-class DryRun(Protocol):
-    """The part of an API client that `stores` needs; doctor has its own client."""
-
-    def create(
-        self, resource: Resource, body: Mapping[str, object], *, dry_run: bool, timeout: float
-    ) -> dict[str, object]:
-        """Create an object, or only test that with `dry_run`; return what the server stores."""
-        ...
 
 
 class Project(Protocol):
@@ -102,8 +104,6 @@ class Publication:
         self._unsupported: frozenset[str] = frozenset()
         self._settled: dict[str, Settled] = {}
         self._left_out: frozenset[_LeftOut] = frozenset()
-        self._are_counters_known = False
-        self._effects_known: frozenset[str] = frozenset()
         self._is_first = True
 
     @property
@@ -118,7 +118,7 @@ class Publication:
         """
         writes = 0
         for _ in range(_MOST_ROUNDS):
-            slices = self._as_stored(self._projected(inventory))
+            slices = self._projected(inventory)
             self._tell_left_out(slices)
             unsupported = self._unsupported
             devices = tuple(
@@ -130,7 +130,10 @@ class Publication:
                 node_name=self._node_name,
                 counter_sets=slices.counter_sets,
             )
-            writes += self._write(pool)
+            try:
+                writes += self._write(pool)
+            except InvalidError as error:
+                self._withdraw_refused(error)
             if self._unsupported == unsupported:
                 break
         self.observer.published(slices=len(pool.contents), devices=len(devices))
@@ -146,78 +149,15 @@ class Publication:
         return writes
 
     def _projected(self, inventory: Inventory) -> Projection:
-        """Return what to publish, with counters if the API server is known to store them."""
-        if CONSUMES_COUNTERS not in self._unsupported:
-            slices = self._find(inventory, with_counters=True)
-            if not slices.counter_sets or self._has_counters(slices):
-                return slices
-        return self._find(inventory, with_counters=False)
-
-    def _as_stored(self, slices: Projection) -> Projection:
-        """Return what to publish; without unhealthy GPUs if the API server stores no taints.
-
-        That is tested once for each effect, because not all versions know all effects.
-        """
-        unknown = (each for each in slices.devices if _effects(each) - self._effects_known)
-        device = next(unknown, None)
-        if device is not None and TAINTS not in self._unsupported:
-            # Without counters, because Kubernetes 1.34 expects their set in the same slice.
-            alone = {key: value for key, value in device.items() if key != CONSUMES_COUNTERS}
-            if not self._stores(alone, TAINTS, "api server refuses a device's taints"):
-                self._lacks(
-                    TAINTS,
-                    "gpus that are not well are left out",
-                    reason="the API server does not store taints",
-                    gate="DRADeviceTaints",
-                )
-            self._effects_known |= _effects(device)
+        """Return what to publish, as far as the API server stores it."""
+        with_counters = CONSUMES_COUNTERS not in self._unsupported
+        slices = self._find(inventory, with_counters=with_counters)
         return without_taints(slices) if TAINTS in self._unsupported else slices
 
     def _find(self, inventory: Inventory, *, with_counters: bool) -> Projection:
         self._check_may_publish()
         can_be_shared = self._unsupported.isdisjoint(GATED_FIELDS)
         return self._project(inventory, with_counters=with_counters, with_consumables=can_be_shared)
-
-    def _has_counters(self, slices: Projection) -> bool:
-        """Test once whether the API server stores counters; later drops are noticed as well."""
-        if not self._are_counters_known:
-            device = next((each for each in slices.devices if each.get(CONSUMES_COUNTERS)), None)
-            refusal = "api server refuses devices that consume counters"
-            if device is not None and not self._stores(device, CONSUMES_COUNTERS, refusal):
-                self._lacks(
-                    CONSUMES_COUNTERS,
-                    "devices published without counters",
-                    reason="the API server does not store them: no MIG devices are made on demand,"
-                    " and quotas by the counter memory admit nothing",
-                    gate="DRAPartitionableDevices",
-                )
-            self._are_counters_known = True
-        return CONSUMES_COUNTERS not in self._unsupported
-
-    def _lacks(self, field: str, event: str, *, reason: str, gate: str) -> None:
-        """Note that the API server does not store a field, and log how to change that."""
-        self._unsupported |= {field}
-        self.observer.fields_dropped(1)
-        advice = f"enable {gate} on the API server and the scheduler, then restart this driver"
-        log.warning(event, reason=reason, advice=advice)
-
-    def _stores(self, device: WireDevice, field: str, refusal: str) -> bool:
-        """Test whether the API server keeps a field; log `refusal` if it refuses the device.
-
-        Kubernetes 1.34 refuses a device that consumes counters of another slice.
-        """
-        try:
-            return stores(
-                self.api,
-                device,
-                field,
-                driver=self._driver,
-                node_name=self._node_name,
-                timeout=_REQUEST_SECONDS,
-            )
-        except InvalidError as error:
-            log.warning(refusal, error=str(error))
-            return False
 
     def _write(self, pool: DesiredPool) -> int:
         existing = self._existing()
@@ -229,8 +169,11 @@ class Publication:
             # A node that was deleted and created again has another UID, and no slices of ours.
             owner = self._owner = self._read_owner()
             writes = writes_for(pool, existing, owner=owner, settled=self._settled)
-        for write in writes:
+        unsupported = self._unsupported
+        for done, write in enumerate(writes, start=1):
             self._do(write, pool)
+            if self._unsupported != unsupported:
+                return done
         return len(writes)
 
     def _existing(self) -> tuple[Object, ...]:
@@ -308,33 +251,40 @@ class Publication:
             self._settled.pop(write.name, None)
             return
         self._settled[write.name] = Settled(asked=asked, answered=answered)
-        lost = frozenset(filter(None, map(_feature, differing)))
-        if lost & GATED_FIELDS and self._unsupported.isdisjoint(GATED_FIELDS):
-            log.warning(
-                "devices published for one claim each",
-                reason="--consumable-shares is set, and the API server does not store "
-                f"{', '.join(sorted(lost & GATED_FIELDS))}",
-                advice="enable the feature gate DRAConsumableCapacity on the API server and the "
-                "scheduler, then restart this driver",
-            )
-        self._unsupported |= lost
-        self._tell_differences(write.name, differing, lost)
+        self._tell_differences(write.name, differing)
+        self._withdraw(filter(None, map(_feature, differing)), "the API server does not store it")
 
-    def _tell_differences(
-        self, name: str, differing: Sequence[Difference], lost: frozenset[str]
-    ) -> None:
+    def _withdraw_refused(self, error: InvalidError) -> None:
+        """Withdraw the fields that the API server has named as invalid; raise if it named none.
+
+        Kubernetes 1.34 refuses devices that consume counters of another slice, and the effect None.
+        """
+        named = {field for field in (CONSUMES_COUNTERS, TAINTS) if field in str(error)}
+        if named <= self._unsupported:
+            raise error
+        self._withdraw(named, str(error))
+
+    def _withdraw(self, fields: Iterable[str], reason: str) -> None:
+        """Publish no more devices that are not safe without these fields."""
+        for field in sorted(set(fields) - self._unsupported):
+            gate, consequence = _WITHOUT[field]
+            log.warning(
+                "devices published without a field",
+                field=field,
+                reason=reason,
+                consequence=consequence,
+                advice=f"enable the feature gate {gate} on the API server and the scheduler, then"
+                " restart this driver",
+            )
+            self._unsupported |= {field}
+
+    def _tell_differences(self, name: str, differing: Sequence[Difference]) -> None:
         fields = [str(difference) for difference in differing[:_MOST_PATHS]]
         if all(difference.kind is Kind.ADDED for difference in differing):
             log.info("slice got fields from the api server", slice=name, fields=fields)
             return
         self.observer.fields_dropped(len(differing))
-        log.warning(
-            "slice not stored as asked",
-            slice=name,
-            fields=fields,
-            withdrawn=sorted(lost),
-            advice="enable these features on the API server, then restart this driver",
-        )
+        log.warning("slice not stored as asked", slice=name, fields=fields)
 
     def _tell_left_out(self, slices: Projection) -> None:
         """Log once what is not published, not at each publication or when another GPU changes."""
@@ -367,18 +317,11 @@ def _tell(left_out: _LeftOut) -> None:
             assert_never(left_out)
 
 
-def _effects(device: WireDevice) -> frozenset[str]:
-    return frozenset(str(taint.get("effect")) for taint in objects(device, TAINTS))
-
-
-def features(device: WireDevice) -> frozenset[str]:
+def features(device: WireDevice) -> AbstractSet[str]:
     """Return the fields of a device and of its capacities that depend on feature gates."""
     capacities = mapping(device, "capacity").values()
     inner = (set(entry) for entry in capacities if isinstance(entry, Mapping))
-    return frozenset(device).union(*inner) - _ALWAYS_THERE
-
-
-_ALWAYS_THERE = frozenset({"name", "attributes", "capacity", "value"})
+    return _WITHOUT.keys() & frozenset(device).union(*inner)
 
 
 def _feature(difference: Difference) -> str | None:
@@ -388,37 +331,6 @@ def _feature(difference: Difference) -> str | None:
     match difference.path:
         case ("sharedCounters", *_):
             return CONSUMES_COUNTERS
-        case ("devices", int(), "capacity", _, str(name), *_):
-            return None if name in _ALWAYS_THERE else name
-        case ("devices", int(), str(name), *_):
-            return None if name in _ALWAYS_THERE else name
+        case ("devices", int(), "capacity", _, str(name), *_) | ("devices", int(), str(name), *_):
+            return name if name in _WITHOUT else None
     return None
-
-
-def stores(
-    api: DryRun, device: Object, field: str, *, driver: str, node_name: str, timeout: float
-) -> bool:
-    """Tell by a dry run whether the API server keeps a field of a device that has it.
-
-    Raises InvalidError if the server refuses the device, another DriverError if it cannot be
-    reached or does not let us create slices.
-    """
-    # With a random name, because our slices, or others', may already have the usual names.
-    name = build_slices((), driver=driver, node_name=node_name).slice_name(0, tag=new_tag())
-    pool = {"name": node_name, "generation": 0, "resourceSliceCount": 1}
-    asked: dict[str, object] = {
-        "driver": driver,
-        "nodeName": node_name,
-        "pool": pool,
-        "devices": [device],
-    }
-    answer = api.create(
-        RESOURCE_SLICES, slice_body({"name": name}, asked), dry_run=True, timeout=timeout
-    )
-    stored = answer.get("spec")
-    if not isinstance(stored, dict):
-        raise UnavailableError("the API server's response for a trial slice has no spec")
-    return not any(
-        difference.kind is Kind.DROPPED and field in difference.path
-        for difference in differences(asked, stored)
-    )

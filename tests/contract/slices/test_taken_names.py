@@ -84,14 +84,3 @@ def test_a_second_driver_of_the_node_that_was_quicker_is_no_squatter(bench: Any)
         bench.start(make.inventory())
     assert ours(bench) == [PLAIN]
     assert not [line for line in logs if line["event"] == "slice name taken by others"]
-
-
-def test_a_taken_name_does_not_keep_the_driver_from_asking_what_the_server_stores(
-    bench: Any,
-) -> None:
-    """What was tried under a fixed name could be kept from being tried."""
-    for name in ("probe-00000-gpu.nvidia.com-n1", PLAIN):
-        bench.server.put(squatter() | {"metadata": {"name": name}})
-    bench.start(make.inventory(make.gpu(0, mig=make.mig())))
-    assert OTHER.fullmatch(ours(bench)[0])
-    assert len(ours(bench)) == 2

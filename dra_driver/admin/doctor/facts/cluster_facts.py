@@ -39,7 +39,9 @@ from dra_driver.kube.resource import (
     Call,
     Resource,
 )
-from dra_driver.slices.publish.publication import CONSUMES_COUNTERS, stores
+from dra_driver.slices.pool import DesiredPool, new_tag
+from dra_driver.slices.publish.publication import CONSUMES_COUNTERS
+from dra_driver.slices.publish.writes import Kind, differences, slice_body
 
 _PAGE = 100
 _MOST_OF_A_REQUEST = 10.0
@@ -281,14 +283,7 @@ class Cluster:
     def _has(self, feature: Feature) -> bool:
         if feature in _TRIALS:
             name, device = _TRIALS[feature]
-            return stores(
-                self._api,
-                {"name": "trial", **device},
-                name,
-                driver=DRIVER_NAME,
-                node_name=self.node or _TRIAL_NODE,
-                timeout=self._timeout,
-            )
+            return self._stores({"name": "trial", **device}, name)
         body = {
             "apiVersion": DEVICE_CLASSES.api_version,
             "kind": "DeviceClass",
@@ -297,6 +292,19 @@ class Cluster:
         }
         answer = self._api.create(DEVICE_CLASSES, body, dry_run=True, timeout=self._timeout)
         return "extendedResourceName" in mapping(answer, "spec")
+
+    def _stores(self, device: Object, field: str) -> bool:
+        """Tell by a dry run whether the API server keeps a field of a device that has it."""
+        node = self.node or _TRIAL_NODE
+        # With a random name, because a slice may already have the usual one.
+        pool = DesiredPool(driver=DRIVER_NAME, node_name=node, contents=({"devices": [device]},))
+        asked = pool.spec(0, generation=0)
+        body = slice_body({"name": pool.slice_name(0, tag=new_tag())}, asked)
+        answer = self._api.create(RESOURCE_SLICES, body, dry_run=True, timeout=self._timeout)
+        return not any(
+            difference.kind is Kind.DROPPED and field in difference.path
+            for difference in differences(asked, mapping(answer, "spec"))
+        )
 
     def _list(self, resource: Resource) -> list[Object]:
         query = _LISTED[resource]
