@@ -115,27 +115,19 @@ class Mps(DomainDoer[MpsDomain]):
 class _Limited(Struct, frozen=True, kw_only=True):
     """A device, and the limits that a config sets for it.
 
-    `asked_mib` limits pinned memory (None: no limit), `percentage` limits active threads.
+    `memory_mib` limits pinned memory (None: no limit), `percentage` limits active threads.
     """
 
     unit: Unit
-    asked_mib: int | None
+    memory_mib: int | None
     percentage: int
     multi_user: bool
-
-    @property
-    def held_mib(self) -> int | None:
-        """The memory limit in force: what the config asks for, but not more than the device has."""
-        if self.asked_mib is None:
-            return None
-        total = memory_of(self.unit.gpu, self.unit.device.base)
-        return self.asked_mib if total is None else min(self.asked_mib, total // MIB)
 
     @property
     def wanted(self) -> DomainDevice:
         """The device as its domain describes it."""
         kind = self.unit.device.kind
-        return DomainDevice(uuid=self.unit.uuid, kind=kind, pinned_memory_mib=self.held_mib)
+        return DomainDevice(uuid=self.unit.uuid, kind=kind, pinned_memory_mib=self.memory_mib)
 
 
 def _limited(units: Sequence[Unit], config: "MpsConfig") -> list[_Limited]:
@@ -146,12 +138,18 @@ def _limited(units: Sequence[Unit], config: "MpsConfig") -> list[_Limited]:
     return [
         _Limited(
             unit=unit,
-            asked_mib=memory[unit.uuid],
+            memory_mib=_held_mib(unit, memory[unit.uuid]),
             percentage=active_thread_percentage(config) or ALL_THREADS,
             multi_user=bool(config.multi_user),
         )
         for unit in units
     ]
+
+
+def _held_mib(unit: Unit, asked_mib: int | None) -> int | None:
+    """Return a memory limit as it holds: not more than the device has."""
+    total = None if asked_mib is None else memory_of(unit.gpu, unit.device.base)
+    return asked_mib if asked_mib is None or total is None else min(asked_mib, total // MIB)
 
 
 def pinned_memory_mib(config: "MpsConfig", uuids: Sequence[str]) -> Mapping[str, int | None]:
@@ -208,11 +206,6 @@ def _step(domain: DomainId, devices: Sequence[_Limited]) -> MpsDomain:
         devices=tuple(device.unit.device for device in devices),
         domain=wanted,
         clients={device.unit.key: device.percentage for device in devices},
-        too_high={
-            device.unit.key: device.asked_mib
-            for device in devices
-            if device.asked_mib is not None and device.asked_mib != device.held_mib
-        },
     )
 
 

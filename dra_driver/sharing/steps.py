@@ -102,7 +102,6 @@ class MpsDomain(Step, frozen=True, kw_only=True, tag="mpsDomain"):
 
     Attributes:
         clients: active thread percentage of containers, by device; 100 is no limit.
-        too_high: MiB that a config asks for, by device, if the device has less.
     """
 
     name: ClassVar[str] = str(SharingStrategy.MPS)
@@ -112,7 +111,6 @@ class MpsDomain(Step, frozen=True, kw_only=True, tag="mpsDomain"):
 
     domain: Domain
     clients: Mapping[DeviceKey, int]
-    too_high: Mapping[DeviceKey, int] = field(default_factory=dict)
 
     def memory_mib(self, key: DeviceKey) -> int | None:
         """Return the limit of pinned memory of a device, in MiB; None is no limit."""
@@ -129,8 +127,7 @@ class MpsDomain(Step, frozen=True, kw_only=True, tag="mpsDomain"):
             words.append(f"{percentage} % of threads")
         if memory is not None:
             settings["pinnedMemoryMiB"] = memory
-            asked = self.too_high.get(key)
-            words.append(f"{memory} MiB" + (f" (asked for {asked} MiB)" if asked else ""))
+            words.append(f"{memory} MiB")
         if self.domain.multi_user:
             settings["multiUser"] = True
             words.append("multi-user")

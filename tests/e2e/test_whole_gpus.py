@@ -121,13 +121,3 @@ def all_uuids(scene: Scene) -> set[str]:
         for device in one.get("devices", [])
         if device["attributes"]["type"]["string"] == "gpu"
     }
-
-
-@needs(Feature.CONSUMABLE)
-def test_who_asks_for_a_part_of_a_gpu_and_gets_all_of_it_is_told(scene: Scene) -> None:
-    claim = scene.claim(capacity={"requests": {"memory": "10Gi"}})
-    pod = scene.pod(claims=[claim])
-    scene.running(pod)
-    said = scene.warning(pod, "WholeDeviceAllocated")
-    assert "the claim asks for memory 10Gi for request" in said
-    assert "which has all of gpu-" in said

@@ -6,7 +6,7 @@ KEP-4381 and the API reference of resource.k8s.io/v1.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NewType
 
@@ -123,7 +123,7 @@ class Claim(Struct, frozen=True, kw_only=True):
 
     `pod_claim_name` is the pod's name for a claim that was made from a template; else empty. It
     comes from an annotation, which a tenant can write, so it is used only in paths within the
-    claim's containers. `asked_parts` describes requests for parts of devices that got whole ones.
+    claim's containers.
     """
 
     ref: ClaimRef
@@ -132,7 +132,6 @@ class Claim(Struct, frozen=True, kw_only=True):
     pods: tuple[ConsumerPod, ...] = ()
     groups: tuple[ConsumerGroup, ...] = ()
     pod_claim_name: str = ""
-    asked_parts: tuple[str, ...] = ()
 
 
 def is_label(text: str) -> bool:
@@ -190,7 +189,6 @@ def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
                 if is_pod_group(group)
             ),
             pod_claim_name=_pod_claim_name(metadata.get("annotations") or {}),
-            asked_parts=tuple(_asked_parts(results, spec)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
@@ -223,24 +221,6 @@ def _result(entry: Mapping[str, Any]) -> Result:
             for name, amount in (entry.get("consumedCapacity") or {}).items()
         },
     )
-
-
-def _asked_parts(results: Iterable[Result], spec: Mapping[str, Any]) -> Iterator[str]:
-    """Yield, as text, each request for a part of a device that is allocated whole (KEP-5075)."""
-    asked: dict[str, Mapping[str, str]] = {}
-    for request in (spec.get("devices") or {}).get("requests") or ():
-        asked[request["name"]] = _amounts(request.get("exactly"))
-        for subrequest in request.get("firstAvailable") or ():
-            asked[f"{request['name']}/{subrequest['name']}"] = _amounts(subrequest)
-    for result in results:
-        amounts = asked.get(result.request)
-        if amounts and result.share_id is None:
-            what = " and ".join(f"{name} {amount}" for name, amount in sorted(amounts.items()))
-            yield f"{what} for request {result.request}, which has all of {result.device}"
-
-
-def _amounts(request: Mapping[str, Any] | None) -> Mapping[str, str]:
-    return ((request or {}).get("capacity") or {}).get("requests") or {}
 
 
 def allocation_id(device: str, share_id: str | None) -> str:

@@ -82,7 +82,6 @@ class ClaimRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
     reserved for `pods` and `groups` (PodGroups) when it was prepared. `taken_over`: NVIDIA's own
     driver prepared it and wrote its CDI spec (claims/takeover/take_over.py). `pod_claim_name` is
     the pod's name for the claim, empty if it was not made for one pod, or was taken over.
-    `asked_parts`: as in Claim.
     """
 
     ref: ClaimRef
@@ -95,7 +94,6 @@ class ClaimRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
     groups: tuple[ConsumerGroup, ...] = ()
     taken_over: bool = False
     pod_claim_name: str = ""
-    asked_parts: tuple[str, ...] = ()
 
     @property
     def held_gpus(self) -> tuple[GpuUuid, ...]:

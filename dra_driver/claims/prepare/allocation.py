@@ -91,7 +91,6 @@ def allocation_of(
         pods=claim.pods,
         groups=claim.groups,
         pod_claim_name=claim.pod_claim_name,
-        asked_parts=claim.asked_parts,
     )
     return Allocation(draft=draft, gpus=recorded_gpus(devices, inventory), groups=groups)
 

@@ -1,7 +1,4 @@
-"""Posts Events on claims whose limits have no effect.
-
-There are three cases: nothing limits the memory that a claim uses of a shared GPU; the limit in its
-config is more than the device has; or it asked for a part of a device and got all of it.
+"""Posts Events on claims with shares of a GPU whose memory nothing limits.
 
 In: the claims that have been prepared, and their records. Out: an Event with the reason and what to
 do, once while the claim is prepared. It is posted after Prepare has answered: on the claim, and on
@@ -17,14 +14,11 @@ from dra_driver.claims.report.later import Later
 from dra_driver.claims.state.holdings import share_steps
 from dra_driver.claims.state.records import RecordStore
 from dra_driver.errors import UnavailableError
-from dra_driver.sharing.steps import Backend, MpsDomain
+from dra_driver.sharing.steps import Backend
 from dra_driver.words import named
-from resource_nvidia_com.printable import listed
 
 NOT_LIMITED = "GPUMemoryNotLimited"
-TOO_HIGH = "GPUMemoryLimitTooHigh"
-WHOLE = "WholeDeviceAllocated"
-"""Reasons of the Events."""
+"""The reason of the Events."""
 
 
 class UnlimitedMemory:
@@ -49,53 +43,17 @@ class UnlimitedMemory:
         if ref.uid in self._told:
             return
         record = self._records.peek(ref.uid)
-        if record is None:
+        note = None if record is None else _not_limited(record)
+        if record is None or note is None:
             return
-        notes = {
-            NOT_LIMITED: _not_limited(record),
-            TOO_HIGH: _too_high(record),
-            WHOLE: _whole(record),
-        }
-        if any(notes.values()):
-            self._told.add(ref.uid)  # set before posting, as it may be unprepared meanwhile
+        self._told.add(ref.uid)  # set before posting, as it may be unprepared meanwhile
         told = [about_claim(ref), *(about_pod(ref.namespace, pod) for pod in record.pods)]
         try:
-            for reason, note in notes.items():
-                for about in told if note is not None else ():
-                    self._events.post(
-                        about, reason=reason, action="PreparingDevices", note=str(note)
-                    )
+            for about in told:
+                self._events.post(about, reason=NOT_LIMITED, action="PreparingDevices", note=note)
         except UnavailableError:
             self._told.discard(ref.uid)
             raise
-
-
-def _whole(record: ClaimRecord) -> str | None:
-    """Return the requests for a part of a device that got all of it; None if there are none."""
-    if not record.asked_parts:
-        return None
-    return (
-        f"the claim asks for {listed(record.asked_parts)}: parts of devices are given out only "
-        "where the driver runs with --consumable-shares (chart value consumableShares)"
-    )
-
-
-def _too_high(record: ClaimRecord) -> str | None:
-    """Return the MPS limits that are more than the device has; None if there are none."""
-    limits = [
-        f"{asked} MiB for {entry.name}, which has {step.memory_mib(key)} MiB"
-        for step in record.steps
-        if isinstance(step, MpsDomain)
-        for key, asked in step.too_high.items()
-        for entry in record.devices
-        if entry.device.key == key and not entry.admin_access
-    ]
-    if not limits:
-        return None
-    return (
-        f"the pinned device memory limit is {listed(limits)}: programs may use all of its "
-        "memory. Set a lower limit in the claim's mpsConfig"
-    )
 
 
 def _not_limited(record: ClaimRecord) -> str | None:

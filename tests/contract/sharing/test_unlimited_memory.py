@@ -13,14 +13,12 @@ from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.later import Later
 from dra_driver.claims.report.unlimited_memory import UnlimitedMemory
-from dra_driver.devices.device import Whole, memory_of
-from dra_driver.devices.shares import MIB, ShareStrategy
+from dra_driver.devices.shares import ShareStrategy
 from dra_driver.kube.events import Regarding
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kubelet.service import ClaimCalls
-from dra_driver.mps.domain import DomainId
 from dra_driver.ops.metrics import Metrics
-from worlds.configs import HALF, PATIENCE
+from worlds.configs import PATIENCE
 from worlds.node import MakeNode, Node
 
 SHARE = "gpu-0-single-share-0-of-10"
@@ -133,33 +131,6 @@ def test_claims_whose_memory_is_limited_or_all_theirs_are_not_told(telling: Tell
     assert node.left() == []
 
 
-def test_the_event_names_a_limit_that_is_more_than_the_gpu_has(telling: Telling) -> None:
-    node = telling.node
-    mps = {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "100Gi"}}
-    with node.mps.supervised():
-        refs = [
-            node.claim_gpus({"a": mps}, name="above"),
-            node.claim_gpus({"a": HALF}, first=1, name="below"),
-        ]
-        for ref in refs:
-            telling.prepare(ref)
-        (event,) = telling.told(1)
-        total = memory_of(node.gpu(0), Whole(gpu=node.gpu(0).uuid))
-        assert total is not None
-        held = total // MIB
-        desired = node.mps.requests.desired(DomainId(refs[0].uid))
-        assert desired is not None
-        assert [device.pinned_memory_mib for device in desired.devices] == [held]
-        assert (event["reason"], event["type"]) == ("GPUMemoryLimitTooHigh", "Warning")
-        assert event["note"].startswith(
-            "the pinned device memory limit is 102400 MiB for gpu-0, which has "
-            f"{held} MiB: programs may use all of its memory. "
-        )
-        for ref in refs:
-            telling.unprepare(ref)
-    assert node.left() == []
-
-
 def test_an_api_server_that_is_away_gets_the_event_later(telling: Telling) -> None:
     fault = telling.server.fail("create", status=503, times=1000)
     telling.node.divide(0, strategy=ShareStrategy.TIME_SLICING)
@@ -220,40 +191,3 @@ def test_prepare_waits_for_no_event(node: Node) -> None:
     finally:
         answer.set()
         thread.stop(10)
-
-
-def test_a_claim_that_asks_for_a_part_and_has_the_whole_is_told(telling: Telling) -> None:
-    node = telling.node
-    part, whole = node.claim("gpu-0", name="part"), node.claim("gpu-1", name="whole")
-    request = node.driver.api.claims["default", "part"]["status"]["allocation"]["devices"][
-        "results"
-    ][0]["request"]
-    exactly = {"capacity": {"requests": {"memory": "10Gi"}}}
-    node.driver.api.claims["default", "part"]["spec"] = {
-        "devices": {"requests": [{"name": request, "exactly": exactly}]}
-    }
-    for ref in (part, whole):
-        telling.prepare(ref)
-    (event,) = telling.told(1)
-    assert event["regarding"]["name"] == "part"
-    assert event["reason"] == "WholeDeviceAllocated"
-    assert event["note"].startswith(
-        f"the claim asks for memory 10Gi for request {request}, which has all of gpu-0: "
-    )
-    assert [one["note"] for one in telling.of("Pod")] == [event["note"]]
-
-
-def test_an_event_about_many_parts_still_ends_with_what_to_do(telling: Telling) -> None:
-    ref = telling.node.claim(*(f"gpu-{minor}" for minor in range(8)))
-    claim = telling.node.driver.api.claims[ref.namespace, ref.name]
-    names = [f"{number}{'r' * 62}" for number in range(8)]
-    for result, name in zip(
-        claim["status"]["allocation"]["devices"]["results"], names, strict=True
-    ):
-        result["request"] = name
-    exactly = {"capacity": {"requests": {"memory": "10Gi", "multiprocessors": "66"}}}
-    claim["spec"] = {"devices": {"requests": [{"name": n, "exactly": exactly} for n in names]}}
-    telling.prepare(ref)
-    (event,) = telling.told(1)
-    assert "which has all of gpu-4; and 3 more: parts of devices" in event["note"]
-    assert event["note"].endswith("(chart value consumableShares)")

@@ -184,7 +184,6 @@ SHARED = make.record(
                 active_thread_percentage=50,
             ),
             clients={DeviceKey(GPUS[2]): 50, DeviceKey(GPUS[3]): 20},
-            too_high={DeviceKey(GPUS[2]): 102400},
         ),
         UseShares(
             devices=(SHARE,),
@@ -252,7 +251,6 @@ SHARED = make.record(
     pods=(ConsumerPod(name="pod", uid="pod-uid"),),
     groups=(ConsumerGroup(name="gang", uid="group-1"),),
     pod_claim_name="",
-    asked_parts=("memory",),
 )
 
 SAMPLES = (OWING, DIVIDED, PASSED_THROUGH, TAKEN_OVER, DESCRIBED, SHARED)
