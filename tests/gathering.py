@@ -1,15 +1,14 @@
-"""Archives of simulated nodes, made as people make them, and the machines that play them."""
+"""Archives of simulated nodes, made as people make them."""
 
 import json
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dra_driver import gathered
+from dra_driver.admin.gather.reading import MANIFEST
 from dra_driver.admin.inspect.slices import slices_of
 from dra_driver.cli import main
-from dra_driver.gathered import Archive
-from dra_driver.simulator.archive import profile_of
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
@@ -56,44 +55,36 @@ class GatheredNode:
         return archive
 
 
+@dataclass
+class Archive:
+    """What an archive of ours has: documents by file name, the profile as text."""
+
+    manifest: dict[str, Any]
+    documents: dict[str, Any]
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """What is missing, with the reason."""
+        return {one["what"]: one["reason"] for one in self.manifest["missing"]}
+
+
 def node(folder: Path, profile: Profile | str) -> GatheredNode:
     """A node with the GPUs of a profile."""
     return GatheredNode(folder, Machine.create(folder / "gpus", profile, OPTIONS))
+
+
+def unpack(path: Path) -> Archive:
+    """An archive that a test has made."""
+    documents: dict[str, Any] = {}
+    with tarfile.open(path) as tar:
+        for member in tar:
+            text = tar.extractfile(member).read().decode()  # type: ignore[union-attr]
+            is_json = member.name.endswith(".json")
+            documents[member.name] = json.loads(text) if is_json else text
+    return Archive(documents.pop(MANIFEST), documents)
 
 
 def slices(profile: Profile | str, node_name: str = "node-1") -> str:
     """The ResourceSlices that a node of a profile publishes, as text."""
     published = slices_of(inventory_of(profile), node_name, OF_DEFAULTS)
     return json.dumps(list(published), indent=1)
-
-
-def facts(archive: Path) -> dict[str, Any]:
-    """All that an archive says of a machine, but for sizes of stand-ins."""
-    documents = gathered.unpack(archive).documents
-    names = (gathered.NVML, gathered.PCI, gathered.NODE, gathered.FILES)
-    found = {name: documents[name] for name in names}
-    for listed in found[gathered.FILES].values():
-        for one in listed if isinstance(listed, list) else ():
-            if isinstance(one, dict):
-                one.pop("bytes", None)
-    return found
-
-
-def played(folder: Path, archive: Path) -> GatheredNode:
-    """The node that plays an archive."""
-    folder.mkdir()
-    return node(folder, profile_of(archive))
-
-
-def uuids(archive: Archive) -> list[str]:
-    """The UUIDs of its GPUs and their MIG devices, in order."""
-    gpus = archive.documents[gathered.NVML]["gpus"]
-    answers = [gpu["calls"].get("nvmlDeviceGetUUID", {}) for gpu in gpus]
-    whole = [answer["value"] for answer in answers if "value" in answer]
-    migs = [
-        mig["nvmlDeviceGetMigDeviceHandleByIndex"]["value"]["uuid"]
-        for gpu in gpus
-        for mig in gpu.get("migDevices", ())
-        if "value" in mig["nvmlDeviceGetMigDeviceHandleByIndex"]
-    ]
-    return whole + migs

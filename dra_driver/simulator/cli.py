@@ -16,7 +16,6 @@ from dra_driver.errors import SetupError
 from dra_driver.printing import say
 from dra_driver.simulator import driver_root, state
 from dra_driver.simulator import profile as profiles
-from dra_driver.simulator.archive import profile_of
 from dra_driver.simulator.cli_options import OPTIONAL_GPU, ROOT
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.driver_root import Options, UserspaceChoice
@@ -36,12 +35,9 @@ class Up(CommandSettings):
     """Make a simulated machine; leave one that exists as it is."""
 
     profile: str = option(
-        default="a100x8", help="Name of a shipped profile, or the path of a YAML file."
-    )
-    from_: Path | None = option(
-        default=None,
-        metavar="ARCHIVE",
-        help="Archive of a node, made by dra-driver gather, to simulate instead of a profile.",
+        default="a100x8",
+        help="Name of a shipped profile, or the path of a YAML file or of an archive made by "
+        "dra-driver gather.",
     )
     root: Path = ROOT
     seed: str | None = option(
@@ -87,22 +83,10 @@ class Up(CommandSettings):
             f" --sys-root {machine.sys_root} --proc-root {machine.proc_root}"
         )
 
-    def check(self) -> None:
-        """Check that they name one machine."""
-        if self.from_ is not None and "profile" in self.given:
-            raise ValueError("which machine? give either --profile or --from")
-
     def _profile(self) -> profiles.Profile:
-        made = (
-            profiles.load(self.profile) if self.from_ is None else profile_of(self.from_, _report)
-        )
         given = {"driver_version": self.driver_version, "memory_limits": self.memory_limits}
-        changes: dict[str, object] = {
-            name: value for name, value in given.items() if value is not None
-        }
-        if self.userspace == "real":
-            changes["driver_files"] = None
-        return profiles.changed(made, changes)
+        changes = {name: value for name, value in given.items() if value is not None}
+        return profiles.changed(profiles.load(self.profile), changes)
 
 
 class Down(CommandSettings):
@@ -354,8 +338,6 @@ def _mig_word(status: GpuStatus) -> str:
 def _effect(fault: state.Fault) -> str:
     if fault.kill is not Kill.NEVER:
         return f"kills its caller {fault.kill.name.lower()} call {fault.skip + 1}"
-    if fault.delay_ms == state.HANGING_MS:
-        return "hangs"
     return f"returns {fault.code}" if fault.code else f"takes {fault.delay_ms} ms longer"
 
 

@@ -14,7 +14,6 @@ import platform
 import shutil
 import tempfile
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
@@ -26,7 +25,6 @@ from dra_driver.errors import SetupError, StateError
 from dra_driver.simulator import (
     build,
     device_nodes,
-    driver_files,
     hardware,
     mig,
     procfs,
@@ -97,19 +95,6 @@ class Description(Struct, frozen=True, kw_only=True):
         return json.dumps({"format": _MARKER_FORMAT, **own}, indent=1) + "\n"
 
 
-def library_folder(profile: Profile) -> str:
-    """Return where a machine has the GPU driver's libraries, relative to its root."""
-    files = profile.driver_files
-    return files.folder.lstrip("/") if files else userspace.library_folder()
-
-
-def nvidia_smi(profile: Profile) -> str:
-    """Return where a machine has the program nvidia-smi, relative to its root."""
-    programs = profile.driver_files.programs if profile.driver_files else []
-    named = (path.lstrip("/") for path in programs if path.endswith("/nvidia-smi"))
-    return next(named, "usr/bin/nvidia-smi")
-
-
 def describe(root: Path) -> Description:
     """Read the marker of a driver root.
 
@@ -150,14 +135,14 @@ def up(root: Path, profile: Profile, options: Options) -> Description:
             raise SetupError(
                 f"{root} exists and is not a simulated machine; give a new or an empty folder"
             )
-        staging = Path(tempfile.mkdtemp(dir=root.parent, prefix=f".{root.name}."))
+        made = Path(tempfile.mkdtemp(dir=root.parent, prefix=f".{root.name}."))
         try:
-            staging.chmod(0o755)
-            description = _build(staging, profile, options)
-            staging.rename(root)
-            _settle(root, profile)
+            made.chmod(0o755)
+            description = _build(made, profile, options)
+            made = made.rename(root)
+            _divide(root, description)
         except BaseException as error:
-            shutil.rmtree(staging, ignore_errors=True)
+            shutil.rmtree(made, ignore_errors=True)
             if isinstance(error, OSError):
                 what = f"{error.strerror} ({error.filename})"
                 raise SetupError(f"the machine {root} cannot be made: {what}") from error
@@ -256,7 +241,7 @@ def _refresh(root: Path, profile: Profile, options: Options) -> Description:
             f"`dra-driver simulate down --root {root}`"
         )
     # A state of another layout is an error here, not in every NVML call.
-    with state.State(state.find(root / library_folder(profile))) as now:
+    with state.State(state.find(root / userspace.library_folder())) as now:
         groups = now.cgroup_root
     if options.cgroup_root is not None and str(options.cgroup_root.absolute()) != groups:
         raise SetupError(
@@ -272,7 +257,7 @@ def _build(root: Path, profile: Profile, options: Options) -> Description:
     version = files.version or profile.driver_version
     _install_userspace(root, files)
     _install_library(root, profile, version, options)
-    for name in _FIRMWARE if profile.driver_files is None else ():
+    for name in _FIRMWARE:
         firmware = root / "lib/firmware/nvidia" / version / name
         firmware.parent.mkdir(parents=True, exist_ok=True)
         firmware.write_text(f"stand-in of the GPU simulator for {name} {version}\n")
@@ -309,7 +294,7 @@ def _build(root: Path, profile: Profile, options: Options) -> Description:
 def _write_state(root: Path, description: Description, options: Options) -> None:
     profile, version = description.profile, description.driver_version
     major, _, minor = profile.cuda_version.partition(".")
-    folder = library_folder(profile)
+    folder = userspace.library_folder()
     state.create(
         root / folder / f"{state.FILE_PREFIX}{version}",
         state.Driver(
@@ -325,35 +310,20 @@ def _write_state(root: Path, description: Description, options: Options) -> None
         [hardware.facts_of(gpu, profile, version) for gpu in description.gpus],
     )
     with state.State(state.find(root / folder)) as now:
-        _restore(now, profile)
         for gpu in description.gpus:
             now.set_present(gpu.slot, present=_driver_of(description, gpu) == NVIDIA)
 
 
-def _restore(now: state.State, profile: Profile) -> None:
-    """Divide GPUs as they were on a gathered node; let the same calls fail and hang as there."""
-    # What every GPU refused takes one of the places for faults, not one for each GPU.
-    told = Counter(call for gpu in profile.gpus for call in gpu.told.refusals.items())
-    by_all = {call for call, by in told.items() if by == len(profile.gpus) and call[0] != "*"}
-    for function, code in sorted(by_all):
-        now.add_fault(state.Fault(function=function, code=code))
-    for slot, gpu in enumerate(profile.gpus):
-        mig.restore(now, slot, gpu.told)
-        if gpu.told.lost:
-            now.set_lost(slot, lost=True)
-        for function, code in gpu.told.refusals.items() - by_all:
-            now.add_fault(state.Fault(function=function, slot=slot, code=code))
-        if gpu.told.hangs is not None:
-            hung = state.Fault(function=gpu.told.hangs, slot=slot, delay_ms=state.HANGING_MS)
-            now.add_fault(hung)
-
-
-def _settle(root: Path, profile: Profile) -> None:
-    """Make the files of MIG instances. The library of a root finds its state beside itself."""
-    folder = root / library_folder(profile)
-    if any(gpu.told.instances for gpu in profile.gpus):
-        with state.State(state.find(folder)) as now:
-            mig.settle(folder / build.SONAME, now)
+def _divide(root: Path, description: Description) -> None:
+    """Make the MIG devices that are there at first. A root's library finds its state beside it."""
+    folder = root / userspace.library_folder()
+    library = folder / build.SONAME
+    with state.State(state.find(folder)) as now:
+        for gpu, wanted in zip(description.gpus, description.profile.gpus, strict=True):
+            for device in wanted.mig_devices:
+                cut = mig.profile_of(gpu.card, device.profile)
+                mig.create(library, now, gpu.slot, cut, device.start)
+        mig.settle(library, now)
 
 
 def _memory_backend(profile: Profile, version: str) -> MemoryBackend:
@@ -364,8 +334,6 @@ def _memory_backend(profile: Profile, version: str) -> MemoryBackend:
 
 def _userspace(profile: Profile, options: Options) -> Userspace:
     cache = options.cache or build.cache_folder(options.environment)
-    if profile.driver_files is not None:
-        return driver_files.stand_ins(profile.driver_files, cache, options.environment)
     if options.userspace == "stand-in":
         why = "as asked for"
     else:
@@ -405,7 +373,7 @@ def _install_library(root: Path, profile: Profile, version: str, options: Option
     if int(version.partition(".")[0]) < 550:
         without += _FUNCTIONS_OF_R550
     built = build.compile_library(cache, options.environment, without=without)
-    folder = root / library_folder(profile)
+    folder = root / userspace.library_folder()
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"libnvidia-ml.so.{version}"
     content = built.read_bytes()

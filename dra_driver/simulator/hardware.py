@@ -8,15 +8,13 @@ The same profile and seed always give the same identities.
 import hashlib
 import itertools
 import uuid
-from typing import Literal
 
 from msgspec import Struct
 
 from dra_driver.simulator import profile as profiles
-from dra_driver.simulator.layout import Fact, Text
+from dra_driver.simulator.layout import Fact, LinkEnd, Text
 from dra_driver.simulator.profile import Card, Process, Profile
-from dra_driver.simulator.state import GpuFacts
-from dra_driver.simulator.told import LinkTo
+from dra_driver.simulator.state import GpuFacts, LinkTo
 
 NVIDIA_VENDOR = 0x10DE
 _MIB = 1024**2
@@ -104,14 +102,11 @@ def facts_of(gpu: SimulatedGpu, profile: Profile, driver_version: str) -> GpuFac
             Fact.FABRIC_CLIQUE: switch.clique,
             Fact.FABRIC_HEALTH: 0,
         }
-    own = profile.gpus[gpu.slot].told
-    told = {Fact[name]: number for name, number in own.facts.items()}
-    said = {Text[name]: text for name, text in own.texts.items()}
-    cluster = own.fabric_cluster or (switch.cluster if switch else None)
+    cluster = switch.cluster if switch else None
     return GpuFacts(
-        facts={fact: n for fact, n in (facts | told).items() if n is not None},
-        texts={text: s for text, s in (_texts(gpu, driver_version) | said).items() if s},
-        links=_links(gpu, profile) if own.links is None else own.links,
+        facts={fact: number for fact, number in facts.items() if number is not None},
+        texts=_texts(gpu, driver_version),
+        links=_links(gpu, profile),
         mig=card.mig.profiles if card.mig else [],
         residents=gpu.residents,
         fabric_cluster=cluster.bytes if cluster else bytes(16),
@@ -294,15 +289,14 @@ def _links(gpu: SimulatedGpu, profile: Profile) -> list[LinkTo]:
     ends: list[LinkTo] = []
     if gpu.nvlinks:
         devices = {each.pci: profile.card_of(each).device_id for each in profile.gpus}
-        ends = [_link(version, "gpu", pci, devices[pci]) for pci in gpu.nvlinks]
+        ends = [_link(version, LinkEnd.GPU, pci, devices[pci]) for pci in gpu.nvlinks]
     elif (switches := profile.nvswitch) is not None:
         device, addresses = switches.device_id, itertools.cycle(switches.addresses)
         ends = [
-            _link(version, "switch", address, device)
+            _link(version, LinkEnd.SWITCH, address, device)
             for address in itertools.islice(addresses, ports)
         ]
-    nothing = LinkTo(version=version, up=False)
-    return ends + [nothing] * (ports - len(ends))
+    return ends + [LinkTo(version=version)] * (ports - len(ends))
 
 
 def _bus_id(pci: str) -> str:
@@ -310,6 +304,6 @@ def _bus_id(pci: str) -> str:
     return f"{domain:0>8}:{rest}".upper()
 
 
-def _link(version: int, to: Literal["gpu", "switch"], pci: str, device_id: str) -> LinkTo:
+def _link(version: int, to: LinkEnd, pci: str, device_id: str) -> LinkTo:
     device = int(device_id, 16) << 16 | NVIDIA_VENDOR
     return LinkTo(to=to, version=version, remote=_bus_id(pci), remote_device=device)

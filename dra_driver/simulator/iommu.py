@@ -15,6 +15,8 @@ from dra_driver.simulator.parts import HexWord, PciAddress, PciClass
 NVIDIA, VFIO = "nvidia", "vfio-pci"
 AUDIO = "0x040300"
 
+DriverName = Annotated[str, pydantic.StringConstraints(pattern=r"^[\w-]{1,60}$")]
+
 
 class _Part(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -31,7 +33,7 @@ class Function(_Part):
     vendor: HexWord = "0x10de"
     device: HexWord
     pci_class: PciClass = AUDIO
-    driver: str | None = "snd_hda_intel"
+    driver: DriverName | None = "snd_hda_intel"
 
 
 class Iommu(_Part):

@@ -26,6 +26,7 @@ from dra_driver.simulator import (
     procfs,
     state,
     sysfs,
+    userspace,
 )
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.driver_root import Description, Options
@@ -91,7 +92,7 @@ class Machine:
     @property
     def library_folder(self) -> Path:
         """The folder of the driver's libraries; for LD_LIBRARY_PATH."""
-        return self.driver_root / driver_root.library_folder(self.description.profile)
+        return self.driver_root / userspace.library_folder()
 
     @property
     def library(self) -> Path:
@@ -101,7 +102,7 @@ class Machine:
     @property
     def nvidia_smi(self) -> Path:
         """The program nvidia-smi: NVIDIA's own or the stand-in."""
-        return self.driver_root / driver_root.nvidia_smi(self.description.profile)
+        return self.driver_root / "usr/bin/nvidia-smi"
 
     @property
     def dev_root(self) -> Path:

@@ -17,7 +17,6 @@ from dra_driver.simulator import layout
 from dra_driver.simulator.layout import NOT_A_MIG_INSTANCE, ProcessKind
 from dra_driver.simulator.profile import Card, MigProfile
 from dra_driver.simulator.state import State
-from dra_driver.simulator.told import Told
 
 _SUCCESS, _RESET_REQUIRED, _IN_USE = 0, 16, 19
 _REASONS = {
@@ -67,24 +66,6 @@ class _Made(ctypes.Structure):
     )
     gpu_instance: int
     compute_instance: int
-
-
-def restore(state: State, slot: int, told: Told) -> None:
-    """Put the instances on a GPU that its profile says are there at first; `settle` comes after."""
-    with state.locked() as record:
-        profiles = [profile.id for profile in record.gpus[slot].mig_profiles]
-        for instance in told.instances:
-            place = record.gpus[slot].instances[instance.id]
-            place.profile = profiles.index(instance.profile)
-            place.start = instance.start
-            place.size = record.gpus[slot].mig_profiles[place.profile].size
-            for compute in instance.compute:
-                inside = place.compute[compute.id]
-                inside.profile_id, inside.mig_index = compute.profile, compute.index
-                inside.start, inside.size = compute.start, compute.size
-                inside.uuid = compute.uuid.encode()
-                inside.present = 1
-            place.present = 1
 
 
 def devices(state: State, slot: int) -> list[SimulatedMig]:

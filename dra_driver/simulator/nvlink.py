@@ -23,9 +23,7 @@ def set_link(record: layout.StateRecord, slot: int, number: int, *, is_up: bool)
         raise SetupError(f"NVLink {number} of the card leads to nothing, so it is never up")
     links[number].active = int(is_up)
     if links[number].kind == LinkEnd.GPU:
-        other = _other_end(record, slot, number)
-        if other is not None:
-            other.active = int(is_up)
+        _other_end(record, slot, number).active = int(is_up)
 
 
 def retrain(record: layout.StateRecord, slot: int) -> None:
@@ -35,17 +33,15 @@ def retrain(record: layout.StateRecord, slot: int) -> None:
             set_link(record, slot, number, is_up=True)
 
 
-def _other_end(record: layout.StateRecord, slot: int, number: int) -> layout.LinkRecord | None:
-    """Return the link at the other GPU: of several between the two, the one at the same place.
-
-    None if a gathered node reported only one end.
-    """
+def _other_end(record: layout.StateRecord, slot: int, number: int) -> layout.LinkRecord:
+    """Return the link at the other GPU: of several between the two, the one at the same place."""
     address = _address(record, slot)
     peer = bytes(record.gpus[slot].links[number].remote_bus_id)
     before = [link for link in record.gpus[slot].links[:number] if link.remote_bus_id == peer]
     others = [record.gpus[at] for at in range(record.gpu_count) if _address(record, at) == peer]
     back = [link for gpu in others for link in gpu.links if link.remote_bus_id == address]
-    return back[len(before)] if len(before) < len(back) else None
+    end: layout.LinkRecord = back[len(before)]
+    return end
 
 
 def _address(record: layout.StateRecord, slot: int) -> bytes:

@@ -1,9 +1,9 @@
 """Profiles: a simulated machine as a YAML file.
 
-In: the name of a shipped profile, a short alias of it, or a path to a file. Out: a validated
-`Profile`. A profile lists GPUs, each of a card; cards are described in files of their own
-(`cards/`), or in the profile itself under `cards`, which is where gathered nodes have
-them. Unknown keys are errors: a misspelt fact would silently be absent.
+In: the name of a shipped profile, a short alias of it, or a path to a file: YAML, or an archive of
+`dra-driver gather`, which has a profile of its node. Out: a validated `Profile`. A profile lists
+GPUs, each of a card; cards are described in files of their own (`cards/`), or in the profile itself
+under `cards`. Unknown keys are errors: a misspelt fact would silently be absent.
 """
 
 import functools
@@ -17,7 +17,7 @@ import pydantic
 import yaml
 
 from dra_driver.errors import ConfigError
-from dra_driver.simulator.driver_files import DriverFiles
+from dra_driver.simulator import archive
 from dra_driver.simulator.iommu import Iommu
 from dra_driver.simulator.layout import MAX_GPU_INSTANCES
 from dra_driver.simulator.parts import (
@@ -30,14 +30,12 @@ from dra_driver.simulator.parts import (
     one_of,
     problems,
 )
-from dra_driver.simulator.told import Told
 
 PROFILES = Path(__file__).with_name("profiles")
 CARDS = Path(__file__).with_name("cards")
 
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The loader in C, six times as fast, unless PyYAML was built without it."""
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C, six times as fast
 
 ALIASES = {
     "a100x8": "a100-sxm4-40gb-x8",
@@ -67,6 +65,9 @@ ARCHITECTURES = {
 ADDRESSING_MODES = {"none": 0, "hmm": 1, "ats": 2}
 
 Version = Annotated[str, pydantic.StringConstraints(pattern=r"^\d+\.\d+(\.\d+)?$")]
+FunctionName = Annotated[
+    str, pydantic.StringConstraints(pattern=r"^nvml[A-Za-z0-9_]+$", max_length=63)
+]
 # Limits of the state file and of NVML.
 _MOST_MIG_PROFILES = 24
 _MOST_UNITS = 32
@@ -283,23 +284,31 @@ class Process(_Part):
     kind: Literal["graphics", "compute"] = "graphics"
 
 
+class MigDevice(_Part):
+    """A MIG device that is there at first: a GPU instance with a compute instance that fills it."""
+
+    profile: ShortText
+    start: Count
+
+
 class Gpu(_Part):
     """One GPU in the machine.
 
     `bridges` are the PCI bridges above it, the root port first; the PCIe root is the root port's
     bus. `numa_node` -1 means the machine has none. With `mig_mode` its MIG mode is on from boot on,
-    as an admin's service has it. UUID and serial number are made up from the machine's name and the
-    address unless given. `nvlinks` are the GPUs that its NVLinks lead to,
-    one for each link; without them the links lead to the machine's switches. `told` is how the GPU
-    of a gathered node differed from its card.
+    as an admin's service has it, and `mig_devices` are those that somebody has made since. UUID and
+    serial number are made up from the machine's name and the address unless given. `nvlinks` are
+    the GPUs that its NVLinks lead to, one for each link; without them the links lead to the
+    machine's switches.
     """
 
     card: str
     pci: PciAddress
     minor: Annotated[int, pydantic.Field(ge=0, lt=255)]
-    numa_node: Annotated[int, pydantic.Field(ge=-1)] = -1
+    numa_node: Annotated[int, pydantic.Field(ge=-1, lt=1024)] = -1
     bridges: list[PciAddress] = []
     mig_mode: bool = False
+    mig_devices: Annotated[list[MigDevice], pydantic.Field(max_length=MAX_GPU_INSTANCES)] = []
     nvlinks: list[PciAddress] = []
     processes: list[Process] = []
     module_id: Positive | None = None
@@ -311,7 +320,6 @@ class Gpu(_Part):
         | None
     ) = None
     serial: ShortText | None = None
-    told: Told = Told()
 
 
 class Profile(_Part):
@@ -320,7 +328,7 @@ class Profile(_Part):
     `memory_limits` is what enforces the memory limits of control groups, which drivers have from
     R615 on: the driver (misc, the default), or nothing. `mig_change_ms` is how long a card takes to
     make or destroy a GPU or compute instance; real ones take up to a second.
-    `iommu` is true or describes it, and `driver_files` are those of a gathered node.
+    `iommu` is true or describes it.
     """
 
     name: Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
@@ -328,13 +336,12 @@ class Profile(_Part):
     driver_version: Version
     cuda_version: Annotated[str, pydantic.StringConstraints(pattern=r"^\d+\.\d$")]
     cpus_per_numa_node: Positive = 16
-    missing_functions: list[str] = []
+    missing_functions: list[FunctionName] = []
     memory_limits: Literal["misc", "off"] | None = None
     mig_change_ms: Annotated[int, pydantic.Field(ge=0, le=3_600_000)] = 20
     nvswitch: NvSwitch | None = None
     iommu: Iommu | None = None
     cards: dict[str, Card] = {}
-    driver_files: DriverFiles | None = None
     gpus: Annotated[list[Gpu], pydantic.Field(max_length=32)]
 
     @pydantic.field_validator("memory_limits", mode="before")
@@ -363,15 +370,17 @@ class Profile(_Part):
                 raise ValueError(f"two GPUs have the same {field}: {sorted(doubled)}")
         for gpu in self.gpus:
             if gpu.card not in self.cards:
-                raise ValueError(f"GPU {gpu.pci}: no card {gpu.card!r}; {_known_cards(self.cards)}")
+                known = ", ".join(sorted({*self.cards, *(p.stem for p in CARDS.glob("*.yaml"))}))
+                raise ValueError(f"GPU {gpu.pci}: no card {gpu.card!r}; known are {known}")
             if gpu.mig_mode and self.cards[gpu.card].mig is None:
                 raise ValueError(f"GPU {gpu.pci}: mig_mode is on, and its card has no MIG")
+            if gpu.mig_devices and not gpu.mig_mode:
+                raise ValueError(f"GPU {gpu.pci}: it has mig_devices, and mig_mode is off")
             ports = nvlink.links if (nvlink := self.cards[gpu.card].nvlink) else 0
             if len(gpu.nvlinks) > ports:
                 raise ValueError(f"GPU {gpu.pci}: {len(gpu.nvlinks)} NVLinks, its card has {ports}")
         for gpu in self.gpus:
             _check_links(gpu, self.gpus)
-            _check_instances(gpu, self.cards[gpu.card])
         if self.iommu is not None:
             bridges = (bridge for gpu in self.gpus for bridge in gpu.bridges)
             self.iommu.check([gpu.pci for gpu in self.gpus], bridges)
@@ -403,23 +412,6 @@ def _check_links(gpu: Gpu, gpus: Iterable[Gpu]) -> None:
             )
 
 
-def _check_instances(gpu: Gpu, card: Card) -> None:
-    """Check that instances have the card's profiles, and that none is there twice."""
-    known = {each.id: each for each in card.mig.profiles} if card.mig else {}
-    for instance in gpu.told.instances:
-        profile = known.get(instance.profile)
-        if profile is None or instance.start not in profile.starts:
-            raise ValueError(
-                f"GPU {gpu.pci}: its card has no MIG profile {instance.profile} at {instance.start}"
-            )
-    if len({each.id for each in gpu.told.instances}) < len(gpu.told.instances):
-        raise ValueError(f"GPU {gpu.pci}: two of its instances have the same id")
-
-
-def _known_cards(own: Iterable[str]) -> str:
-    return "known are " + ", ".join(sorted({*own, *(path.stem for path in CARDS.glob("*.yaml"))}))
-
-
 def names() -> list[str]:
     """Return the names of the shipped profiles, sorted."""
     return sorted(path.stem for path in PROFILES.glob("*.yaml"))
@@ -430,13 +422,21 @@ def load(name: str) -> Profile:
 
     Raises:
         ConfigError: there is no such profile, or it is not valid; says where and what is allowed.
+        StateError: the archive is damaged or has no profile. VersionError: it is too new.
     """
     wanted = ALIASES.get(name, name)
-    path = Path(wanted) if re.search(r"/|\.ya?ml$", wanted) else PROFILES / f"{wanted}.yaml"
+    is_path = re.search(r"/|\.(ya?ml|tar\.gz|tgz)$", wanted)
+    path = Path(wanted) if is_path else PROFILES / f"{wanted}.yaml"
     if not path.is_file():
         known = ", ".join([*names(), *sorted(ALIASES)])
-        raise ConfigError(f"no profile {name!r}; give the path of a YAML file or one of {known}")
-    return parse(path.read_text(), origin=str(path))
+        raise ConfigError(
+            f"no profile {name!r}; give the path of a YAML file, of an archive of `dra-driver"
+            f" gather`, or one of {known}"
+        )
+    with path.open("rb") as file:
+        is_archive = file.read(len(archive.MAGIC)) == archive.MAGIC
+    text = archive.profile_in(path) if is_archive else path.read_text()
+    return parse(text, origin=str(path))
 
 
 def parse(text: str, *, origin: str) -> Profile:
@@ -446,14 +446,13 @@ def parse(text: str, *, origin: str) -> Profile:
     """
     try:
         content = _read(text)
-    except yaml.YAMLError as cause:
+    except (yaml.YAMLError, ValueError, RecursionError) as cause:  # such as a number too long
         raise ConfigError(f"profile {origin} is not YAML: {cause}") from cause
     if not isinstance(content, dict):
         raise ConfigError(f"profile {origin} must be a mapping, not {type(content).__name__}")
     content = {"name": Path(origin).stem, **content}
     try:
-        content["cards"] = {**_shipped_cards(content), **(content.get("cards") or {})}
-        return Profile.model_validate(content)
+        return Profile.model_validate(_with_cards(content))
     except pydantic.ValidationError as cause:
         raise ConfigError(f"profile {origin}: {problems(cause)}") from cause
 
@@ -487,13 +486,15 @@ def _read(text: str) -> Any:
         return yaml.safe_load(text)  # whose error shows the line
 
 
-def _shipped_cards(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the descriptions of the cards that the profile names but does not describe."""
-    gpus = content.get("gpus")
-    own = content.get("cards") or {}
-    wanted = {gpu.get("card") for gpu in gpus if isinstance(gpu, dict)} if gpus else set()
-    return {
+def _with_cards(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a profile with the shipped cards that it names but does not describe."""
+    gpus, own = content.get("gpus"), content.get("cards") or {}
+    if not (isinstance(gpus, list) and isinstance(own, dict)):
+        return content  # which is refused
+    wanted = {str(gpu.get("card")) for gpu in gpus if isinstance(gpu, dict)} - own.keys()
+    shipped = {
         path.stem: _read(path.read_text())
         for path in sorted(CARDS.glob("*.yaml"))
-        if path.stem in wanted and path.stem not in own
+        if path.stem in wanted
     }
+    return content | {"cards": shipped | own}

@@ -33,11 +33,9 @@ from dra_driver.simulator.layout import (
 )
 from dra_driver.simulator.profile import MigProfile, Process
 from dra_driver.simulator.residents import occupy, vacate
-from dra_driver.simulator.told import LinkTo
 
 FILE_PREFIX = "libnvidia-simulator.so."
 FOR_EVER = -1
-HANGING_MS = 2**32 - 1  # 49 days, or until the fault is cleared
 ANY_GPU = -1
 EVENT_XID = 0x8
 
@@ -71,12 +69,21 @@ class Fault(Struct, frozen=True, kw_only=True):
     kill: Kill = Kill.NEVER
 
 
+class LinkTo(Struct, frozen=True, kw_only=True):
+    """One NVLink: `remote_device` is NVML's number of what is at its end, at address `remote`."""
+
+    to: LinkEnd = LinkEnd.NOTHING
+    version: int
+    remote: str = ""
+    remote_device: int = 0
+
+
 class GpuFacts(Struct, frozen=True, kw_only=True):
-    """Everything the state knows of one GPU. Facts not named are absent, and so is a None link."""
+    """Everything the state knows of one GPU. Facts not named are absent."""
 
     facts: dict[Fact, int]
     texts: dict[Text, str]
-    links: Sequence[LinkTo | None] = ()
+    links: Sequence[LinkTo] = ()
     mig: Sequence[MigProfile] = ()
     residents: Sequence[Process] = ()
     fabric_cluster: bytes = bytes(16)
@@ -161,11 +168,9 @@ def _fill(record: layout.GpuRecord, gpu: GpuFacts) -> None:
         record.texts[text].value = _field(value, layout.TEXT_SIZE)
     record.fabric_cluster[:] = gpu.fabric_cluster
     for number, link in enumerate(gpu.links):
-        if link is None:
-            continue
         place = record.links[number]
-        place.present, place.active = 1, int(link.up)
-        place.kind = LinkEnd[link.to.upper()]
+        place.present, place.active = 1, int(link.to is not LinkEnd.NOTHING)
+        place.kind = link.to
         place.version = link.version
         place.remote_device_id = link.remote_device
         place.remote_bus_id = link.remote.encode()

@@ -1,8 +1,8 @@
 """`dra-driver gather`: describes this node in one archive, for issues and the simulator.
 
-In: settings, the node's files and NVML, and the API server if one is known. Out: an archive
-(dra_driver/gathered.py) in a file or on stdout, and on stderr what is missing. Nothing on the node
-is changed. Exit status: 0 if an archive was written, even if parts are missing.
+In: settings, the node's files and NVML, and the API server if one is known. Out: an archive in a
+file or on stdout, and on stderr what is missing. Nothing on the node is changed. Exit status: 0 if
+an archive was written, even if parts are missing.
 """
 
 import os
@@ -17,11 +17,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from dra_driver import common_settings, gathered
+from dra_driver import common_settings
 from dra_driver.admin.doctor.facts.cluster_facts import Cluster
 from dra_driver.admin.doctor.facts.node_facts import library
 from dra_driver.admin.doctor.facts.places import NodeSettings, Places
-from dra_driver.admin.gather import machine, software
+from dra_driver.admin.gather import machine, reading, software
+from dra_driver.admin.gather.profile import profile_of
 from dra_driver.admin.gather.reading import Missing, documents_of
 from dra_driver.admin.gather.stand_ins import StandIns
 from dra_driver.command_line import argument, option
@@ -37,7 +38,7 @@ from dra_driver.ops.logs import configure_logs
 _SHARE_OF_A_GPU = 6
 """A GPU that hangs takes at most this part of the time."""
 
-_OF_TEXTS = (gathered.CONFIG, gathered.STATE, gathered.LOG, gathered.SLICES)
+_OF_TEXTS = (reading.CONFIG, reading.STATE, reading.LOG, reading.SLICES)
 """Documents with text that people wrote."""
 
 
@@ -88,7 +89,7 @@ class Gather(NodeSettings):
         documents = documents_of(self._parts(names, missing), missing, self.timeout)
         for kind, name in (pair for of_part in names.values() for pair in tuple(of_part)):
             stand_ins.learn(kind, name)
-        for serial in _serials(documents.get(gathered.NVML)):
+        for serial in _serials(documents.get(reading.NVML)):
             stand_ins.learn_serial(serial)
         clean = {
             name: stand_ins.of_texts(document)
@@ -96,13 +97,17 @@ class Gather(NodeSettings):
             else stand_ins.of_facts(document)
             for name, document in _in_order(documents).items()
         }
+        if reading.NVML in clean:
+            pci, node = (clean.get(name, {}) for name in (reading.PCI, reading.NODE))
+            profile = partial(profile_of, clean[reading.NVML], pci, node, missing)
+            clean |= documents_of({reading.PROFILE: profile}, missing, self.timeout)
         about = {
             "dra-driver": metadata.version("dra-driver"),
             "made": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),  # noqa: TID251 (told)
             "identified": self.identify,
             "missing": stand_ins.of_texts(missing.listed()),
         }
-        return gathered.pack(about, clean)
+        return reading.pack(about, clean)
 
     def _parts(
         self, names: Mapping[str, list[tuple[str, str]]], missing: Missing
@@ -114,16 +119,16 @@ class Gather(NodeSettings):
 
         places = self.places()
         return {
-            gathered.NVML: partial(_nvml, places, self.timeout / _SHARE_OF_A_GPU),
-            gathered.PCI: partial(machine.pci_document, places, missing),
-            gathered.NODE: partial(machine.node_document, places, missing),
-            gathered.FILES: partial(machine.files_document, places),
-            gathered.CONFIG: partial(software.config_document, places, missing),
-            gathered.STATE: partial(
-                software.state_document, places, learner(gathered.STATE), missing
+            reading.NVML: partial(_nvml, places, self.timeout / _SHARE_OF_A_GPU),
+            reading.PCI: partial(machine.pci_document, places, missing),
+            reading.NODE: partial(machine.node_document, places, missing),
+            reading.FILES: partial(machine.files_document, places),
+            reading.CONFIG: partial(software.config_document, places, missing),
+            reading.STATE: partial(
+                software.state_document, places, learner(reading.STATE), missing
             ),
-            gathered.LOG: partial(software.log_document, places, learner(gathered.LOG), missing),
-            gathered.SLICES: partial(self._slices, learner(gathered.SLICES)),
+            reading.LOG: partial(software.log_document, places, learner(reading.LOG), missing),
+            reading.SLICES: partial(self._slices, learner(reading.SLICES)),
         }
 
     def _slices(self, learn: software.Learn) -> list[dict[str, Any]]:
@@ -154,7 +159,7 @@ def _serials(nvml: Any) -> list[str]:
 
 def _in_order(documents: Mapping[str, Any]) -> dict[str, Any]:
     """Return them in an order in which a GPU's number is that of its stand-in."""
-    first = [gathered.NVML] if gathered.NVML in documents else []
+    first = [reading.NVML] if reading.NVML in documents else []
     return {name: documents[name] for name in [*first, *sorted(documents.keys() - set(first))]}
 
 

@@ -1,11 +1,16 @@
-"""How parts of an archive are collected: limited, separately, with a reason if one is missing.
+"""How parts of an archive are collected and packed, with a reason if one is missing.
 
-In: parts by the name of their file, and a time limit in seconds for all. Out: their documents, and
-what is missing. Parts are made in parallel, each on its own thread: one that hangs, in NVML or on a
-dead file system, is abandoned, and named.
+In: parts by the name of their file, and a time limit in seconds for all. Out: their documents, what
+is missing, and the archive: a tar.gz whose first file is `manifest.json` (form and version of the
+archive, who made it and when, what is missing and why). Parts are made in parallel, each on its own
+thread: one that hangs, in NVML or on a dead file system, is abandoned, and named.
 """
 
+import gzip
+import io
+import json
 import re
+import tarfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
@@ -18,7 +23,13 @@ from dra_driver.admin.doctor.facts.once import begun
 from dra_driver.admin.doctor.facts.places import read_text
 from dra_driver.errors import DriverError
 
+FORMAT, VERSION = "dra-driver-gather", 1
+MANIFEST, PROFILE = "manifest.json", "profile.yaml"
+NVML, PCI, NODE, FILES = "nvml.json", "pci.json", "node.json", "driver-files.json"
+CONFIG, STATE, LOG, SLICES = "config.json", "state.json", "log.json", "slices.json"
+
 _LONGEST = 1000
+_LEVEL = 9
 
 
 class Missing:
@@ -54,6 +65,19 @@ def documents_of(
         except Exception as error:  # noqa: BLE001 (one part must not take the others along)
             missing.add(name, f"{type(error).__name__}: {error}")
     return documents
+
+
+def pack(about: Mapping[str, object], documents: Mapping[str, object]) -> bytes:
+    """Return an archive: the profile as it is, other documents as JSON. Equal in, equal out."""
+    manifest = {"format": FORMAT, "version": VERSION, **about}
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, document in [(MANIFEST, manifest), *sorted(documents.items())]:
+            text = document if isinstance(document, str) else f"{json.dumps(document, indent=1)}\n"
+            member, data = tarfile.TarInfo(name), text.encode()
+            member.size, member.mode = len(data), 0o644
+            tar.addfile(member, io.BytesIO(data))
+    return gzip.compress(packed.getvalue(), _LEVEL, mtime=0)
 
 
 def text_in(path: Path, missing: Missing) -> str | None:

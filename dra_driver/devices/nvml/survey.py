@@ -1,7 +1,7 @@
 """What NVML says about a machine, call by call with return codes; part of the door to pynvml.
 
 In: the open library. Out: one document of plain values, for people who are not at the machine
-(dra_driver/gathered.py). Nothing is interpreted and nothing is changed: an answer is
+(`dra-driver gather`). Nothing is interpreted and nothing is changed: an answer is
 `{"code": 0, "value": …}`, a refusal is `{"code": 3}` (nvmlReturn_t), and a call that hung, or that
 is about a GPU that hangs, is `{"silent": true}`. Calls are named as the library exports them, with
 the arguments after the handle in parentheses. The calls are those that the driver makes, and those

@@ -120,14 +120,9 @@ static unsigned int id_at(const struct sim_gpu *gpu, unsigned int start, unsigne
     return count - 1 + (start / size + (upper_first ? count / 2 : 0)) % count;
 }
 
-/* Cards of one kind differ in this; a gathered node shows how its card counts. */
+/* Cards of one kind differ in this. */
 static bool counts_upper_first(const struct sim_gpu *gpu)
 {
-    for (unsigned int id = 0; id < SIM_MAX_GPU_INSTANCES; id++) {
-        const struct sim_gpu_instance *one = &gpu->instances[id];
-        if (one->present && one->size < (unsigned int)gpu->facts[FACT_MIG_UNITS])
-            return id == id_at(gpu, one->start, one->size, true);
-    }
     size_t length = strnlen(gpu->texts[TEXT_UUID], SIM_TEXT_SIZE);
     return length > 0 && gpu->texts[TEXT_UUID][length - 1] % 2 == 1;
 }

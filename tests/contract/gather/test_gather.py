@@ -15,16 +15,15 @@ from testbed.apiserver.server import ApiServer
 
 import gathering
 import make
-from dra_driver import gathered
+from dra_driver.admin.gather import reading
 from dra_driver.claims.model.claim import ConsumerPod
 from dra_driver.claims.model.record import encode
 from dra_driver.cli import main
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.gathered import Archive
 from dra_driver.host.envelope import seal, unseal
 from dra_driver.shares.notes import ShareNotes, write_notes
 from dra_driver.simulator import profile as profiles
-from gathering import GatheredNode
+from gathering import Archive, GatheredNode
 from published import device, slices
 
 SECRET = "hunter2"  # noqa: S105 (it opens nothing)
@@ -96,7 +95,7 @@ def write(path: Path, text: str) -> None:
 
 
 def archive_of(node: GatheredNode, *more: str) -> Archive:
-    return gathered.unpack(node.gathered(*more))
+    return gathering.unpack(node.gathered(*more))
 
 
 def everything_in(path: Path) -> str:
@@ -105,38 +104,34 @@ def everything_in(path: Path) -> str:
         return "".join(content.read().decode() for content in contents if content)
 
 
-def missing(archive: Archive) -> dict[str, str]:
-    return {one["what"]: one["reason"] for one in archive.manifest["missing"]}
-
-
 def test_an_archive_has_what_a_node_is(node: GatheredNode) -> None:
     found = archive_of(node)
     documents = found.documents
 
     assert [gpu["calls"]["nvmlDeviceGetName"]["value"] for gpu in documents["nvml.json"]["gpus"]]
-    here = documents[gathered.NODE]
+    here = documents[reading.NODE]
     assert here["system"] == {"ID": "debian", "VERSION_ID": "12"}
     assert here["versions"]["gpuDriver"] == node.machine.description.driver_version
     assert here["kernelCountsGpuMemory"] is True
     assert {"nvidiactl", "nvidia0", "nvidia-uvm"} <= {one["path"] for one in here["deviceNodes"]}
     assert here["majors"]["nvidia"] == 195
-    pci = documents[gathered.PCI]["devices"]
+    pci = documents[reading.PCI]["devices"]
     assert {(one["vendor"], one["numaNode"]) for one in pci} == {("0x10de", -1)}
-    libraries = {library["soname"] for library in documents[gathered.FILES]["libraries"]}
+    libraries = {library["soname"] for library in documents[reading.FILES]["libraries"]}
     assert {"libcuda.so.1", "libnvidia-ml.so.1"} <= libraries
-    (runtime,) = documents[gathered.CONFIG]["runtimes"]
+    (runtime,) = documents[reading.CONFIG]["runtimes"]
     assert (runtime["name"], runtime["cdi"]) == ("containerd", True)
-    kubelet = documents[gathered.CONFIG]["kubelet"]["/var/lib/kubelet/config.yaml"]
+    kubelet = documents[reading.CONFIG]["kubelet"]["/var/lib/kubelet/config.yaml"]
     assert kubelet == {
         "cgroupDriver": "systemd",
         "featureGates": {"DynamicResourceAllocation": True},
     }
-    assert documents[gathered.CONFIG]["cdiSpecs"]["of_claims"] == 1
-    state = documents[gathered.STATE]
+    assert documents[reading.CONFIG]["cdiSpecs"]["of_claims"] == 1
+    state = documents[reading.STATE]
     assert state["claims"][0]["state"] == "prepared"
     assert state["shares"]["origin"] == "the file shares.yaml"
-    assert documents[gathered.LOG][0]["lines"][0]["event"] == "claim not prepared"
-    assert "damaged.json" in " ".join(missing(found))
+    assert documents[reading.LOG][0]["lines"][0]["event"] == "claim not prepared"
+    assert "damaged.json" in " ".join(found.missing)
 
 
 def test_an_archive_names_what_shares_an_iommu_group_with_a_gpu(tmp_path: Path) -> None:
@@ -146,7 +141,7 @@ def test_an_archive_names_what_shares_an_iommu_group_with_a_gpu(tmp_path: Path) 
     disk = {"pci": "0000:19:00.0", "beside": card, "vendor": "0x144d", "device": "0xa80a"}
     disk |= {"pci_class": "0x010802", "driver": "nvme"}
     profile = profiles.changed(profile, {"iommu": {"functions": [audio, disk]}})
-    devices = archive_of(gathering.node(tmp_path, profile)).documents[gathered.PCI]["devices"]
+    devices = archive_of(gathering.node(tmp_path, profile)).documents[reading.PCI]["devices"]
     told = {"address": "0000:19:00.0", "vendor": "0x144d", "class": "0x010802", "driver": "nvme"}
     assert {one["address"]: one["strangers"] for one in devices if "strangers" in one} == {
         card: [told]
@@ -161,7 +156,7 @@ def test_nothing_says_which_node_it_is(node: GatheredNode) -> None:
     for gpu in node.machine.gpus:
         identities += [gpu.uuid, gpu.serial]
     assert [identity for identity in identities if identity in text] == []
-    (container,) = gathered.unpack(path).documents[gathered.LOG]
+    (container,) = gathering.unpack(path).documents[reading.LOG]
     assert container["lines"][0]["reason"] == "192.0.2.1 says [removed] for pod pod-1"
     assert container["lines"][0]["claim"] == "namespace-1/claim-3"
 
@@ -227,10 +222,10 @@ def test_no_secret_of_any_file_that_is_read_enters(
     archive = node.gathered(*words)
 
     assert SECRET not in everything_in(archive)
-    found = gathered.unpack(archive).documents
-    assert found[gathered.STATE]["claims"]
-    assert found[gathered.CONFIG]["runtimes"][0]["cdi"] is True
-    assert found[gathered.NODE]["gpus"]
+    found = gathering.unpack(archive).documents
+    assert found[reading.STATE]["claims"]
+    assert found[reading.CONFIG]["runtimes"][0]["cdi"] is True
+    assert found[reading.NODE]["gpus"]
 
 
 def test_the_slices_of_the_node_are_there_without_what_else_the_api_server_has(
@@ -245,7 +240,7 @@ def test_the_slices_of_the_node_are_there_without_what_else_the_api_server_has(
         words = (f"--kubeconfig={kubeconfig}", "--node-name=worker-17")
         path = node.gathered(*words)
 
-    (found,) = gathered.unpack(path).documents[gathered.SLICES]
+    (found,) = gathering.unpack(path).documents[reading.SLICES]
     assert found["spec"]["nodeName"] == "node-1"
     assert found["spec"]["devices"][0]["name"] == "gpu-0"
     text = everything_in(path)
@@ -261,7 +256,7 @@ def test_a_gpu_that_hangs_does_not_hang_it(node: GatheredNode) -> None:
     finally:
         node.machine.clear_faults()
 
-    first, second = (gpu["calls"] for gpu in found.documents[gathered.NVML]["gpus"])
+    first, second = (gpu["calls"] for gpu in found.documents[reading.NVML]["gpus"])
     assert first["nvmlDeviceGetSerial"]["code"] == 0
     assert second["nvmlDeviceGetName"]["code"] == 0
     assert second["nvmlDeviceGetSerial"] == second["nvmlDeviceGetMigMode"] == {"silent": True}
@@ -274,17 +269,17 @@ def test_a_driver_that_hangs_is_named_and_the_rest_is_there(node: GatheredNode) 
     finally:
         node.machine.clear_faults()
 
-    assert missing(found)[gathered.NVML] == "no answer in 5 s"
-    assert gathered.NODE in found.documents
+    assert found.missing[reading.NVML] == "no answer in 5 s"
+    assert reading.NODE in found.documents
 
 
 def test_what_is_not_there_is_named_and_not_fatal(tmp_path: Path) -> None:
     node = gathering.node(tmp_path, "l4x2")
     node.machine.unload_driver()
-    found = missing(archive_of(node))
+    found = archive_of(node).missing
 
-    assert found[gathered.NVML].startswith("the GPU driver is not loaded")
-    assert found[gathered.SLICES].startswith("no cluster is configured")
+    assert found[reading.NVML].startswith("the GPU driver is not loaded")
+    assert found[reading.SLICES].startswith("no cluster is configured")
     not_there = f"it does not exist below {tmp_path / 'host'}"
     assert found["/etc/os-release"] == found["/var/log/pods"] == not_there
 
@@ -295,7 +290,7 @@ def test_a_file_that_is_too_large_or_no_file_is_named(node: GatheredNode, tmp_pa
     release = tmp_path / "host/etc/os-release"
     release.unlink()
     os.mkfifo(release)
-    found = missing(archive_of(node))
+    found = archive_of(node).missing
 
     assert "has more than 1048576 bytes" in found[str(kubelet)]
     assert "is not a plain file" in found[str(release)]
@@ -313,11 +308,11 @@ def test_in_the_drivers_pod_the_node_is_seen_below_the_driver_root(
 
     assert main([*words, "--nvidia-driver-root=/"]) == 0
 
-    found = gathered.unpack(path)
-    assert found.documents[gathered.NODE]["system"] == {"ID": "flatcar"}
-    assert found.documents[gathered.CONFIG]["kubelet"]
-    assert len(found.documents[gathered.NVML]["gpus"]) == 2
-    assert gathered.SLICES in missing(found)
+    found = gathering.unpack(path)
+    assert found.documents[reading.NODE]["system"] == {"ID": "flatcar"}
+    assert found.documents[reading.CONFIG]["kubelet"]
+    assert len(found.documents[reading.NVML]["gpus"]) == 2
+    assert reading.SLICES in found.missing
 
 
 def test_it_goes_to_standard_output(
@@ -328,7 +323,7 @@ def test_it_goes_to_standard_output(
 
     shown = capfdbinary.readouterr()
     (tmp_path / "piped.tar.gz").write_bytes(shown.out)
-    assert gathered.NVML in gathered.unpack(tmp_path / "piped.tar.gz").documents
+    assert reading.NVML in gathering.unpack(tmp_path / "piped.tar.gz").documents
     assert shown.err.endswith(b" bytes written to standard output\n")
 
 
@@ -354,11 +349,11 @@ def test_what_is_no_file_is_written_to_and_not_replaced(node: GatheredNode, tmp_
     (link := tmp_path / "link").symlink_to("linked.tar.gz")
     assert main(node.words(link)) == 0
     assert link.is_symlink()
-    assert gathered.NVML in gathered.unpack(tmp_path / "linked.tar.gz").documents
+    assert reading.NVML in gathering.unpack(tmp_path / "linked.tar.gz").documents
     os.mkfifo(pipe := tmp_path / "pipe")
     (tmp_path / "piped").touch()
     with subprocess.Popen(["cp", "--copy-contents", pipe, tmp_path / "piped"]) as reader:
         assert main(node.words(pipe)) == 0
     assert reader.returncode == 0
     assert pipe.is_fifo()
-    assert gathered.NVML in gathered.unpack(tmp_path / "piped").documents
+    assert reading.NVML in gathering.unpack(tmp_path / "piped").documents

@@ -1,36 +1,40 @@
-"""An archive may come from anybody: it is played, or refused with a reason, and does no harm."""
+"""An archive may come from anybody: it is simulated, or refused with a reason, and does no harm."""
 
 import copy
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import gathering
-from dra_driver import gathered
+from dra_driver.admin.gather.reading import PROFILE, pack
 from dra_driver.cli import main
-from dra_driver.errors import ConfigError, DriverError, StateError
-from dra_driver.simulator.archive import profile_of
+from dra_driver.errors import ConfigError, DriverError
+from dra_driver.simulator import profile as profiles
 from sampling import EVERYTHING
 
-SOUND = Path(__file__).parents[2] / "data/archives/simulated-l4x2.tar.gz"
 VALUES: tuple[Any, ...] = (
     None, -1, 2**70, 1.5, True, "", "../../../../etc/passwd", "x" * 5000, [], [[]], {}, {"code": 0},
 )  # fmt: skip
 
 
-def archive(tmp_path: Path, documents: dict[str, Any]) -> Path:
+def archive(tmp_path: Path, content: Any) -> Path:
     path = tmp_path / "node.tar.gz"
-    path.write_bytes(gathered.pack({}, documents))
+    text = content if isinstance(content, str) else json.dumps(content)
+    path.write_bytes(pack({}, {PROFILE: text}))
     return path
 
 
-@pytest.fixture
-def documents() -> dict[str, Any]:
-    """What a sound archive has, with one GPU of the two."""
-    found: dict[str, Any] = copy.deepcopy(dict(gathered.unpack(SOUND).documents))
-    del found[gathered.NVML]["gpus"][1:]
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The profile in a sound archive, with one GPU of each kind of NVLinks and MIG."""
+    node = gathering.node(tmp_path_factory.mktemp("sound"), "h100x8-mig")
+    node.machine.create_mig(node.machine.find("4").uuid, "1g.10gb")
+    found: dict[str, Any] = yaml.safe_load(gathering.unpack(node.gathered()).documents[PROFILE])
+    found["gpus"] = found["gpus"][3:5]
     return found
 
 
@@ -53,81 +57,73 @@ def put(document: Any, where: tuple[Any, ...], value: Any) -> Any:
 
 
 @pytest.mark.parametrize("shift", range(3 if EVERYTHING else 1))
-def test_a_value_of_another_kind_anywhere_is_played_or_refused(
-    shift: int, documents: dict[str, Any], tmp_path: Path
+def test_a_value_of_another_kind_anywhere_is_read_or_refused(
+    shift: int, sound: dict[str, Any], tmp_path: Path
 ) -> None:
-    names = (gathered.NVML, gathered.PCI, gathered.NODE, gathered.FILES)
-    every = [(name, *where) for name in names for where in places(documents[name])]
-    some = every[shift::3]
+    some = list(places(sound))[shift::3]
     refused = []
     for number, where in enumerate(some):
         value = VALUES[(number + shift * 5) % len(VALUES)]
         try:
-            profile_of(archive(tmp_path, put(documents, where, value)))
+            profiles.load(str(archive(tmp_path, put(sound, where, value))))
         except DriverError as error:
             refused.append(str(error))
     assert 5 < len(refused) < len(some)
     assert all("node.tar.gz" in reason for reason in refused)
 
 
-@pytest.mark.parametrize("name", [gathered.NVML, gathered.PCI, gathered.NODE, gathered.FILES])
-def test_a_file_of_another_kind_is_refused(
-    name: str, documents: dict[str, Any], tmp_path: Path
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"missing_functions": ["nvmlInit_v2; }; { global: *"]},
+        {"driver_version": "535.261.03/../../x"},
+        {"name": "../../x"},
+        {"cpus_per_numa_node": 2**40},
+    ],
+)
+def test_what_would_get_into_a_path_or_a_file_has_a_form(
+    change: dict[str, Any], sound: dict[str, Any], tmp_path: Path
 ) -> None:
-    with pytest.raises(StateError, match=rf"cannot be simulated: {name} in it cannot be"):
-        profile_of(archive(tmp_path, {**documents, name: ["no mapping"]}))
+    with pytest.raises(ConfigError, match=next(iter(change))):
+        profiles.load(str(archive(tmp_path, {**sound, **change})))
+
+
+def test_a_kernel_driver_is_no_path(sound: dict[str, Any], tmp_path: Path) -> None:
+    audio = {"pci": "0000:9d:00.1", "beside": "0000:9d:00.0", "device": "0x10f8"}
+    iommu = {"functions": [{**audio, "driver": "../../../../tmp/harm"}]}
+    with pytest.raises(ConfigError, match="driver: String should match"):
+        profiles.load(str(archive(tmp_path, {**sound, "iommu": iommu})))
 
 
 @pytest.mark.parametrize(
-    "path",
+    ("text", "reason"),
     [
-        "/usr/lib/../../../../../tmp/harm/libcuda.so.1.2",
-        "/tmp/harm/libcuda.so.1.2",
-        "usr/lib/libcuda.so.1.2",
-        "/usr/lib/a b",
-        "/dev/nvidia0",
-        "/proc/driver/x",
+        ("a: &one [1]\nb: *one\n", "its profile.yaml has aliases"),
+        ("a: [", "is not YAML"),
+        ("a: '", "its profile.yaml is not YAML"),
+        ("[" * 99_999, "is nested too deeply"),
+        ("- " * 99_999, "is nested too deeply"),
+        ("a: " + "9" * 9999, "is not YAML"),
+        ("a: 2001-99-99", "is not YAML"),
+        ("x" * 300_000, "more than 256 KiB"),
+        ("!!python/object/apply:os.system [true]", "is not YAML"),
+        ("[]", "must be a mapping"),
     ],
 )
-@pytest.mark.parametrize("kind", ["libraries", "links", "others"])
-def test_a_place_outside_of_the_drivers_folders_is_refused(
-    kind: str, path: str, documents: dict[str, Any], tmp_path: Path
+def test_a_text_that_is_no_profile_is_refused(text: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(DriverError, match=reason):
+        profiles.load(str(archive(tmp_path, text)))
+
+
+def test_what_cannot_be_made_is_an_error_and_nothing_stays(
+    sound: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    documents[gathered.FILES][kind][0] |= {"path": path, "kind": "programs"}
-    documents[gathered.FILES][kind][0].pop("kind") if kind != "others" else None
-    with pytest.raises(ConfigError, match="driver_files"):
-        profile_of(archive(tmp_path, documents))
-
-
-@pytest.mark.parametrize("target", ["/etc", "../../x", ".hidden/../.."])
-def test_a_link_out_of_its_folder_is_left_out(
-    target: str, documents: dict[str, Any], tmp_path: Path
-) -> None:
-    documents[gathered.FILES]["links"][0]["target"] = target
-    found = profile_of(archive(tmp_path, documents)).driver_files
-    assert found is not None
-    assert len(found.links) == len(documents[gathered.FILES]["links"]) - 1
-
-
-def test_files_that_cannot_be_together_are_an_error_and_nothing_stays(
-    documents: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    listed = documents[gathered.FILES]
-    below = {"path": f"{listed['libraries'][0]['path']}/below.so.1", "bytes": 1, "soname": None}
-    listed["libraries"].append(below)
-    root = tmp_path / "root"
-    words = ["simulate", "up", "--nodes=placeholder", f"--root={root}"]
-
-    assert main([*words, f"--from={archive(tmp_path, documents)}"]) == 1
-    assert f"error: the machine {root} cannot be made: " in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["node.tar.gz"]
-
-
-def test_what_is_played_stays_below_its_root(documents: dict[str, Any], tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    gathering.node(folder, profile_of(archive(tmp_path, documents)))
-    assert sorted(path.name for path in folder.iterdir()) == ["gpus"]
-    links = [path for path in (folder / "gpus/usr").rglob("*") if path.is_symlink()]
-    assert links
-    assert all(link.resolve().is_relative_to(folder) for link in links)
+    words = ["simulate", "up", "--nodes=placeholder", "--userspace=stand-in"]
+    for where, value in (
+        (("gpus", 0, "bridges"), ["0000:15:01.0"] * 400),
+        (("gpus", 1, "mig_devices"), [{"profile": "1g.10gb", "start": 0}] * 2),
+    ):
+        path = archive(tmp_path, put(sound, where, value))
+        assert main([*words, f"--root={tmp_path / 'root'}", f"--profile={path}"]) == 1
+        assert "error: " in capsys.readouterr().err
+        assert [path.name for path in tmp_path.iterdir()] == ["node.tar.gz"]

@@ -1,4 +1,4 @@
-"""What real cards answered is what their archives play, where shipped cards only come near.
+"""From what real cards answered comes a profile, on which they answer so again.
 
 The recordings (docs/hardware.md) have no placements of MIG profiles; these are the shipped cards'.
 """
@@ -12,13 +12,23 @@ import pynvml
 import pytest
 
 import gathering
-from dra_driver import gathered
+from dra_driver.admin.gather.profile import profile_of
+from dra_driver.admin.gather.reading import NVML, Missing
 from dra_driver.simulator import profile as profiles
-from dra_driver.simulator.archive import profile_of
 
 FILES = sorted((Path(__file__).parents[2] / "data/hardware").glob("*.json"))
 PROFILE_INFO, FIELDS = "nvmlDeviceGetGpuInstanceProfileInfo", "nvmlDeviceGetFieldValues"
-NOT_PLAYED = {"nvmlDeviceGetTotalEnergyConsumption"}
+OTHERWISE = {
+    "nvmlDeviceGetTotalEnergyConsumption": "the simulated library does not have it",
+    "nvmlDeviceGetMemoryInfo": "what is used is of the moment",
+    "nvmlDeviceGetPersistenceMode": "a setting",
+    "nvmlDeviceGetEnforcedPowerLimit": "the recordings have no other limit",
+    "nvmlDeviceGetVirtualizationMode": "profiles do not say that a GPU is passed through",
+    "nvmlDeviceGetSupportedEventTypes": "clocks, power and others are not simulated",
+    "nvmlDeviceGetCurrentClocksThrottleReasons": "of the moment",
+    "nvmlDeviceGetProcessUtilization": "of the moment",
+}
+"""Calls that are answered in another way, and why."""
 
 
 def answer_of(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,23 +65,26 @@ def nvml_of(recording: Mapping[str, Any], card: profiles.Card) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
-def test_a_recorded_card_is_played_to_the_letter(file: Path, tmp_path: Path) -> None:
+def test_a_card_answers_as_the_recorded_one(file: Path, tmp_path: Path) -> None:
     recording = json.loads(file.read_text())
     name = recording["profile"]["gpus"][0]["card"]
     shipped = profiles.parse(json.dumps(recording["profile"]), origin="one.yaml")
     told = nvml_of(recording, shipped.cards[name])
-    archive = tmp_path / "card.tar.gz"
-    archive.write_bytes(gathered.pack({}, {gathered.NVML: told}))
+    missing = Missing()
+    made = profiles.parse(profile_of(told, {}, {}, missing), origin="made.yaml")
+    assert missing.listed() == []
 
-    again = gathering.node(tmp_path, profile_of(archive)).gathered("--identify")
+    again = gathering.node(tmp_path, made).gathered("--identify")
 
-    found = gathered.unpack(again).documents[gathered.NVML]
+    found = gathering.unpack(again).documents[NVML]
     assert {call: found["system"][call] for call in told["system"]} == told["system"]
     (there,), (here,) = told["gpus"], found["gpus"]
-    compared = there["calls"].keys() & here["calls"].keys() - {FIELDS, *NOT_PLAYED}
-    assert len(compared) > 25
-    for call in sorted(compared):
-        assert alike(there["calls"][call], here["calls"][call]), call
+    compared = there["calls"].keys() & here["calls"].keys() - {FIELDS, *OTHERWISE}
+    assert len(compared) >= 20
+    calls = [(call, there["calls"][call], here["calls"][call]) for call in sorted(compared)]
+    assert [call for call in calls if not alike(*call[1:])] == []
+    totals = [gpu["calls"]["nvmlDeviceGetMemoryInfo"]["value"]["total"] for gpu in (there, here)]
+    assert totals[0] == totals[1]
     fields = {one["field"]: one for one in here["calls"][FIELDS]["value"]}
     known = [one for one in there["calls"][FIELDS]["value"] if one["field"] in fields]
     assert len(known) >= 6
