@@ -120,21 +120,16 @@ class Profiles(CommandSettings):
 
     def cli_cmd(self) -> None:
         """Run the command."""
-        short = {name: alias for alias, name in profiles.ALIASES.items()}
         rows = [
-            {
-                "name": name,
-                "alias": short.get(name, ""),
-                "description": profiles.load(name).description,
-            }
+            {"name": name, "description": profiles.load(name).description}
             for name in profiles.names()
         ]
         if self.output == "json":
             say(json.dumps(rows, indent=2))
             return
-        say(f"{'NAME':<20} {'ALIAS':<13} DESCRIPTION")
+        say(f"{'NAME':<13} DESCRIPTION")
         for row in rows:
-            say(f"{row['name']:<20} {row['alias']:<13} {row['description']}")
+            say(f"{row['name']:<13} {row['description']}")
 
 
 class Fault(CommandSettings):

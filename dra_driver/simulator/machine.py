@@ -71,7 +71,7 @@ class Machine:
 
         Args:
             root: the driver root to make.
-            profile: a profile, or the name, alias or path of one.
+            profile: a profile, or the name or path of one.
             options: how to make it. By default with stand-ins for NVIDIA's files, which need no
                 network.
 

@@ -1,9 +1,9 @@
 """Profiles: a simulated machine as a YAML file.
 
-In: the name of a shipped profile, a short alias of it, or a path to a file: YAML, or an archive of
-`dra-driver gather`, which has a profile of its node. Out: a validated `Profile`. A profile lists
-GPUs, each of a card; cards are described in files of their own (`cards/`), or in the profile itself
-under `cards`. Unknown keys are errors: a misspelt fact would silently be absent.
+In: the name of a shipped profile, or a path to a file: YAML, or an archive of `dra-driver gather`,
+which has a profile of its node. Out: a validated `Profile`. A profile lists GPUs, each of a card;
+cards are described in files of their own (`cards/`), or in the profile itself under `cards`.
+Unknown keys are errors: a misspelt fact would silently be absent.
 """
 
 import functools
@@ -36,23 +36,6 @@ CARDS = Path(__file__).with_name("cards")
 
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C, six times as fast
-
-ALIASES = {
-    "a100x8": "a100-sxm4-40gb-x8",
-    "a100-80x8": "a100-sxm4-80gb-x8",
-    "a100-4x2": "a100-sxm4-80gb-x4-x4",
-    "a30x4": "a30-x4",
-    "b200x8": "b200-x8",
-    "h100x8": "h100-80gb-x8",
-    "h100x8-mig": "h100-80gb-x8-mig",
-    "h200x8": "h200-x8",
-    "rtxpro6000x8": "rtx-pro-6000-x8",
-    "laptop": "laptop-mx150",
-    "v100x8": "v100-sxm2-32gb-x8",
-    "v100-16x8": "v100-sxm2-16gb-x8",
-    "t4x4": "t4-x4",
-    "l4x2": "l4-x2",
-}
 
 BRANDS = {
     "unknown": 0, "quadro": 1, "tesla": 2, "nvs": 3, "grid": 4, "geforce": 5, "titan": 6,
@@ -418,20 +401,18 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Profile:
-    """Load a shipped profile by name or alias, or any file by its path.
+    """Load a shipped profile by name, or any file by its path.
 
     Raises:
         ConfigError: there is no such profile, or it is not valid; says where and what is allowed.
         StateError: the archive is damaged or has no profile. VersionError: it is too new.
     """
-    wanted = ALIASES.get(name, name)
-    is_path = re.search(r"/|\.(ya?ml|tar\.gz|tgz)$", wanted)
-    path = Path(wanted) if is_path else PROFILES / f"{wanted}.yaml"
+    is_path = re.search(r"/|\.(ya?ml|tar\.gz|tgz)$", name)
+    path = Path(name) if is_path else PROFILES / f"{name}.yaml"
     if not path.is_file():
-        known = ", ".join([*names(), *sorted(ALIASES)])
         raise ConfigError(
             f"no profile {name!r}; give the path of a YAML file, of an archive of `dra-driver"
-            f" gather`, or one of {known}"
+            f" gather`, or one of {', '.join(names())}"
         )
     with path.open("rb") as file:
         is_archive = file.read(len(archive.MAGIC)) == archive.MAGIC

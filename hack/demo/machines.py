@@ -149,15 +149,14 @@ def fit(needs: Needs, text: str, on: Profile) -> Fit:
 
 
 def where(needs: Needs, text: str) -> list[str]:
-    """Return the shipped profiles on which such a demo runs, by their short names."""
-    short = {full: alias for alias, full in profiles.ALIASES.items()}
+    """Return the shipped profiles on which such a demo runs."""
     places = []
     for name in profiles.names():
         try:
             fit(needs, text, profiles.load(name))
         except UnfitError:
             continue
-        places.append(short.get(name, name))
+        places.append(name)
     return places
 
 

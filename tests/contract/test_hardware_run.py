@@ -78,7 +78,7 @@ def test_by_default_it_changes_nothing_and_says_what_it_leaves_out(
 def test_a_card_in_mig_mode_gets_its_mig_devices_and_no_reset(
     tmp_path: Path, real_userspace: None
 ) -> None:
-    machine = made(tmp_path, "a100-sxm4-40gb-x8")
+    machine = made(tmp_path, "a100x8")
     first = machine.gpus[0].uuid
     machine.set_mig_mode(first, enabled=True)
     machine.reset_gpu(first)
@@ -98,7 +98,7 @@ def test_a_card_in_mig_mode_gets_its_mig_devices_and_no_reset(
 def test_a_mig_mode_that_waits_for_a_reset_is_not_touched(
     tmp_path: Path, real_userspace: None
 ) -> None:
-    machine = made(tmp_path, "a100-sxm4-40gb-x8")
+    machine = made(tmp_path, "a100x8")
     machine.set_mig_mode(machine.gpus[0].uuid, enabled=True)
     tried = Tried(machine, tmp_path)
     said = tried.run("--allow", "mig-mode", "--only", "mig-mode-while-open", status=1)

@@ -118,7 +118,7 @@ def test_the_simulators_wheel_adds_its_commands(
     assert "simulate" in dra_driver(tmp_path, "--help").stdout
     profiles = dra_driver(tmp_path, "simulate", "profiles")
     assert profiles.returncode == 0, profiles.stderr
-    assert "h100-80gb-x8" in profiles.stdout
+    assert "h100x8" in profiles.stdout
     slices = dra_driver(tmp_path, "inspect", "--slices", "--profile=t4x4", "--node-name=n1")
     assert slices.returncode == 0, slices.stderr
     assert "name: 00000-gpu.nvidia.com-n1" in slices.stdout

@@ -61,7 +61,7 @@ def shares(
 def mig_shares(lasting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shares]:
     """An A100 with two MIG devices of its admin's."""
     folder = tmp_path_factory.mktemp("mig")
-    profile = load("a100-sxm4-40gb-x8")
+    profile = load("a100x8")
     gpu = profile.gpus[0].model_copy(update={"mig_mode": True})
     path = folder / "a100.yaml"
     path.write_text(dump(profile.model_copy(update={"gpus": [gpu]})))

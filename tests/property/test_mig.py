@@ -21,7 +21,7 @@ from dra_driver.slices.project import Projection, projection
 from sampling import examples
 from worlds.session import session_on
 
-CARDS = ["a100x8", "a100-sxm4-80gb-x8", "a30-x4", "h100x8", "h200x8", "b200-x8", "rtx-pro-6000-x8"]
+CARDS = ["a100x8", "a100-80x8", "a30x4", "h100x8", "h200x8", "b200x8", "rtxpro6000x8"]
 
 
 @contextmanager

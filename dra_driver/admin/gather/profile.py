@@ -312,7 +312,7 @@ def _cpus(gpu: _Gpu) -> int | None:
 def _memory_limits(version: str, node: Document) -> str | None:
     if int(version.partition(".")[0]) < _MEMORY_LIMITS_SINCE:
         return None
-    return "dmem" if node.get("kernelCountsGpuMemory") else "misc"
+    return "off" if node.get("kernelCountsGpuMemory") else "misc"
 
 
 def _address(bus_id: str) -> str:

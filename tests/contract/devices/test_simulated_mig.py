@@ -20,7 +20,7 @@ from worlds.session import session_on
 IN_USE = 19
 NO_PERMISSION = 4
 UNKNOWN = 999
-CARDS = ["a100-sxm4-80gb-x8", "a30-x4", "h100x8", "h200x8", "b200-x8", "rtx-pro-6000-x8"]
+CARDS = ["a100-80x8", "a30x4", "h100x8", "h200x8", "b200x8", "rtxpro6000x8"]
 
 
 class Card:

@@ -21,9 +21,9 @@ from kueue import InadmissibleError, Request, Source, charge, counter_total
 from sampling import EVERYTHING
 
 MIB = 1024**2
-EACH = ["a100x8", "a100-sxm4-80gb-x8", "a30-x4", "h100x8", "h200x8", "b200-x8", "rtx-pro-6000-x8"]
+EACH = ["a100x8", "a100-80x8", "a30x4", "h100x8", "h200x8", "b200x8", "rtxpro6000x8"]
 CARDS = EACH if EVERYTHING else EACH[::3]
-WITHOUT_MIG = ["t4x4", "l4x2", "v100-sxm2-16gb-x8"]
+WITHOUT_MIG = ["t4x4", "l4x2", "v100-16x8"]
 MEMORY = Source()
 ON_DEMAND = MigOffer(source=MigSource.ON_DEMAND)
 WHOLE_ALONE = MigOffer(source=MigSource.EXISTING)

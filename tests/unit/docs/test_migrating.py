@@ -23,7 +23,7 @@ from dra_driver.simulator.nodes import inventory_of
 from dra_driver.slices.project import Offered
 
 PAGE = Path(__file__).parents[3] / "docs" / "migrating-from-the-device-plugin.md"
-H100, A100, T4 = "h100-80gb-x8", "a100-sxm4-40gb-x8", "t4-x4"
+H100, A100, T4 = "h100x8", "a100x8", "t4x4"
 MIB = 1024**2
 
 

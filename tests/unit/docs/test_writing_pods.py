@@ -24,7 +24,7 @@ PAGE = (REPOSITORY / "docs" / "writing-pods.md").read_text()
 README = (REPOSITORY / "README.md").read_text()
 SECTIONS = dict(re.findall(r"^## (\d+)\. .*?\n(.*?)(?=^## )", PAGE, re.MULTILINE | re.DOTALL))
 BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
-MACHINES = ("h100x8-mig", "l4x2", "a100-sxm4-40gb-x8", "t4-x4")
+MACHINES = ("h100x8-mig", "l4x2", "a100x8", "t4x4")
 SELECTS = {
     ("4", ""): {"h100x8-mig"},
     ("5", "h100"): {"h100x8-mig"},
