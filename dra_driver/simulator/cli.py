@@ -7,6 +7,7 @@ stdout. Errors are raised and shown by the caller as one line.
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -16,14 +17,11 @@ from dra_driver.errors import SetupError
 from dra_driver.printing import say
 from dra_driver.simulator import driver_root, state
 from dra_driver.simulator import profile as profiles
-from dra_driver.simulator.cli_options import OPTIONAL_GPU, ROOT
+from dra_driver.simulator.change_cli import OPTIONAL_GPU, ROOT, Mig, Reset, Set
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.driver_root import Options, UserspaceChoice
-from dra_driver.simulator.health_cli import Event, Health, NvLink
 from dra_driver.simulator.layout import Kill
 from dra_driver.simulator.machine import GpuStatus, Machine
-from dra_driver.simulator.memory_cli import Busy, Memory
-from dra_driver.simulator.mig_cli import Mig, Reset
 from dra_driver.simulator.state import FOR_EVER
 from dra_driver.words import count
 
@@ -231,14 +229,10 @@ class Simulate(CommandGroup):
             "status": Status,
             "profiles": Profiles,
             "fault": Fault,
-            "event": Event,
-            "health": Health,
-            "nvlink": NvLink,
-            "boot": Boot,
+            "set": Set,
             "mig": Mig,
-            "memory": Memory,
-            "busy": Busy,
             "reset": Reset,
+            "boot": Boot,
         }
     )
 
@@ -263,10 +257,10 @@ def _as_table(machine: Machine, rows: list[GpuStatus]) -> str:
             f"{_state_word(row, machine):<9}{_word(_COMPUTE_MODES, row.compute_mode):<19}"
             f"{_word(_TIME_SLICES, row.time_slice):<9}{_mig_word(row):<13}{gpu.card.name}"
         )
-        lines += [
-            f"      {device.uuid}  {device.profile} at {device.start}:{device.size}"
-            for device in machine.mig_devices(gpu.uuid)
-        ]
+        lines += _processes(machine, gpu.slot, None, None)
+        for device in machine.mig_devices(gpu.uuid):
+            lines.append(f"      {device.uuid}  {device.profile} at {device.start}:{device.size}")
+            lines += _processes(machine, gpu.slot, device.gpu_instance, device.compute_instance)
         index += row.present
     if not machine.driver_loaded:
         lines.append("fault: the driver is not loaded")
@@ -275,6 +269,16 @@ def _as_table(machine: Machine, rows: list[GpuStatus]) -> str:
         times = "for ever" if fault.times < 0 else f"{fault.times} times"
         lines.append(f"fault: {fault.function} on {slots} {_effect(fault)}, {times}")
     return "\n".join(lines)
+
+
+def _processes(
+    machine: Machine, slot: int, gpu_instance: int | None, compute_instance: int | None
+) -> Iterator[str]:
+    """Yield a line for each process on a GPU or on a MIG device."""
+    place = (slot, gpu_instance, compute_instance)
+    for holder in machine.holders():
+        if (holder.slot, holder.gpu_instance, holder.compute_instance) == place:
+            yield f"      process {holder.pid}: {holder.memory >> 20} MiB"
 
 
 def _as_json(machine: Machine, rows: list[GpuStatus]) -> str:

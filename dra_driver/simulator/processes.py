@@ -55,6 +55,5 @@ def let_do(machine: Machine, pid: int, activity: Activity) -> None:
             place.sampled_us = activity.sampled_us
     if not places:
         raise SetupError(
-            f"process {pid} is on no simulated GPU; let it take memory first (simulate memory take,"
-            " or simulate mig hold)"
+            f"process {pid} is on no simulated GPU; let it have memory first (simulate set --mib)"
         )

@@ -64,7 +64,7 @@ class Strikes:
             "nvml-kill": self._kill_at_call,
             "gpu-lose": lambda slot: self._fault("lose", "--gpu", slot),
             "gpu-remove": lambda slot: self._fault("remove", "--gpu", f"minor:{slot}"),
-            "gpu-xid": lambda slot: self._simulate("event", "--gpu", slot, "--xid", "31"),
+            "gpu-xid": lambda slot: self._simulate("set", "--gpu", slot, "--xid", "31"),
             "kernel-driver-unload": lambda _: self._fault("unload"),
             "cdi-wipe": lambda _: wipe_cdi(self._node),
             "slices-wipe": lambda _: self._wipe_slices(),

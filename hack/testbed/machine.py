@@ -13,7 +13,6 @@ from pathlib import Path
 from dra_driver.errors import DriverError
 from dra_driver.simulator.layout import ProcessKind
 from dra_driver.simulator.machine import Machine
-from dra_driver.simulator.mig_cli import listed
 from dra_driver.simulator.processes import Activity, let_do
 from dra_driver.simulator.state import FILE_PREFIX
 from testbed.commands import TestbedError, run
@@ -73,15 +72,7 @@ class SimulatedMachine:
 
     def xid(self, gpu: str, number: int) -> None:
         """Let a GPU report an XID."""
-        self._do("event", "--gpu", gpu, "--xid", str(number))
-
-    def health(self, gpu: str, *words: str) -> None:
-        """Call `dra-driver simulate health` for a GPU."""
-        self._do("health", "--gpu", gpu, *words)
-
-    def nvlink(self, gpu: str, link: int, state: str) -> None:
-        """Bring an NVLink of a GPU `down`, or `up` again."""
-        self._do("nvlink", "--gpu", gpu, "--link", str(link), "--state", state)
+        self._do("set", "--gpu", gpu, "--xid", str(number))
 
     def settings(self) -> dict[str, GpuSettings]:
         """The settings of each GPU, by UUID."""
@@ -98,7 +89,11 @@ class SimulatedMachine:
     def mig_devices(self) -> tuple[str, ...]:
         """The existing MIG devices, a line for each: UUID, GPU, profile, place."""
         with self._read() as machine:
-            return tuple(listed(machine))
+            return tuple(
+                f"{each.uuid}  minor:{gpu.minor}  {each.profile} at {each.start}"
+                for gpu in machine.gpus
+                for each in machine.mig_devices(gpu.uuid)
+            )
 
     def mig_parents(self) -> tuple[str, ...]:
         """The UUIDs of the GPUs with MIG devices, once for each of those."""
@@ -115,13 +110,9 @@ class SimulatedMachine:
 
         Raises TestbedError if there is no such process, or the GPU itself has less left.
         """
-        try:
-            self._do("memory", "take", "--gpu", gpu, "--pid", str(pid), "--mib", str(mib))
-        except TestbedError as error:
-            if "is refused" in str(error):
-                return False
-            raise
-        return True
+        with self._read() as machine:
+            uuid, group = machine.find(gpu).uuid, machine.group_of(pid)
+            return machine.take_memory(uuid, mib << 20, pid=pid, group=group)
 
     def compute(self, gpu: str, mib: int, *, pid: int, by_mps: bool = False) -> None:
         """Let a process of this host compute with some MiB of a GPU, regardless of limits.
@@ -135,7 +126,8 @@ class SimulatedMachine:
 
     def release_memory(self, gpu: str, *, pid: int) -> None:
         """End a process on a GPU, which frees its memory."""
-        self._do("memory", "release", "--gpu", gpu, "--pid", str(pid))
+        with self._read() as machine:
+            machine.release_memory(machine.find(gpu).uuid, pid=pid)
 
     def reset(self, gpu: str) -> None:
         """Reset a GPU, which applies a pending MIG mode.

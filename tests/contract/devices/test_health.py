@@ -15,8 +15,8 @@ from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import LostError, TransientError
 from dra_driver.simulator import profile as profiles
+from dra_driver.simulator.change_cli import Set, raise_xid, report
 from dra_driver.simulator.driver_root import Options
-from dra_driver.simulator.health_cli import Health, raise_xid_on_device, report
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
 from worlds.session import session_on
@@ -51,7 +51,7 @@ def test_each_look_reads_how_gpus_are(machine: Machine, session: DriverSession) 
     first = session.look()
     assert [gpu.vitals for gpu in first.gpus] == [WELL] * 8
     uuid = first.gpus[0].uuid
-    bad = Health(
+    bad = Set(
         gpu="0",
         recovery_action="node-reboot",
         rows="pending",
@@ -90,7 +90,7 @@ def test_an_old_card_with_an_old_driver_tells_what_it_can(tmp_path: Path) -> Non
 def test_pages_that_wait_for_retirement_are_memory_that_waits_for_a_reset(tmp_path: Path) -> None:
     machine = machine_of(tmp_path, "v100x8")
     session = session_on(machine)
-    report(machine, session.look().gpus[0].uuid, Health(gpu="0", rows="pending"))
+    report(machine, session.look().gpus[0].uuid, Set(gpu="0", rows="pending"))
     assert vitals(session).rows_pending
     session.close()
 
@@ -134,7 +134,7 @@ def test_an_event_of_another_kind_says_that_it_is_time_to_look(
     machine: Machine, session: DriverSession
 ) -> None:
     uuid = session.look().gpus[0].uuid
-    report(machine, uuid, Health(gpu="0", recovery_action="gpu-reset"))
+    report(machine, uuid, Set(gpu="0", recovery_action="gpu-reset"))
     assert session.next_event(5.0) == GpuEvent(gpu=uuid)
 
 
@@ -147,7 +147,7 @@ def test_an_event_of_a_mig_device_has_its_instance(
     device = machine.create_mig(uuid, "2g.20gb")
     session.look()
     assert session.next_event(0.0) is None
-    raise_xid_on_device(machine, device, 62)
+    raise_xid(machine, device, 62)
     (mine,) = machine.mig_devices(uuid)
     instance = InstanceId(gpu_instance=mine.gpu_instance, compute_instance=mine.compute_instance)
     assert session.next_event(5.0) == GpuEvent(gpu=uuid, xid=62, instance=instance)

@@ -1,6 +1,7 @@
 """`dra-driver simulate`, through the command line's own entry point."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -65,11 +66,22 @@ def test_faults_come_and_go(root: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "fault:" not in capsys.readouterr().out
 
 
-def test_memory_is_taken_on_a_host_with_either_version_of_control_groups(
+def test_a_process_has_memory_and_is_busy_until_it_leaves(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert simulate(root, "memory", "take", "--gpu", "1", "--mib", "100") == 0
-    assert "has 100 MiB more of GPU-" in capsys.readouterr().out
+    pid = os.getpid()  # it exists, so it has a control group, of whichever version
+
+    def mine(*words: str) -> str:
+        capsys.readouterr()
+        assert simulate(root, "set", "--pid", str(pid), *words) == 0
+        assert simulate(root, "status") == 0
+        return capsys.readouterr().out
+
+    gpu = ("--gpu", "1")
+    for mib in ("100", "300", "200"):
+        assert f"process {pid}: {mib} MiB" in mine(*gpu, "--mib", mib)
+    assert f"process {pid} is 60 % busy" in mine("--sm", "60", "--kind", "mps")
+    assert f"process {pid}:" not in mine(*gpu, "--mib", "0")
 
 
 def test_a_gpu_is_cut_by_hand(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,14 +100,14 @@ def test_a_gpu_is_cut_by_hand(root: Path, capsys: pytest.CaptureFixture[str]) ->
     assert status(root, capsys)[0]["migDevices"] == [
         {"uuid": made, "profile": "1g.5gb", "start": 3, "size": 1}
     ]
-    assert "process 42 holds MIG-" in run("mig", "hold", "--device", made, "--pid", "42")
-    assert f"{made}  minor:0  1g.5gb" in (listed := run("mig", "list"))
-    assert "held by 42" in listed
+    run("set", "--gpu", made, "--pid", "42", "--mib", "7")
+    assert f"{made}  1g.5gb at 3:1\n      process 42: 7 MiB" in run("status")
+    assert f"XID 13 on {made}" in run("set", "--gpu", made, "--xid", "13")
     assert simulate(root, "mig", "destroy", "--device", made) == 1
     assert "a process holds the instance" in capsys.readouterr().err
-    run("mig", "release", "--device", made)
+    run("set", "--gpu", made, "--pid", "42", "--mib", "0")
     run("mig", "destroy", "--device", made)
-    assert run("mig", "list") == ""
+    assert "MIG-" not in run("status")
     assert "MIG off: pending" in run("mig", "off", "--gpu", "0")
     assert "no process was ended" in run("boot")
 
@@ -108,6 +120,9 @@ def test_a_gpu_is_cut_by_hand(root: Path, capsys: pytest.CaptureFixture[str]) ->
         (["mig", "create", "--gpu", "0"], "mig create needs --profile"),
         (["mig", "destroy"], "mig destroy needs --device"),
         (["mig", "on", "--gpu", "1"], "or it has none"),
+        (["set", "--gpu", "3", "--rows", "failed"], "this card does not report that"),
+        (["set", "--gpu", "0", "--nvlink", "99=down"], "the card has no NVLink 99"),
+        (["set", "--sm", "9", "--pid", "4242"], "is on no simulated GPU"),
         (["fault", "lose", "--gpu", "9"], "no simulated GPU is '9'"),
         (["up", "--profile", "x9000"], "no profile 'x9000'"),
         (["up", "--profile", "t4x4"], "already is the machine 'mixed'"),
@@ -122,3 +137,19 @@ def test_mistakes_end_with_one_line_and_status_1(
     assert error.startswith("error: ")
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "what? give at least one thing"),
+        (["--xid", "79"], "--xid: needs --gpu"),
+        (["--gpu", "MIG-1", "--rows", "well"], "--rows: is of a whole GPU"),
+        (["--gpu", "0", "--nvlink", "0"], "must be a link's number and its state"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["simulate", "set", *words]) == 2
+    assert message in capsys.readouterr().err

@@ -43,7 +43,7 @@ def test_a_recovery_action_is_told_with_an_event_and_ended_by_a_reset(new: Machi
     assert pynvml.nvmlDeviceGetSupportedEventTypes(handle) & kind
     pynvml.nvmlDeviceRegisterEvents(handle, kind, events)
     assert fields(RECOVERY) == [0]
-    say(new, "health", "--gpu", "0", "--recovery-action", "gpu-reset")
+    say(new, "set", "--gpu", "0", "--recovery-action", "gpu-reset")
     assert fields(RECOVERY) == [1]
     event = pynvml.nvmlEventSetWait_v2(events, 10_000)
     assert (event.eventType, event.eventData) == (kind, 0)
@@ -56,7 +56,7 @@ def test_a_recovery_action_is_told_with_an_event_and_ended_by_a_reset(new: Machi
 
 def test_bad_memory_is_replaced_by_a_reset_unless_that_failed(new: Machine) -> None:
     assert fields(ROWS_PENDING, ROWS_FAILED) == [0, 0]
-    say(new, "health", "--gpu", "0", "--rows", "pending")
+    say(new, "set", "--gpu", "0", "--rows", "pending")
     assert fields(ROWS_PENDING, ROWS_FAILED) == [1, 0]
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     assert list(pynvml.nvmlDeviceGetRemappedRows(handle)) == [0, 0, 1, 0]
@@ -65,6 +65,6 @@ def test_bad_memory_is_replaced_by_a_reset_unless_that_failed(new: Machine) -> N
     new.reset_gpu(gpu)
     pynvml.nvmlInit()
     assert fields(ROWS_PENDING, 143) == [0, 1]
-    say(new, "health", "--gpu", "0", "--rows", "failed")
+    say(new, "set", "--gpu", "0", "--rows", "failed")
     new.reboot()
     assert fields(ROWS_PENDING, ROWS_FAILED) == [0, 1]
