@@ -34,6 +34,10 @@ Check = Callable[[Any], Any]
 
 FILE: Final = "FILE"
 """The metavar of texts that are names of files, so that shells complete them."""
+PLACES: Final = "Where things are, each also a variable, such as PROC_ROOT"
+"""The group of options that are paths; the last in each help."""
+_VARIABLES: Final = "Settings, each also a variable, such as LOG_LEVEL"
+
 HELP_SETTINGS: Final[dict[str, Any]] = {
     "help_option_names": ["-h", "--help"],
     "max_content_width": 100,
@@ -56,6 +60,7 @@ class Option(Struct, frozen=True, kw_only=True):
         short: a flag of one letter.
         positional: it is an argument and not a flag.
         hidden: it is not in the help.
+        group: the title in the help below which it stands; empty for the first.
     """
 
     default: Any = _REQUIRED
@@ -67,6 +72,7 @@ class Option(Struct, frozen=True, kw_only=True):
     short: str = ""
     positional: bool = False
     hidden: bool = False
+    group: str = ""
 
     @property
     def is_required(self) -> bool:
@@ -149,14 +155,12 @@ class CommandSettings:
     Fields are options; their types say how words are read: bool, int, float, str, Path, a Literal,
     each of them or None, or a list of them, whose items are separated by commas. `variables` has
     all options set by environment variables, too; the options `without_effect` are taken, are
-    fields of `given`, and are no part of the help. The help ends with the command line `example`,
-    and has the options in `groups` under these titles, after all others. `statuses` says what exit
-    statuses mean, where that is not what it is for most commands.
+    fields of `given`, and are no part of the help. The help ends with the command line `example`.
+    `statuses` says what exit statuses mean, where that is not what it is for most commands.
     """
 
     options: ClassVar[Mapping[str, Option]] = MappingProxyType({})
     example: ClassVar[str] = ""
-    groups: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
     statuses: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(
@@ -165,8 +169,11 @@ class CommandSettings:
         own = {name: setting for name, setting in vars(cls).items() if isinstance(setting, Option)}
         own |= {name: option(default="", hidden=True) for name in without_effect}
         if variables:
-            own = {name: replace(setting, variable=True) for name, setting in own.items()}
-        cls.options = MappingProxyType({**own, **cls.options})
+            own = {
+                name: replace(setting, variable=True, group=setting.group or _VARIABLES)
+                for name, setting in own.items()
+            }
+        cls.options = MappingProxyType({**own, **cls.options, **own})
 
     def __init__(self, **values: Any) -> None:
         wrong = dict.fromkeys(values.keys() - self.options.keys(), "there is no such setting")
@@ -270,17 +277,19 @@ class SettingsCommand(click.Command):
         return super().parse_args(ctx, [_ONE_LETTER.sub(r"-\1", word) for word in args])
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, as click does, but under their titles."""
-        titles = {name: title for title, names in self.model.groups.items() for name in names}
+        """Write the options, as click does, but under their titles, places last."""
+        titles = {name: setting.group for name, setting in self.model.options.items()}
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for param in self.get_params(ctx):
             if isinstance(param, click.Option) and (record := param.get_help_record(ctx)):
-                sections.setdefault(titles.get(param.name, "Options"), []).append(record)
+                sections.setdefault(titles.get(param.name) or "Options", []).append(record)
+        if places := sections.pop(PLACES, None):
+            sections[PLACES] = places
         if statuses := self.model.statuses:
             sections["Exit status"] = [(str(number), text) for number, text in enumerate(statuses)]
         for title, records in sections.items():
             with formatter.section(title):
-                formatter.write_dl(records)
+                formatter.write_dl(records, col_max=30 if title == "Options" else 40)
 
     def invoke(self, ctx: click.Context) -> None:
         """Run the command. Raises WrongSettingsError."""
@@ -319,7 +328,7 @@ def _parameter(name: str, setting: Option, types: Mapping[str, Any]) -> click.Pa
         is_flag=kind is bool or None,
         multiple=is_list,
         envvar=variables_of(name, setting) or None,
-        show_envvar=setting.variable,
+        show_envvar=setting.variable and not setting.group,
         show_default=bool(setting.default),
         hidden=setting.hidden,
         **common,
@@ -363,7 +372,14 @@ class _Lenient(click.Parameter):
 
 
 class _Option(_Lenient, click.Option):
-    pass
+    def get_help_spec(self, ctx: click.Context) -> str:
+        """Return its flag, without the further names that other drivers have for it."""
+        if self.secondary_opts:
+            return f"--[no-]{self.opts[0].removeprefix('--')}"
+        spec = super().get_help_spec(ctx)
+        for flag in [flag for flag in self.opts if flag.startswith("--")][1:]:
+            spec = spec.replace(f", {flag}", "")
+        return spec
 
 
 class _Argument(_Lenient, click.Argument):

@@ -7,7 +7,7 @@ types of their values. A command for which an option means something else reword
 from pathlib import Path
 from typing import Literal
 
-from dra_driver.command_line import bounds, option, shaped
+from dra_driver.command_line import PLACES, CommandSettings, bounds, option, shaped
 from dra_driver.gpu_words import checked_words
 
 MigSetting = Literal["auto", "on-demand", "existing", "off"]
@@ -31,66 +31,90 @@ def _checked_shares(text: str) -> str:
 
 
 NVIDIA_DRIVER_ROOT = option(
+    group=PLACES,
     default=Path("/"),
     names=("host_driver_root",),
     variable=True,
     help="Root of the GPU driver's installation, on the host.",
 )
 CONTAINER_DRIVER_ROOT = option(
+    group=PLACES,
     default=None,
     names=("driver_root_ctr_path",),
     variable=True,
-    help="The same root as this process sees it; unset: /driver-root if that exists, else "
-    "--nvidia-driver-root.",
+    help="The same as this process sees it; unset: /driver-root if it exists, else the same path.",
 )
 NVIDIA_DEV_ROOT = option(
+    group=PLACES,
     default=None,
     variable=True,
-    help="Folder that holds the device nodes' dev, on the host; unset: the driver root if it has "
+    help="Folder with the device nodes' dev, on the host; unset: the driver root if it has "
     "dev/nvidiactl, else /.",
 )
 CONTAINER_DEV_ROOT = option(
+    group=PLACES,
     default=None,
     names=("dev_root_ctr_path",),
     variable=True,
-    help="The same folder as this process sees it; unset: --container-driver-root if it is the "
-    "driver root, else the same path.",
+    help="The same as this process sees it; unset: --container-driver-root if it is the driver "
+    "root, else the same path.",
 )
 NVIDIA_CDI_HOOK_PATH = option(
+    group=PLACES,
     default="",
     variable=True,
     metavar="PATH",
     help="Path of nvidia-cdi-hook on the host; unset: searched for.",
 )
-SYS_ROOT = option(default=Path("/sys"), variable=True, help="Where sysfs is mounted.")
-PROC_ROOT = option(default=Path("/proc"), variable=True, help="Where procfs is mounted.")
+SYS_ROOT = option(group=PLACES, default=Path("/sys"), variable=True, help="Where sysfs is mounted.")
+PROC_ROOT = option(
+    group=PLACES, default=Path("/proc"), variable=True, help="Where procfs is mounted."
+)
 HOST_ROOT = option(
+    group=PLACES,
     default=None,
     variable=True,
-    help="The node's root folder as this process sees it; unset: / on the node itself, and in a "
-    "pod the driver root if that is the host's root.",
+    help="The node's root as this process sees it; unset: / on the node, and in a pod the driver "
+    "root if that is the host's.",
 )
 CGROUP_ROOT = option(
+    group=PLACES,
     default=None,
     variable=True,
     help="The node's cgroup file system; unset: where cgroup v2 is mounted.",
 )
+
+
+class RootSettings(CommandSettings):
+    """Where the GPU driver, its device nodes, sysfs and procfs are, on the host and here."""
+
+    nvidia_driver_root: Path = NVIDIA_DRIVER_ROOT
+    container_driver_root: Path | None = CONTAINER_DRIVER_ROOT
+    nvidia_dev_root: Path | None = NVIDIA_DEV_ROOT
+    container_dev_root: Path | None = CONTAINER_DEV_ROOT
+    sys_root: Path = SYS_ROOT
+    proc_root: Path = PROC_ROOT
+
+
 KUBECONFIG = option(
     default=None,
     help="Kubeconfig file; unset: KUBECONFIG, ~/.kube/config, or the pod's ServiceAccount.",
 )
 CONTEXT = option(default="", help="Context of the kubeconfig.")
 KUBELET_PLUGINS_DIRECTORY_PATH = option(
+    group=PLACES,
     default=Path("/var/lib/kubelet/plugins"),
     variable=True,
     help="Folder of this driver's socket and records; the same path as on the host.",
 )
 KUBELET_REGISTRAR_DIRECTORY_PATH = option(
+    group=PLACES,
     default=Path("/var/lib/kubelet/plugins_registry"),
     variable=True,
     help="Where the kubelet looks for plugins; the same path as on the host.",
 )
 CDI_ROOT = option(
+    group=PLACES,
     default=Path("/var/run/cdi"),
     variable=True,
     help="Folder of CDI specs that the container runtime reads.",

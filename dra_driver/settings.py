@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from dra_driver import common_settings
-from dra_driver.command_line import CommandSettings, bounds, changed, option, shaped
+from dra_driver.command_line import bounds, changed, option, shaped
 from dra_driver.common_settings import (
     MOST_SECONDS,
     SECONDS,
@@ -69,7 +69,7 @@ def _absolute(path: Path | str) -> Path | str:
     return path
 
 
-class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
+class Settings(common_settings.RootSettings, variables=True, without_effect=tuple(IGNORED)):
     """Publish this node's NVIDIA GPUs and prepare them for the claims of its pods."""
 
     # Kubernetes
@@ -97,9 +97,7 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
 
     # The GPU driver and what containers get of it
     nvidia_driver_root: Path = changed(common_settings.NVIDIA_DRIVER_ROOT, check=_absolute)
-    container_driver_root: Path | None = common_settings.CONTAINER_DRIVER_ROOT
     nvidia_dev_root: Path | None = changed(common_settings.NVIDIA_DEV_ROOT, check=_absolute)
-    container_dev_root: Path | None = common_settings.CONTAINER_DEV_ROOT
     nvidia_cdi_hook_path: str = changed(
         common_settings.NVIDIA_CDI_HOOK_PATH,
         check=_absolute,
@@ -107,8 +105,6 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
         "libraries are also mounted where CUDA images look.",
     )
     cdi_root: Path = changed(common_settings.CDI_ROOT, check=_absolute)
-    sys_root: Path = common_settings.SYS_ROOT
-    proc_root: Path = common_settings.PROC_ROOT
     rescan_interval: float = option(
         default=30.0, check=SECONDS, help="Seconds between scans for new and missing GPUs."
     )

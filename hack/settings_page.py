@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from dra_driver import cli, settings
-from dra_driver.command_line import CommandSettings, Option, click_command, flags_of
+from dra_driver.command_line import PLACES, CommandSettings, Option, click_command, flags_of
 from dra_driver.feature_gates import FEATURE_GATES
 
 PAGE = Path("docs/settings.md")
@@ -62,7 +62,8 @@ _STATUSES = ("done; a service: it was told to end", "failed: the reason is on st
 
 def rows(model: type[CommandSettings]) -> Iterator[str]:
     """A row for each flag."""
-    for param in click_command("", model).params:
+    params = click_command("", model).params
+    for param in sorted(params, key=lambda param: model.options[str(param.name)].group == PLACES):
         name = str(param.name)
         option = model.options[name]
         if option.hidden:

@@ -33,7 +33,7 @@ from dra_driver.claims.state.holdings import Holdings, open_holdings
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.takeover import checkpoint_file, peer_claims, take_over
 from dra_driver.claims.takeover.take_over import TakeOver
-from dra_driver.command_line import CommandSettings, option
+from dra_driver.command_line import changed, option
 from dra_driver.common_settings import NODE_NAME
 from dra_driver.devices import control_groups
 from dra_driver.devices.holders import Holders
@@ -79,7 +79,7 @@ _LOOK = (
 _THEIR_DAEMON = re.compile(r".+-[0-9a-f]{5}")
 
 
-class Cleanup(CommandSettings):
+class Cleanup(common_settings.RootSettings):
     """Remove what this driver left on the node, after it was uninstalled."""
 
     example = "dra-driver cleanup --dry-run"
@@ -105,15 +105,9 @@ class Cleanup(CommandSettings):
     kubelet_plugins_directory_path: Path = common_settings.KUBELET_PLUGINS_DIRECTORY_PATH
     kubelet_registrar_directory_path: Path = common_settings.KUBELET_REGISTRAR_DIRECTORY_PATH
     cdi_root: Path = common_settings.CDI_ROOT
-    cgroup_root: Path | None = option(
-        default=None, variable=True, help="The host's cgroup file system; unset: /sys/fs/cgroup."
+    cgroup_root: Path | None = changed(
+        common_settings.CGROUP_ROOT, help="The host's cgroup file system; unset: /sys/fs/cgroup."
     )
-    nvidia_driver_root: Path = common_settings.NVIDIA_DRIVER_ROOT
-    container_driver_root: Path | None = common_settings.CONTAINER_DRIVER_ROOT
-    nvidia_dev_root: Path | None = common_settings.NVIDIA_DEV_ROOT
-    container_dev_root: Path | None = common_settings.CONTAINER_DEV_ROOT
-    sys_root: Path = common_settings.SYS_ROOT
-    proc_root: Path = common_settings.PROC_ROOT
 
     def cli_cmd(self) -> None:
         """Clean up."""

@@ -13,14 +13,12 @@ if TYPE_CHECKING:
     import yaml
 
 Output = Literal["table", "json", "yaml"]
-OUTPUT = option(
-    default="table", short="o", help="Output format: table, or json and yaml for programs."
-)
+OUTPUT = option(default="table", short="o", help="Output format; json and yaml for programs.")
 WideOutput = Literal["table", "wide", "json", "yaml"]
 WIDE_OUTPUT = option(
     default="table",
     short="o",
-    help="Output format: table, wide (with more columns), or json and yaml for programs.",
+    help="Output format; wide: more columns; json and yaml: for programs.",
 )
 
 

@@ -9,11 +9,11 @@ A GPU driver in a container may start after this process, and make the device no
 """
 
 from pathlib import Path
-from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dra_driver.common_settings import RootSettings
 from dra_driver.errors import SetupError
 
 _CONTROL_NODE = "nvidiactl"
@@ -82,40 +82,6 @@ class Roots(Struct, frozen=True, kw_only=True):
     def node_on_host(self, name: str) -> str:
         """Return the host path of the device node `name`, such as `dri/card1`."""
         return f"{self.dev_on_host.rstrip('/')}/{name}"
-
-
-class RootSettings(Protocol):
-    """The settings of a command that say where the roots are (settings.py explains them)."""
-
-    @property
-    def nvidia_driver_root(self) -> Path:
-        """Return the driver root as the host sees it."""
-        ...
-
-    @property
-    def container_driver_root(self) -> Path | None:
-        """Return the same folder as this process sees it, if that is set."""
-        ...
-
-    @property
-    def nvidia_dev_root(self) -> Path | None:
-        """Return the folder whose `dev` contains the device nodes, if that is set."""
-        ...
-
-    @property
-    def container_dev_root(self) -> Path | None:
-        """Return the same folder as this process sees it, if that is set."""
-        ...
-
-    @property
-    def proc_root(self) -> Path:
-        """Return where procfs is mounted."""
-        ...
-
-    @property
-    def sys_root(self) -> Path:
-        """Return where sysfs is mounted."""
-        ...
 
 
 def roots_of(settings: RootSettings) -> Roots:

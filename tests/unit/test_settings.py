@@ -8,7 +8,7 @@ import commands
 from dra_driver.admin.doctor.command import Doctor
 from dra_driver.admin.gather.command import Gather
 from dra_driver.admin.status.usage_command import ShowUsage
-from dra_driver.bench.command import Bench
+from dra_driver.bench.command import Processes
 from dra_driver.command_line import CommandSettings, WrongSettingsError
 from dra_driver.feature_gates import CONSUMABLE_SHARES, DYNAMIC_MIG
 from dra_driver.mps.supervisor.command import MpsSupervisor
@@ -326,7 +326,7 @@ def test_a_wrong_setting_says_what_is_allowed(words: tuple[str, ...], message: s
         parsed("--node-name", "n", *words)
 
 
-@pytest.mark.parametrize("model", [Settings, MpsSupervisor, Bench, Doctor, Gather, ShowUsage])
+@pytest.mark.parametrize("model", [Settings, MpsSupervisor, Processes, Doctor, Gather, ShowUsage])
 def test_no_number_of_seconds_is_too_large_for_the_systems_clocks(
     model: type[CommandSettings],
 ) -> None:

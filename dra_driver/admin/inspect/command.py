@@ -9,6 +9,7 @@ changed. It looks in the way the driver looks, so what is missing here is missin
 
 import importlib
 import platform
+import re
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -23,11 +24,12 @@ from dra_driver.admin.inspect.slices import Object, as_list, node_names, printed
 from dra_driver.admin.inspect.templates import Template, node_name_of, template
 from dra_driver.admin.inspect.view import as_json, mig_devices, report, spec_text, table
 from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_programs
+from dra_driver.admin.status.usage_command import PLUGINS
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.claims.state.ownership import Ownership
-from dra_driver.command_line import CommandSettings, bounds, changed, not_installed, option
+from dra_driver.command_line import bounds, changed, not_installed, option
 from dra_driver.common_settings import (
     NODE_NAME,
     MigSetting,
@@ -55,7 +57,15 @@ from resource_nvidia_com.device_plugin import NodeConfig
 T = TypeVar("T")
 
 
-class Inspect(CommandSettings):
+_SETTINGS = "Settings of the driver, each also a variable (docs/settings.md)"
+
+
+def _brief(setting: Any) -> Any:
+    """Return a setting of the driver with the first part of its help."""
+    return changed(setting, group=_SETTINGS, help=re.split("[.;:] ", setting.help)[0])
+
+
+class Inspect(common_settings.RootSettings):
     """Show this node's GPUs, or those of a profile, and what the driver would publish."""
 
     example = "dra-driver inspect --profile h100x8 --slices --node-name node-1"
@@ -76,10 +86,10 @@ class Inspect(CommandSettings):
     )
     profile: str = option(
         default="",
-        help="GPUs of a shipped profile, such as h100x8, or of a YAML file; unset: this node's.",
+        help="GPUs of a profile, such as h100x8 or a YAML file; unset: this node's.",
     )
     instance_type: str = option(
-        default="", help="GPUs of a cloud's machine type, such as p5.48xlarge, in the same way."
+        default="", help="GPUs of a cloud's machine type, such as p5.48xlarge, likewise."
     )
     driver_version: str = option(
         default="", help="Version of the GPU driver on such nodes; unset: the profile's."
@@ -90,31 +100,24 @@ class Inspect(CommandSettings):
     count: int = option(
         check=bounds(least=1),
         default=1,
-        help="Number of Nodes; the names of several end in -0, -1 and so on.",
+        help="Number of Nodes; several are NAME-0, NAME-1 and so on.",
     )
-    mig: MigSetting = common_settings.MIG
-    mig_profiles: str = common_settings.MIG_PROFILES
+    mig: MigSetting = _brief(common_settings.MIG)
+    mig_profiles: str = _brief(common_settings.MIG_PROFILES)
     kubernetes: str = common_settings.KUBERNETES
     share_config: Path | None = option(
         default=None,
-        help="Share config, as for the driver; unset: the last good one that the driver read.",
+        help="Share config; unset: the last good one that the driver read.",
     )
-    whole_gpus_beside_shares: WholeGpusBesideShares = common_settings.WHOLE_GPUS_BESIDE_SHARES
-    exclude_gpus: str = common_settings.EXCLUDE_GPUS
-    memory_counters: bool = common_settings.MEMORY_COUNTERS
-    consumable_shares: str = common_settings.CONSUMABLE_SHARES
-    vfio: bool = common_settings.VFIO
-    nvidia_driver_root: Path = common_settings.NVIDIA_DRIVER_ROOT
-    container_driver_root: Path | None = common_settings.CONTAINER_DRIVER_ROOT
-    nvidia_dev_root: Path | None = common_settings.NVIDIA_DEV_ROOT
-    container_dev_root: Path | None = common_settings.CONTAINER_DEV_ROOT
+    whole_gpus_beside_shares: WholeGpusBesideShares = _brief(
+        common_settings.WHOLE_GPUS_BESIDE_SHARES
+    )
+    exclude_gpus: str = _brief(common_settings.EXCLUDE_GPUS)
+    memory_counters: bool = _brief(common_settings.MEMORY_COUNTERS)
+    consumable_shares: str = _brief(common_settings.CONSUMABLE_SHARES)
+    vfio: bool = _brief(common_settings.VFIO)
     nvidia_cdi_hook_path: str = common_settings.NVIDIA_CDI_HOOK_PATH
-    sys_root: Path = common_settings.SYS_ROOT
-    proc_root: Path = common_settings.PROC_ROOT
-    kubelet_plugins_directory_path: Path = changed(
-        common_settings.KUBELET_PLUGINS_DIRECTORY_PATH,
-        help="Folder with the driver's notes about MIG devices that it made for claims.",
-    )
+    kubelet_plugins_directory_path: Path = PLUGINS
 
     @property
     def _is_made_up(self) -> bool:

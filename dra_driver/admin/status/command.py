@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TypeVar
 
 from msgspec import Struct, field
@@ -37,6 +36,7 @@ from dra_driver.mps.requests import DomainRequests
 from dra_driver.shares.notes import ShareNotes, read_notes
 from dra_driver.words import count
 
+_CLUSTER = "The whole cluster"
 _COLUMNS = ("CLAIM", "PODS", "DEVICE", "STRATEGY", "SETTINGS", "STATE")
 
 
@@ -47,22 +47,25 @@ class ShowStatus(CommandSettings):
     """
 
     example = "dra-driver status --cluster -o wide"
-    groups = MappingProxyType({"The whole cluster": ("cluster", "kubeconfig", "context", "node")})
-
     cluster: bool = option(
+        group=_CLUSTER,
         default=False,
         help="Show the whole cluster instead: what each node offers, and what is used and free, "
         "by resource name. Runs on any machine that reaches the API server.",
     )
     output: WideOutput = WIDE_OUTPUT
-    context: str = option(default="", help="With --cluster: context of the kubeconfig.")
+    context: str = option(
+        group=_CLUSTER, default="", help="With --cluster: context of the kubeconfig."
+    )
     node: str = option(
+        group=_CLUSTER,
         default="",
         check=NODE_NAME,
         help="With --cluster: only this node.",
     )
     kubeconfig: Path | None = changed(
         common_settings.KUBECONFIG,
+        group=_CLUSTER,
         help="With --cluster: kubeconfig file; unset: KUBECONFIG, ~/.kube/config, or the pod's "
         "ServiceAccount.",
     )

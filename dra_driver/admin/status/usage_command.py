@@ -9,7 +9,7 @@ from pathlib import Path
 from dra_driver import common_settings
 from dra_driver.admin.output import WIDE_OUTPUT, WideOutput
 from dra_driver.cdi.roots import roots_of
-from dra_driver.command_line import CommandSettings, bounds, changed, option, shaped
+from dra_driver.command_line import bounds, changed, option, shaped
 from dra_driver.common_settings import SECONDS
 
 PLUGINS = changed(
@@ -18,7 +18,7 @@ PLUGINS = changed(
 )
 
 
-class ShowUsage(CommandSettings):
+class ShowUsage(common_settings.RootSettings):
     """Show who uses this node's GPUs: memory, utilisation and processes of containers.
 
     It is refreshed on a terminal, until Ctrl-C. Needs the host's PID namespace.
@@ -40,12 +40,6 @@ class ShowUsage(CommandSettings):
     once: bool = option(default=False, help="Show it once, even on a terminal.")
     output: WideOutput = WIDE_OUTPUT
     kubelet_plugins_directory_path: Path = PLUGINS
-    nvidia_driver_root: Path = common_settings.NVIDIA_DRIVER_ROOT
-    container_driver_root: Path | None = common_settings.CONTAINER_DRIVER_ROOT
-    nvidia_dev_root: Path | None = common_settings.NVIDIA_DEV_ROOT
-    container_dev_root: Path | None = common_settings.CONTAINER_DEV_ROOT
-    sys_root: Path = common_settings.SYS_ROOT
-    proc_root: Path = common_settings.PROC_ROOT
 
     def cli_cmd(self) -> None:
         """Look and print."""

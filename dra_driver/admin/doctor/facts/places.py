@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from dra_driver import common_settings
 from dra_driver.cdi.roots import Roots, roots_of
-from dra_driver.command_line import CommandSettings
 from dra_driver.devices.driver_root import rooted
 
 _MOST_BYTES = 1024**2
@@ -54,16 +53,10 @@ class Places(Struct, frozen=True, kw_only=True):
         return f"it does not exist below {self.host}"
 
 
-class NodeSettings(CommandSettings):
+class NodeSettings(common_settings.RootSettings):
     """The settings of a command that looks at all of a node, after its own."""
 
     host_root: Path | None = common_settings.HOST_ROOT
-    nvidia_driver_root: Path = common_settings.NVIDIA_DRIVER_ROOT
-    container_driver_root: Path | None = common_settings.CONTAINER_DRIVER_ROOT
-    nvidia_dev_root: Path | None = common_settings.NVIDIA_DEV_ROOT
-    container_dev_root: Path | None = common_settings.CONTAINER_DEV_ROOT
-    sys_root: Path = common_settings.SYS_ROOT
-    proc_root: Path = common_settings.PROC_ROOT
     kubelet_plugins_directory_path: Path = common_settings.KUBELET_PLUGINS_DIRECTORY_PATH
     kubelet_registrar_directory_path: Path = common_settings.KUBELET_REGISTRAR_DIRECTORY_PATH
     cdi_root: Path = common_settings.CDI_ROOT
