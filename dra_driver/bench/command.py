@@ -22,7 +22,7 @@ from dra_driver.bench.processes import ProcessRunner
 from dra_driver.bench.report import page, plot
 from dra_driver.bench.report.beside import beside_as_text, names_of
 from dra_driver.bench.report.sweep import judged
-from dra_driver.bench.report.view import as_text, containers_as_text
+from dra_driver.bench.report.view import as_text
 from dra_driver.bench.scenarios.model import Scenario
 from dra_driver.bench.scenarios.plan import planned
 from dra_driver.bench.scenarios.read import find_scenario, listed
@@ -271,7 +271,7 @@ def _draw(reports: list[Report], output: Path, names: Sequence[str] = ()) -> Non
             path.write_bytes(content)
         except OSError as error:
             failure = failure or StateError(f"{path} cannot be written: {error.strerror}")
-    sys.stdout.write("\n".join(as_text(report) for report in reports) + containers_as_text(reports))
+    sys.stdout.write("\n".join(as_text(report) for report in reports))
     sys.stdout.write(beside_as_text(reports, names))
     sys.stdout.flush()
     if failure is not None:

@@ -11,7 +11,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dra_driver.bench.model import Case, Relation, Report, Result, Study, Tenant, mean_of
+from dra_driver.bench.model import Case, Relation, Result, Study, Tenant
 from dra_driver.bench.strategies import Strategy
 from dra_driver.bench.workload import Workload
 
@@ -25,25 +25,6 @@ def fairness(amounts: Sequence[float]) -> float | None:
     if squares == 0:
         return None
     return sum(amounts) ** 2 / (len(amounts) * squares)
-
-
-class InContainers(Struct, frozen=True, kw_only=True):
-    """A strategy as pods compared with the same as processes; None if one has no such figure.
-
-    Attributes:
-        throughput: of all tenants together, as a ratio.
-        p50: the largest median latency of a tenant, as a ratio; `p99` is the same for the 99th
-            percentile.
-        context: the longest time to make a CUDA context, as a ratio.
-        launch_seconds: how much longer until the last tenant was ready to work.
-    """
-
-    strategy: Strategy
-    throughput: float | None
-    p50: float | None
-    p99: float | None
-    context: float | None
-    launch_seconds: float | None
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
@@ -223,61 +204,9 @@ def _energy_ratio(case: Case, measures: Sequence[Case]) -> float | None:
     return None if base is None else _ratio(energy_per_work(case), energy_per_work(base[0]))
 
 
-def in_containers(pods: Report, processes: Report) -> tuple[InContainers, ...]:
-    """Return what containers cost, for each strategy with results in both reports.
-
-    Nothing for cards of two kinds, because then the container is not the only difference.
-    """
-    if pods.card.name != processes.card.name:
-        return ()
-    bare = _rounds(processes)
-    pairs = []
-    for strategy, own in _rounds(pods).items():
-        other = bare.get(strategy)
-        if other is None:
-            continue
-
-        def mean(figure: _Figure, own: _Rounds = own, other: _Rounds = other) -> list[float | None]:
-            return [mean_of(map(figure, rounds)) for rounds in (own, other)]
-
-        launched, bare_launched = mean(_slowest_launch)
-        pairs.append(
-            InContainers(
-                strategy=strategy,
-                throughput=_ratio(*mean(throughput)),
-                p50=_ratio(*mean(partial(worst_latency, name="p50_ms"))),
-                p99=_ratio(*mean(partial(worst_latency, name="p99_ms"))),
-                context=_ratio(*mean(_worst_context)),
-                launch_seconds=None
-                if launched is None or bare_launched is None
-                else launched - bare_launched,
-            )
-        )
-    return tuple(pairs)
-
-
-_Rounds = list[tuple[Result, ...]]
-_Figure = Callable[[Sequence[Result]], float | None]
-
-
-def _rounds(report: Report) -> dict[Strategy, _Rounds]:
-    """Return the results of each repetition of each strategy."""
-    rounds: dict[Strategy, _Rounds] = {}
-    for case in report.cases:
-        if own := results(case):
-            rounds.setdefault(case.strategy, []).append(own)
-    return rounds
-
-
 def throughput(told: Sequence[Result]) -> float:
     """Return what tenants did together in a second."""
     return sum(result.throughput for result in told)
-
-
-def _slowest_launch(told: Sequence[Result]) -> float | None:
-    return max(
-        (each.launch_seconds for each in told if each.launch_seconds is not None), default=None
-    )
 
 
 def energy_per_work(case: Case) -> float | None:
@@ -296,10 +225,6 @@ def worst_latency(told: Sequence[Result], name: str) -> float | None:
     """Return the largest latency of a tenant, in ms."""
     known = [float(getattr(each.latency, name)) for each in told if each.latency is not None]
     return max(known, default=None)
-
-
-def _worst_context(told: Sequence[Result]) -> float | None:
-    return max((result.context_seconds for result in told if result.context_seconds), default=None)
 
 
 def _ratio(value: float | None, base: float | None) -> float | None:

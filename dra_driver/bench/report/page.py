@@ -13,13 +13,10 @@ from dra_driver.bench.report.verdict import advice
 from dra_driver.bench.report.view import (
     COLUMNS,
     COSTS,
-    IN_CONTAINERS,
     READY,
     SIMULATED,
     Column,
-    container_rows,
     facts,
-    pairs,
     remarks,
     rows,
 )
@@ -65,10 +62,10 @@ def page(
 
     `names` are those of several reports, which are compared.
     """
-    compared = "".join(_containers(*pair) for pair in pairs(reports))
     beside = beside_rows(reports, names) if len(names) > 1 else []
+    compared = ""
     if len(beside) > 1:
-        compared = f'<h2>{escape(TITLE)}</h2>\n<div class="wide">{_rows(beside)}</div>\n{compared}'
+        compared = f'<h2>{escape(TITLE)}</h2>\n<div class="wide">{_rows(beside)}</div>\n'
     return _HEAD + "".join(_section(report, draw) for report in reports) + compared + _FOOT
 
 
@@ -103,16 +100,6 @@ def _ready(claim: str, share_config: str) -> Iterator[str]:
     for title, text in (("As a claim", claim), ("As a share config", share_config)):
         if text:
             yield f"<h3>{title}</h3>\n<pre>{escape(text)}</pre>"
-
-
-def _containers(pods: Report, processes: Report) -> str:
-    return (
-        f"<h2>{escape(IN_CONTAINERS)}</h2>\n"
-        f"<p>{escape(pods.study.name)}, on {escape(pods.card.name)}: pods of"
-        f" {escape(pods.made_at)}, processes of {escape(processes.made_at)}. 1.00 means "
-        "equal.</p>\n"
-        f'<div class="wide">{_rows(container_rows(pods, processes))}</div>\n'
-    )
 
 
 def _rows(table: Sequence[Sequence[str]], means: Sequence[str] = ()) -> str:

@@ -11,7 +11,6 @@ from msgspec import Struct
 from dra_driver.admin.table import aligned
 from dra_driver.bench.model import Case, Figure, Report, Result, Usage, mean_of
 from dra_driver.bench.report.figures import (
-    in_containers,
     of_role,
     results,
     throughput,
@@ -29,7 +28,6 @@ SIMULATED = (
 )
 
 READY = "Ready to copy, for"
-IN_CONTAINERS = "Containers of pods compared with processes, as ratios"
 _LATE_SECONDS = 0.5
 _MOST_OF_IT = 0.8
 _ENOUGH = 200
@@ -331,42 +329,6 @@ def _early_commands(case: Case) -> list[str]:
         and tenant.result
         and tenant.result.seconds < _MOST_OF_IT * part.work.seconds
     ]
-
-
-def pairs(reports: Sequence[Report]) -> list[tuple[Report, Report]]:
-    """Return each report of pods with each of processes that it can be compared with."""
-    return [
-        (pods, processes)
-        for pods in reports
-        for processes in reports
-        if (pods.where, processes.where) == ("pods", "processes") and in_containers(pods, processes)
-    ]
-
-
-def container_rows(pods: Report, processes: Report) -> list[tuple[str, ...]]:
-    """Return the rows of the table of containers against bare processes, the head first."""
-    return [
-        ("strategy", "throughput", "p50", "p99", "context", "ready, s more"),
-        *(
-            (
-                each.strategy.name,
-                *(
-                    NONE if value is None else ratio_of(value)
-                    for value in (each.throughput, each.p50, each.p99, each.context)
-                ),
-                NONE if each.launch_seconds is None else f"{each.launch_seconds:+.1f}",
-            )
-            for each in in_containers(pods, processes)
-        ),
-    ]
-
-
-def containers_as_text(reports: Sequence[Report]) -> str:
-    """Return the tables of containers against bare processes for the terminal."""
-    return "".join(
-        "\n".join(["", f"{IN_CONTAINERS}:", *aligned(container_rows(*pair)), ""])
-        for pair in pairs(reports)
-    )
 
 
 def facts(report: Report) -> list[tuple[str, str]]:

@@ -27,9 +27,9 @@ def test_reports_are_drawn_below_each_other(
     for name in ("both.png", "both-2.png"):
         assert (tmp_path / name).read_bytes().startswith(PNG)
     out = capsys.readouterr().out
-    # Two tables of each, one of containers against processes, one of both beside each other.
+    # Two tables of each, and one of both beside each other.
     lines = [line for line in out.splitlines() if line.startswith("7 by MIG 1g.10gb ")]
-    assert len(lines) == 6
+    assert len(lines) == 5
     assert "20 %: 5 by MPS with 20 %: 41 ms, holds" in out
 
 
