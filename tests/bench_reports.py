@@ -16,7 +16,8 @@ from dra_driver.bench.model import (
     Usage,
     percentile,
 )
-from dra_driver.bench.strategies import ALONE, Sharing, Strategy
+from dra_driver.bench.strategies import Part, Sharing, Strategy
+from dra_driver.bench.workload import Workload, WorkloadKind
 
 CARD = Card(
     name="Made-up GPU 80GB",
@@ -29,7 +30,20 @@ CARD = Card(
     power_limit_watts=700.0,
     compute_mode="Default",
 )
+SERVICE = Workload(kind=WorkloadKind.INFERENCE)
 SIMULATED = CARD.model_copy(update={"is_simulated": True})
+
+
+def strategy(
+    sharing: Sharing, tenants: int = 1, work: Workload = SERVICE, **fields: object
+) -> Strategy:
+    """A strategy whose tenants are alike."""
+    parts = (Part(role="service", work=work),) * tenants
+    facts = {"sharing": sharing, "name": f"{tenants} by {sharing}", "parts": parts, **fields}
+    return Strategy.model_validate(facts)
+
+
+ALONE = strategy(Sharing.ALONE, name="alone")
 
 
 def result(throughput: float, p99: float, **fields: object) -> Result:
@@ -46,9 +60,9 @@ def result(throughput: float, p99: float, **fields: object) -> Result:
     return Result.model_validate({"throughput": throughput, "latency": latency, **facts})
 
 
-def case(strategy: Strategy, each: list[float], p99: float, busy: float) -> Case:
+def case(of: Strategy, each: list[float], p99: float, busy: float) -> Case:
     return Case(
-        strategy=strategy,
+        strategy=of,
         state="measured",
         tenants=tuple(
             Tenant(number=number, result=result(got, p99)) for number, got in enumerate(each)
@@ -68,18 +82,16 @@ def cases() -> tuple[Case, ...]:
     found = [case(ALONE, [20.0], 11.0, 14.0)]
     for number, p99 in ((2, 24.0), (4, 61.0), (8, 190.0)):
         uneven = [19.5 - 0.9 * at * (number / 8) for at in range(number)]
-        strategy = Strategy(sharing=Sharing.TIME_SLICING, tenants=number)
-        found.append(case(strategy, uneven, p99, min(99.0, 14.0 * number)))
-        strategy = Strategy(sharing=Sharing.MPS, tenants=number)
-        found.append(case(strategy, [19.9] * number, p99 / 2, min(96.0, 12.5 * number)))
-        strategy = Strategy(
-            sharing=Sharing.MPS_LIMITS,
-            tenants=number,
-            thread_percentage=100 // number,
-            memory_mib=81559 // number,
+        found.append(
+            case(strategy(Sharing.TIME_SLICING, number), uneven, p99, min(99.0, 14.0 * number))
         )
-        found.append(case(strategy, [20.0] * number, p99 / 2.6, min(95.0, 12.0 * number)))
-    mig = Strategy(sharing=Sharing.MIG, tenants=7, profile="1g.10gb")
+        found.append(
+            case(strategy(Sharing.MPS, number), [19.9] * number, p99 / 2, min(96.0, 12.5 * number))
+        )
+        limits = {"thread_percentage": 100 // number, "memory_mib": 81559 // number}
+        limited = strategy(Sharing.MPS_LIMITS, number, **limits)
+        found.append(case(limited, [20.0] * number, p99 / 2.6, min(95.0, 12.0 * number)))
+    mig = strategy(Sharing.MIG, 7, profile="1g.10gb", name="7 by MIG 1g.10gb")
     found.append(case(mig, [19.2] * 7, 44.0, 0.0).model_copy(update={"usage": None}))
     return tuple(found)
 
@@ -88,9 +100,10 @@ def sweep() -> Sweep:
     steps = []
     for percent, worst in ((5, 210.0), (10, 88.0), (20, 41.0), (25, 30.0), (50, 17.0), (100, 11.0)):
         tenants = 100 // percent
-        strategy = Strategy(sharing=Sharing.MPS_LIMITS, tenants=tenants, thread_percentage=percent)
+        limits = {"thread_percentage": percent, "name": f"{tenants} by MPS with {percent} %"}
+        limited = strategy(Sharing.MPS_LIMITS, tenants, **limits)
         steps.append(
-            Step(strategy=strategy, share_percent=percent, worst_ms=worst, holds=worst <= 50)
+            Step(strategy=limited, share_percent=percent, worst_ms=worst, holds=worst <= 50)
         )
     return Sweep(goal_ms=50.0, steps=tuple(steps), chosen=steps[2].strategy)
 

@@ -26,7 +26,7 @@ from dra_driver.bench.report.view import as_text
 from dra_driver.bench.scenarios.model import Scenario
 from dra_driver.bench.scenarios.plan import planned
 from dra_driver.bench.scenarios.read import find_scenario, listed
-from dra_driver.bench.session import Rounds, Runner, run_all
+from dra_driver.bench.session import Runner, run_all
 from dra_driver.bench.stopping import Stop, stoppable
 from dra_driver.bench.tenant.card import CardDoor
 from dra_driver.command_line import (
@@ -137,14 +137,11 @@ class _Run(CommandSettings):
         cases, interrupted = run_all(
             runner,
             plan.strategies,
-            plan.work,
+            plan.study,
             say=_say,
             stop=stop,
             keep=keep,
-            rounds=Rounds(
-                repetitions=plan.study.repetitions, seed=plan.work.seed, minutes=scenario.minutes
-            ),
-            study=plan.study,
+            minutes=scenario.minutes,
         )
         if interrupted and not cases:
             return None

@@ -131,8 +131,7 @@ class ProcessRunner:
         """Return the devices of each tenant, as CUDA_VISIBLE_DEVICES names them."""
         if strategy.sharing is Sharing.WHOLE_GPUS:
             gpus = iter([self._door.uuid, *(card.uuid for card in self._others)])
-            counts = [part.gpus for part in strategy.parts] or [1] * strategy.tenants
-            return [",".join(itertools.islice(gpus, count)) for count in counts]
+            return [",".join(itertools.islice(gpus, part.gpus)) for part in strategy.parts]
         if strategy.sharing not in OF_MIG:
             return [self._door.uuid] * strategy.tenants
         there = {name: iter(uuids) for name, uuids in self._door.mig_devices.items()}
@@ -140,13 +139,13 @@ class ProcessRunner:
             return [next(there[profile]) for profile in strategy.profiles]
         return [next(there[strategy.profile])] * strategy.tenants
 
-    def run(self, strategy: Strategy, work: Workload) -> Case:
+    def run(self, strategy: Strategy, seed: int) -> Case:
         """Run a case; in any event its processes have ended afterwards."""
         try:
             with ExitStack() as stack:
                 folder = stack.enter_context(scratch())
                 environment, seen = stack.enter_context(self._shared(strategy, folder))
-                return self._run(strategy, work, folder, environment, seen)
+                return self._run(strategy, seed, folder, environment, seen)
         except DriverError as error:
             return failed(strategy, str(error))
         except OSError as error:
@@ -171,12 +170,12 @@ class ProcessRunner:
     def _run(
         self,
         strategy: Strategy,
-        work: Workload,
+        seed: int,
         folder: Path,
         environment: Mapping[str, str],
         seen: tuple[str, ...],
     ) -> Case:
-        seats = strategy.seats(work)
+        seats = strategy.seats(seed)
         environments = [
             {**environment, "CUDA_VISIBLE_DEVICES": device, **seat.environment()}
             for seat, device in zip(seats, self._devices(strategy), strict=True)
@@ -234,7 +233,7 @@ class ProcessRunner:
     def _spec(
         self, number: int, seats: Sequence[Part], start: Path, strategy: Strategy
     ) -> lines.Spec:
-        gpu, launches = self._door.uuid, len({part.launch for part in strategy.parts} or {0})
+        gpu, launches = self._door.uuid, len({part.launch for part in strategy.parts})
         if strategy.sharing is Sharing.WHOLE_GPUS:
             gpu = self._devices(strategy)[number].partition(",")[0]
         return lines.Spec(

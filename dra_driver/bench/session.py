@@ -10,15 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
-from msgspec import Struct
-
 from dra_driver.bench.gathering import failed, skipped
 from dra_driver.bench.model import Case, Study
 from dra_driver.bench.pods.offer import Offer
 from dra_driver.bench.report.figures import bases, compared
 from dra_driver.bench.stopping import Say, Stop
 from dra_driver.bench.strategies import Strategy
-from dra_driver.bench.workload import Workload
 from dra_driver.errors import DriverError
 
 Keep = Callable[[Sequence[Case]], None]
@@ -41,60 +38,51 @@ class Runner(Protocol):
         """Return why a strategy cannot be run here; empty if it can."""
         ...
 
-    def run(self, strategy: Strategy, work: Workload) -> Case:
-        """Run a case; in any event nothing of it is left afterwards."""
+    def run(self, strategy: Strategy, seed: int) -> Case:
+        """Run a case with this seed; in any event nothing of it is left afterwards."""
         ...
 
 
-class Rounds(Struct, frozen=True, kw_only=True):
-    """How often all cases are run, and for how long at most."""
-
-    repetitions: int = 1
-    seed: int = 1
-    minutes: float | None = None
-
-    def turns(self, strategies: Sequence[Strategy]) -> list[tuple[int, Strategy]]:
-        """Return each case with the number of its round; the first is in the order as given."""
-        dice = random.Random(self.seed)  # noqa: S311 (the same order in every run)
-        turns = []
-        for repetition in range(self.repetitions):
-            order = list(strategies)
-            if repetition:
-                dice.shuffle(order)
-            turns += [(repetition, strategy) for strategy in order]
-        return turns
+def turns(strategies: Sequence[Strategy], study: Study) -> list[tuple[int, Strategy]]:
+    """Return each case with the number of its round; the first is in the order as given."""
+    dice = random.Random(study.seed)  # noqa: S311 (the same order in every run)
+    found = []
+    for repetition in range(study.repetitions):
+        order = list(strategies)
+        if repetition:
+            dice.shuffle(order)
+        found += [(repetition, strategy) for strategy in order]
+    return found
 
 
 def run_all(  # noqa: PLR0913 (what a run is made of)
     runner: Runner,
     strategies: Sequence[Strategy],
-    work: Workload,
+    study: Study,
     *,
     say: Say,
     stop: Stop,
     keep: Keep = lambda _: None,
-    rounds: Rounds | None = None,
-    study: Study,
+    minutes: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[tuple[Case, ...], bool]:
     """Run all cases; return those that were run, and whether the run was interrupted.
 
-    Arrivals differ from round to round, and are the same for all cases of one.
+    Arrivals differ from round to round, and are the same for all cases of one. After `minutes` no
+    further case is begun.
     """
     cases: list[Case] = []
-    rounds = rounds or Rounds()
-    turns = rounds.turns(strategies)
+    every = turns(strategies, study)
     begin = clock()
     try:
-        for number, (repetition, strategy) in enumerate(turns, start=1):
+        for number, (repetition, strategy) in enumerate(every, start=1):
             stop.check()
-            place = f"[{number}/{len(turns)}] {strategy.name}"
-            if rounds.minutes is not None and clock() - begin >= rounds.minutes * 60:
-                case = skipped(strategy, f"the {rounds.minutes:g} minutes of the run were over")
+            place = f"[{number}/{len(every)}] {strategy.name}"
+            if minutes is not None and clock() - begin >= minutes * 60:
+                case = skipped(strategy, f"the {minutes:g} minutes of the run were over")
             else:
                 say(f"{place} …")
-                own = work.model_copy(update={"seed": work.seed + repetition})
-                case = _case(runner, strategy, own)
+                case = _case(runner, strategy, study.seed + repetition)
             cases.append(case.model_copy(update={"repetition": repetition}))
             say(f"{place}: {_word(cases, study)}")
             keep(cases)
@@ -103,12 +91,12 @@ def run_all(  # noqa: PLR0913 (what a run is made of)
     return tuple(cases), False
 
 
-def _case(runner: Runner, strategy: Strategy, work: Workload) -> Case:
+def _case(runner: Runner, strategy: Strategy, seed: int) -> Case:
     """Run a case, or report why it cannot be; an error of one does not end the others."""
     try:
         if reason := runner.obstacle(strategy):
             return skipped(strategy, reason)
-        return runner.run(strategy, work)
+        return runner.run(strategy, seed)
     except DriverError as error:
         return failed(strategy, str(error))
 

@@ -1,6 +1,6 @@
 """How tenants use a GPU: a strategy with its settings, as a value, and its tenants.
 
-Tenants are equal, or each is a `Part` with its own work and settings. The runners know which
+Each tenant is a `Part` with its own work and settings. The runners know which
 strategies a machine or a cluster allows; nothing here asks anybody.
 """
 
@@ -42,7 +42,7 @@ OF_MIG = frozenset({Sharing.MIG, Sharing.MIG_TIME_SLICING, Sharing.MIG_MPS})
 
 
 class Part(Strict):
-    """One tenant of a strategy whose tenants differ.
+    """One tenant of a strategy.
 
     Attributes:
         role: its role in every case; figures of the same role are compared.
@@ -110,18 +110,17 @@ def watcher(seats: Sequence[Part]) -> int | None:
 
 
 class Strategy(Strict):
-    """One way with its settings. A limit is for each tenant; memory in MiB.
+    """One way with its settings and tenants, by the name of its case. A limit is for each tenant.
 
-    `parts` are its tenants if they are not alike, and `title` is what a scenario calls it.
+    Memory is in MiB.
     """
 
     sharing: Annotated[Sharing, Field(strict=False)]
-    tenants: Annotated[int, Field(ge=1, le=64)] = 1
+    name: str
     thread_percentage: Annotated[int, Field(ge=1, le=100)] | None = None
     memory_mib: Annotated[int, Field(ge=1)] | None = None
     profile: Annotated[str, Field(pattern=f"^({_WANTED_PROFILE})?$")] = ""
-    parts: tuple[Part, ...] = ()
-    title: str = ""
+    parts: Annotated[tuple[Part, ...], Field(min_length=1, max_length=64)]
 
     @model_validator(mode="after")
     def _settings_fit(self) -> Self:
@@ -136,10 +135,6 @@ class Strategy(Strict):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
-        if not self.parts:
-            return self
-        if len(self.parts) != self.tenants:
-            raise ValueError(f"{len(self.parts)} parts do not match {self.tenants} tenants")
         if self.sharing not in UNDER_MPS and any(part.is_client_of_mps for part in self.parts):
             raise ValueError("limits and priorities of a tenant need MPS")
         if self.sharing is not Sharing.MIG and any(part.profile for part in self.parts):
@@ -152,65 +147,35 @@ class Strategy(Strict):
         return self
 
     @property
+    def tenants(self) -> int:
+        """Return how many there are."""
+        return len(self.parts)
+
+    @property
     def profiles(self) -> tuple[str, ...]:
         """Return the MIG profile of each tenant; empty for none."""
-        if not self.parts:
-            return (self.profile,) * self.tenants
         return tuple(part.profile or self.profile for part in self.parts)
 
     @property
     def gpus(self) -> int:
         """Return how many whole GPUs it needs."""
-        if self.sharing is not Sharing.WHOLE_GPUS:
-            return 1
-        return sum(part.gpus for part in self.parts) or self.tenants
+        return sum(part.gpus for part in self.parts) if self.sharing is Sharing.WHOLE_GPUS else 1
 
-    def seats(self, work: Workload) -> tuple[Part, ...]:
-        """Return all tenants; `work` is that of equal tenants, and its seed applies to all."""
-        if not self.parts:
-            return (Part(role="", work=work),) * self.tenants
-        seeded = {"seed": work.seed}
+    def seats(self, seed: int) -> tuple[Part, ...]:
+        """Return all tenants with this seed."""
         return tuple(
-            part.model_copy(update={"work": part.work.model_copy(update=seeded)})
+            part.model_copy(update={"work": part.work.model_copy(update={"seed": seed})})
             for part in self.parts
         )
 
     def role(self, tenant: int) -> str:
-        """Return the role of a tenant; empty if all are equal."""
-        return self.parts[tenant].role if self.parts else ""
+        """Return the role of a tenant."""
+        return self.parts[tenant].role
 
     @property
     def roles(self) -> tuple[str, ...]:
         """Return all roles."""
-        return tuple(dict.fromkeys(part.role for part in self.parts)) or ("",)
-
-    @property
-    def name(self) -> str:
-        """Describe it in a few words for people: as a scenario calls it, or by its settings."""
-        if self.title:
-            return self.title
-        limits = [
-            *([f"{self.thread_percentage} %"] if self.thread_percentage is not None else []),
-            *([_size(self.memory_mib)] if self.memory_mib is not None else []),
-        ]
-        if self.sharing is Sharing.ALONE:
-            return "alone"
-        how = _HOW[self.sharing].format(limits=", ".join(limits), profile=self.profile)
-        return f"{self.tenants} by {how}"
-
-
-_HOW = {
-    Sharing.WHOLE_GPUS: "whole GPUs",
-    Sharing.TIME_SLICING: "time-slicing",
-    Sharing.MPS: "MPS",
-    Sharing.MPS_LIMITS: "MPS with {limits}",
-    Sharing.SHARES: "shares",
-    Sharing.MIG: "MIG {profile}",
-    Sharing.MIG_TIME_SLICING: "time-slicing of MIG {profile}",
-    Sharing.MIG_MPS: "MPS on MIG {profile}",
-}
-
-ALONE = Strategy(sharing=Sharing.ALONE)
+        return tuple(dict.fromkeys(part.role for part in self.parts))
 
 
 def is_plain(profile: str) -> bool:
@@ -222,9 +187,3 @@ def profile_size(profile: str) -> tuple[int, int]:
     """Return a MIG profile's compute slices, and its memory in GB: of `3g.40gb` 3 and 40."""
     match = _PLAIN.match(profile)
     return (int(match[1]), int(match[2])) if match else (0, 0)
-
-
-def _size(memory_mib: int | None) -> str:
-    if memory_mib is None:
-        return ""
-    return f"{memory_mib / 1024:.3g} GiB" if memory_mib >= 1024 else f"{memory_mib} MiB"

@@ -12,12 +12,13 @@ from testbed.commands import wait_until
 from testbed.node import GpuNode
 
 from bench_processes import scenario_of
+from bench_reports import strategy
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.bench.model import Case
 from dra_driver.bench.pods.manifests import LABEL, Place
 from dra_driver.bench.pods.offer import Offer
 from dra_driver.bench.pods.runner import PodRunner
-from dra_driver.bench.strategies import ALONE, Sharing, Strategy
+from dra_driver.bench.strategies import Sharing
 from dra_driver.bench.workload import Workload, WorkloadKind
 from dra_driver.kube.connect import connect
 from e2e.bench_run import Run, loaded
@@ -29,6 +30,7 @@ from e2e.shares import GPU, Shares, config, shares_of
 pytestmark = [pytest.mark.e2e, pytest.mark.stream("own")]
 
 WORK = Workload(kind=WorkloadKind.INFERENCE, seconds=0.5, warm_up=0.0)
+ALONE = strategy(Sharing.ALONE, work=WORK)
 PROFILE = "1g.10gb"
 
 
@@ -54,16 +56,16 @@ def runner(scene: Scene, image: str) -> Iterator[PodRunner]:
 @pytest.mark.driver(MIG="on-demand")
 @needs(Feature.COUNTERS)
 def test_what_the_cluster_has_not_is_said_with_the_reason(runner: PodRunner) -> None:
-    shares = Strategy(sharing=Sharing.SHARES, tenants=2)
+    shares = strategy(Sharing.SHARES, 2)
     assert runner.obstacle(shares).startswith("name the resource that pods ask for")
-    absent = Strategy(sharing=Sharing.MIG, tenants=2, profile="1g.5gb")
+    absent = strategy(Sharing.MIG, 2, profile="1g.5gb")
     assert runner.obstacle(absent).startswith("there is no MIG device 1g.5gb; there are: 1g.10")
     runner.offer = Offer(profiles={PROFILE: 7})
     card = runner.probe()
     assert "H100" in card.name, "one of the MIG devices says what the card is"
     assert runner.obstacle(ALONE) == "no whole GPU is published"
     runner.card = card.model_copy(update={"name": "NVIDIA A100 80GB PCIe"})
-    case = runner.run(ALONE, WORK)
+    case = runner.run(ALONE, 1)
     assert case.state == "failed"
     assert case.reason.endswith("cannot be compared; name one node with --node")
 
@@ -136,9 +138,9 @@ def shares_case(shares: Shares, image_archive: Path) -> Case:
         PodRunner(client, place, print, patience=90) as runner,
     ):
         assert runner.offer.shares == {GPU: 3}
-        four = Strategy(sharing=Sharing.SHARES, tenants=4)
+        four = strategy(Sharing.SHARES, 4)
         assert runner.obstacle(four) == f"a GPU is divided into 3 shares of {GPU}"
-        return runner.run(Strategy(sharing=Sharing.SHARES, tenants=2), WORK)
+        return runner.run(strategy(Sharing.SHARES, 2, WORK), 1)
 
 
 @pytest.mark.long(

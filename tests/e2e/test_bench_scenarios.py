@@ -66,7 +66,7 @@ def test_all_cases_of_a_shipped_scenario_run_over_pods(
     report = read_report(run.output.with_suffix(".json"))
     _, scenario = find_scenario(name)
     spare = {one.instead for one in scenario.cases if one.instead}
-    cases = {case.strategy.title: case for case in report.cases}
+    cases = {case.strategy.name: case for case in report.cases}
     assert cases.keys() >= {one.name for one in scenario.cases} - spare
     for case in cases.values():
         if scene.node.can_run_mps or case.strategy.sharing not in UNDER_MPS:

@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from dra_driver.bench import commands, lines
 from dra_driver.bench.strategies import OF_MIG, UNDER_MPS, Part, Sharing, Strategy, watcher
-from dra_driver.bench.workload import Workload
 from dra_driver.cdi.driver_edits import HOOKLESS_LIBRARIES
 from dra_driver.claims.report.claim_status import stored_entries, understood
 from dra_driver.devices.names import DRIVER_NAME
@@ -89,7 +88,7 @@ def requests(strategy: Strategy) -> list[JsonObject]:
         if profile := strategy.profiles[number]:
             expression = f"device.attributes['{DRIVER_NAME}'].profile == '{profile}'"
             exactly["selectors"] = [{"cel": {"expression": expression}}]
-        if strategy.parts and strategy.parts[number].gpus > 1:
+        if strategy.parts[number].gpus > 1:
             exactly["count"] = strategy.parts[number].gpus
         asked.append({"name": name, "exactly": exactly})
     return asked
@@ -131,9 +130,8 @@ def claim(strategy: Strategy) -> JsonObject | None:
     }
 
 
-def pod(strategy: Strategy, work: Workload, number: int, place: Place) -> JsonObject:
-    """Return the pod of one tenant."""
-    seats = strategy.seats(work)
+def pod(strategy: Strategy, seats: Sequence[Part], number: int, place: Place) -> JsonObject:
+    """Return the pod of one tenant of `seats`, which are the strategy's with a seed."""
     seat, environment = seats[number], seats[number].environment()
     container: JsonObject = {
         "name": TENANT,

@@ -32,9 +32,9 @@ from dra_driver.bench.pods.pod_status import (
 )
 from dra_driver.bench.stopping import Say, Stop
 from dra_driver.bench.strategies import (
-    ALONE,
     OF_MIG,
     UNDER_MPS,
+    Part,
     Sharing,
     Strategy,
     beginnings,
@@ -156,7 +156,7 @@ class PodRunner:
         strategy = self._probing()
         if reason := self.obstacle(strategy):
             raise SetupError(reason)
-        case = self.run(strategy, _PROBE)
+        case = self.run(strategy, 1)
         if self.card is None:
             reason = case.reason or (
                 "NVML does not answer in its container; run `dra-driver doctor` on the node"
@@ -165,11 +165,13 @@ class PodRunner:
         return self.card
 
     def _probing(self) -> Strategy:
+        sharing, profile = Sharing.SHARES, ""
         if self.offer.gpus:
-            return ALONE
-        if self.offer.profiles:
-            return Strategy(sharing=Sharing.MIG, profile=min(self.offer.profiles, key=profile_size))
-        return Strategy(sharing=Sharing.SHARES)
+            sharing = Sharing.ALONE
+        elif self.offer.profiles:
+            sharing, profile = Sharing.MIG, min(self.offer.profiles, key=profile_size)
+        parts = (Part(role="", work=_PROBE),)
+        return Strategy(sharing=sharing, name=sharing, profile=profile, parts=parts)
 
     def obstacle(self, strategy: Strategy) -> str:
         """Return why the cluster does not allow a strategy; empty if it does."""
@@ -192,21 +194,21 @@ class PodRunner:
             return f"a GPU is divided into {replicas} shares of {name}"
         return ""
 
-    def run(self, strategy: Strategy, work: Workload) -> Case:
+    def run(self, strategy: Strategy, seed: int) -> Case:
         """Run a case; in any event its pods and its claim are removed afterwards."""
         try:
             try:
-                return self._run(strategy, work)
+                return self._run(strategy, seed)
             finally:
                 if not self._stop.is_asked:  # else all goes with the namespace
                     self._clear()
         except DriverError as error:
             return failed(strategy, str(error))
 
-    def _run(self, strategy: Strategy, work: Workload) -> Case:
+    def _run(self, strategy: Strategy, seed: int) -> Case:
         if claim := manifests.claim(strategy):
             self._make(RESOURCE_CLAIMS, claim)
-        seats = strategy.seats(work)
+        seats = strategy.seats(seed)
         pods = CasePods(self._client, self.namespace, [each.is_command for each in seats])
         launches = sorted({seat.launch for seat in seats})
         # The first wait for the beginning until the last are ready.
@@ -216,7 +218,7 @@ class PodRunner:
             for number, seat in enumerate(seats):
                 if seat.launch == launch:
                     pods.launched[number] = time.monotonic()
-                    self._make(PODS, manifests.pod(strategy, work, number, place))
+                    self._make(PODS, manifests.pod(strategy, seats, number, place))
             self._await_ready(pods)
         self._check_sharing(strategy, pods)
         moment, after = pods.now() + _LEAD_SECONDS, beginnings(seats)

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from dra_driver.bench.model import Case, Relation, Result, Study, Tenant
 from dra_driver.bench.strategies import Strategy
-from dra_driver.bench.workload import Workload
 
 
 def fairness(amounts: Sequence[float]) -> float | None:
@@ -151,19 +150,15 @@ def _base_tenant(
     measures: Sequence[Case], strategy: Strategy, number: int
 ) -> tuple[Case, Tenant] | None:
     """Return which one a tenant is compared with: the first of its role, else of its work."""
-    role, work = strategy.role(number), _work(strategy, number)
+    role, work = strategy.role(number), strategy.parts[number].work
     have = [(case, each) for case in measures for each in case.tenants if each.result is not None]
     for case, tenant in have:
         if case.strategy.role(tenant.number) == role:
             return case, tenant
     for case, tenant in have:
-        if work is not None and _work(case.strategy, tenant.number) == work:
+        if case.strategy.parts[tenant.number].work == work:
             return case, tenant
     return None
-
-
-def _work(strategy: Strategy, number: int) -> Workload | None:
-    return strategy.parts[number].work if strategy.parts else None
 
 
 def _worst_ratio(

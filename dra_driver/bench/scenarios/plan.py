@@ -26,7 +26,6 @@ from dra_driver.bench.strategies import (
     is_plain,
     profile_size,
 )
-from dra_driver.bench.workload import Workload
 from dra_driver.errors import ConfigError
 
 
@@ -34,7 +33,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     """What to run, in this order, and how the cases of a scenario belong together."""
 
     strategies: tuple[Strategy, ...]
-    work: Workload
     study: Study
 
 
@@ -72,7 +70,6 @@ def planned(
             goal_ms=scenario.goal_ms,
             relations=tuple(relation for relation in relations if relation.case not in needless),
         ),
-        work=named[chosen[0]].parts[0].work,
     )
 
 
@@ -98,11 +95,10 @@ def strategy_of(
     profile = wanted[0] if len(set(wanted)) == 1 else ""
     return Strategy(
         sharing=sharing,
-        tenants=len(tenants),
         thread_percentage=threads,
         memory_mib=memory,
         profile=profile,
-        title=case.name,
+        name=case.name,
         parts=tuple(
             Part(
                 role=tenant.role or tenant.work,

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from bench_processes import command, runner
+from bench_reports import strategy
 from dra_driver.bench import commands, lines
-from dra_driver.bench.strategies import ALONE, Sharing, Strategy
+from dra_driver.bench.strategies import Sharing
 from dra_driver.bench.tenant.supervised import uptime
 from dra_driver.bench.workload import LatencyForm
 
-TWO = Strategy(sharing=Sharing.TIME_SLICING, tenants=2)
 OURS = (sys.executable, "-m", "dra_driver.bench.tenant.supervised", "--start")
 LINE = '{"p50_ms": 4, "p99_ms": 9, "count": 1000}'
 
@@ -73,7 +73,7 @@ def test_latencies_are_read_from_the_output_or_a_file_of_each_tenants_own(
     work = command(
         "sh", "-c", f"sleep 0.5; {script}", latencies=LatencyForm(form), latency_metric=metric
     )
-    case = runner(tmp_path).run(TWO, work)
+    case = runner(tmp_path).run(strategy(Sharing.TIME_SLICING, 2, work), 1)
     assert case.state == "measured", case.reason
     for tenant in case.tenants:
         assert tenant.result is not None
@@ -96,6 +96,6 @@ def test_a_command_that_does_not_tell_its_latencies_has_no_result(
     script: str, why: str, tmp_path: Path
 ) -> None:
     work = command("sh", "-c", script, latencies="json")
-    case = runner(tmp_path).run(ALONE, work)
+    case = runner(tmp_path).run(strategy(Sharing.ALONE, work=work), 1)
     assert case.state == "failed"
     assert why in case.reason

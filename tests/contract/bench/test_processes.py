@@ -19,25 +19,30 @@ from typing import Final
 import pytest
 
 from bench_processes import command, runner, scenario_of
-from bench_reports import asked
+from bench_reports import asked, strategy
 from dra_driver.bench.model import Case
 from dra_driver.bench.mps_daemon import mps_daemon
 from dra_driver.bench.pods.offer import Offer
 from dra_driver.bench.session import run_all
 from dra_driver.bench.stopping import Stop, stoppable
-from dra_driver.bench.strategies import ALONE, Sharing, Strategy
+from dra_driver.bench.strategies import Sharing, Strategy
 from dra_driver.bench.tenant.card import CardDoor
 from dra_driver.bench.workload import Workload, WorkloadKind
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 
 WORK = Workload(kind=WorkloadKind.COMPUTE, seconds=0.2, warm_up=0.0)
-TWO = Strategy(sharing=Sharing.TIME_SLICING, tenants=2)
-LIMITED = Strategy(sharing=Sharing.MPS_LIMITS, tenants=2, thread_percentage=40, memory_mib=3072)
+ALONE = strategy(Sharing.ALONE, work=WORK, name="alone")
+TWO = strategy(Sharing.TIME_SLICING, 2, WORK)
+LIMITED = strategy(Sharing.MPS_LIMITS, 2, WORK, thread_percentage=40, memory_mib=3072)
+
+
+def alone(work: Workload) -> Strategy:
+    return strategy(Sharing.ALONE, work=work)
 
 
 def test_no_tenant_begins_before_the_common_moment_and_each_has_its_result(tmp_path: Path) -> None:
-    case = runner(tmp_path).run(TWO, WORK)
+    case = runner(tmp_path).run(TWO, 1)
     assert case.state == "measured", case.reason
     found = [tenant.result for tenant in case.tenants]
     assert [one.throughput for one in found if one] == [5.0, 10.0]
@@ -50,13 +55,13 @@ def test_no_tenant_begins_before_the_common_moment_and_each_has_its_result(tmp_p
     [("crash", "segmentation fault, say"), ("odd", "a tenant's output is not understood")],
 )
 def test_a_case_whose_tenants_fail_says_why(tmp_path: Path, mode: str, reason: str) -> None:
-    case = runner(tmp_path, {"MODE": mode}).run(TWO, WORK)
+    case = runner(tmp_path, {"MODE": mode}).run(TWO, 1)
     assert case.state == "failed"
     assert reason in case.reason
 
 
 def test_a_tenant_that_is_killed_is_told_with_its_signal_and_last_words(tmp_path: Path) -> None:
-    case = runner(tmp_path, {"MODE": "killed"}).run(TWO, WORK)
+    case = runner(tmp_path, {"MODE": "killed"}).run(TWO, 1)
     assert case.state == "measured"
     assert [tenant.failure for tenant in case.tenants] == [
         "",
@@ -65,7 +70,7 @@ def test_a_tenant_that_is_killed_is_told_with_its_signal_and_last_words(tmp_path
 
 
 def test_a_tenant_that_hangs_is_one_without_a_result_and_is_ended(tmp_path: Path) -> None:
-    case = runner(tmp_path, {"MODE": "one-stuck"}, patience=4).run(TWO, WORK)
+    case = runner(tmp_path, {"MODE": "one-stuck"}, patience=4).run(TWO, 1)
     assert case.state == "measured"
     (first, second) = case.tenants
     assert first.result is not None
@@ -74,7 +79,7 @@ def test_a_tenant_that_hangs_is_one_without_a_result_and_is_ended(tmp_path: Path
 
 
 def test_of_a_simulated_card_no_result_is_taken(tmp_path: Path) -> None:
-    case = runner(tmp_path, is_simulated=True).run(TWO, WORK)
+    case = runner(tmp_path, is_simulated=True).run(TWO, 1)
     assert (case.state, case.tenants) == ("passed", ())
 
 
@@ -90,9 +95,9 @@ def test_no_tenant_is_a_client_of_the_machines_own_mps(tmp_path: Path) -> None:
 
 def test_strategies_that_would_change_a_setting_are_not_run(tmp_path: Path) -> None:
     own = runner(tmp_path)
-    mig = Strategy(sharing=Sharing.MIG, tenants=2, profile="1g.10gb")
+    mig = strategy(Sharing.MIG, 2, profile="1g.10gb")
     assert own.obstacle(mig).startswith("there is no MIG device 1g.10gb; there are: none; no ")
-    assert own.obstacle(Strategy(sharing=Sharing.SHARES)).startswith("only on a cluster")
+    assert own.obstacle(strategy(Sharing.SHARES)).startswith("only on a cluster")
     assert own.obstacle(TWO) == ""
     alone = runner(tmp_path, compute_mode="Exclusive_Process")
     assert "allows only one process" in alone.obstacle(TWO)
@@ -102,13 +107,13 @@ def test_strategies_that_would_change_a_setting_are_not_run(tmp_path: Path) -> N
 
 def test_a_command_is_timed_and_its_failure_is_one(tmp_path: Path) -> None:
     good = Workload(kind=WorkloadKind.COMMAND, seconds=20.0, command=("sleep", "0.3"))
-    case = runner(tmp_path).run(TWO, good)
+    case = runner(tmp_path).run(strategy(Sharing.TIME_SLICING, 2, good), 1)
     assert case.state == "measured"
     assert all(tenant.result and 0.3 <= tenant.result.seconds < 10 for tenant in case.tenants)
     assert case.usage is not None
     assert case.usage.sm_percent == 50
     absent = command("no-such-program")
-    reason = runner(tmp_path).run(ALONE, absent).reason
+    reason = runner(tmp_path).run(alone(absent), 1).reason
     assert "its exit status was 127: error: cannot run no-such-program" in reason
 
 
@@ -116,7 +121,7 @@ def test_a_command_that_does_not_end_is_ended_with_its_children(tmp_path: Path) 
     mark = str(tmp_path / "mark")
     script = f"trap '' TERM; (exec -a {mark} sleep 1000) & exec -a {mark} sleep 1001"
     work = command("bash", "-c", script, seconds=0.5)
-    case = runner(tmp_path).run(ALONE, work)
+    case = runner(tmp_path).run(alone(work), 1)
     assert "it did not end in time: give it more with --seconds" in case.reason
     assert _processes_with(mark) == []
 
@@ -147,14 +152,14 @@ def test_an_interrupt_ends_all_tenants_and_keeps_what_was_measured(tmp_path: Pat
         def obstacle(self, strategy: Strategy) -> str:
             return ""
 
-        def run(self, strategy: Strategy, work: Workload) -> Case:
+        def run(self, strategy: Strategy, seed: int) -> Case:
             if strategy == ALONE:
-                return self.usual.run(strategy, work)
+                return self.usual.run(strategy, seed)
             later = [threading.Timer(at, os.kill, (os.getpid(), signal.SIGINT)) for at in (4, 4.2)]
             for timer in later:
                 timer.start()
             try:
-                return self.stuck.run(strategy, work)
+                return self.stuck.run(strategy, seed)
             finally:
                 for timer in later:
                     timer.join()
@@ -163,11 +168,10 @@ def test_an_interrupt_ends_all_tenants_and_keeps_what_was_measured(tmp_path: Pat
         cases, interrupted = run_all(
             Interrupting(stop),
             (ALONE, TWO, TWO),
-            WORK,
+            asked((ALONE, TWO)),
             say=said.append,
             stop=stop,
             keep=lambda cases: kept.append(len(cases)),
-            study=asked((ALONE, TWO)),
         )
     assert interrupted
     assert [case.state for case in cases] == ["measured"]
@@ -262,7 +266,7 @@ class TestOnASimulatedMachine:
 
 def test_a_commands_failure_is_told_with_its_last_words(tmp_path: Path) -> None:
     said = "import sys; sys.stderr.write('first\\nout of memory\\n\\n'); sys.exit(3)"
-    case = runner(tmp_path).run(ALONE, command(sys.executable, "-c", said))
+    case = runner(tmp_path).run(alone(command(sys.executable, "-c", said)), 1)
     assert case.reason == ("the command failed: its exit status was 3: out of memory")
-    (simulated,) = [runner(tmp_path, is_simulated=True).run(ALONE, command("false"))]
+    (simulated,) = [runner(tmp_path, is_simulated=True).run(alone(command("false")), 1)]
     assert (simulated.state, simulated.tenants) == ("failed", ())

@@ -21,7 +21,7 @@ from dra_driver.bench.model import Case
 from dra_driver.bench.processes import ProcessRunner
 from dra_driver.bench.scenarios.plan import planned
 from dra_driver.bench.scenarios.read import read_scenario, shipped
-from dra_driver.bench.session import Rounds, run_all
+from dra_driver.bench.session import run_all
 from dra_driver.bench.stopping import Stop
 from dra_driver.bench.strategies import Strategy
 from dra_driver.simulator.driver_root import Options
@@ -97,7 +97,7 @@ def test_each_tenant_has_its_work_and_begins_after_the_others_as_it_says(tmp_pat
           - {work: heavy, launch: 1, with: {width: 512}}
         """,
     )
-    case = own.run(strategy, strategy.parts[0].work)
+    case = own.run(strategy, 1)
     light, heavy = kept(tmp_path, case)
     assert (light["work"]["rate"], light["work"]["width"]) == (20.0, 1024)
     assert (heavy["work"]["rate"], heavy["work"]["width"]) == (60.0, 512)
@@ -123,7 +123,7 @@ def test_tenants_of_a_mixed_layout_have_mig_devices_of_their_sizes(tmp_path: Pat
     )
     assert own.obstacle(alone).startswith("the GPU is in MIG mode")
     assert own.obstacle(many).startswith("one GPU has room for 2 of 1g.10gb, but 3 are needed")
-    found = kept(tmp_path, own.run(mixed, mixed.parts[0].work))
+    found = kept(tmp_path, own.run(mixed, 1))
     devices = [one["environment"]["CUDA_VISIBLE_DEVICES"] for one in found]
     assert devices == ["MIG-c", "MIG-a", "MIG-b"]
 
@@ -141,16 +141,14 @@ def test_rounds_have_other_arrivals_and_orders_and_stop_when_their_time_is_over(
         """,
     )
     hours = iter(float(3600 * at) for at in range(100))
-    rounds = Rounds(repetitions=3, seed=1, minutes=60 * 9)
     said: list[str] = []
     cases, interrupted = run_all(
         own,
         found,
-        found[0].parts[0].work,
+        asked(found, repetitions=3, seed=1),
         say=said.append,
         stop=Stop(),
-        rounds=rounds,
-        study=asked(found),
+        minutes=60 * 9,
         clock=lambda: next(hours),
     )
     assert not interrupted
@@ -196,7 +194,7 @@ def bench(root: Path, *words: object) -> dict[str, Any]:
 
 
 def states(report: dict[str, Any]) -> dict[str, str]:
-    return {case["strategy"]["title"]: case["state"] for case in report["cases"]}
+    return {case["strategy"]["name"]: case["state"] for case in report["cases"]}
 
 
 LIKE_OTHERS = ("unlimited", "30 to 70", "70 to 30 with batch below normal priority")
@@ -219,7 +217,7 @@ class TestOnASimulatedMachine:
         finally:
             machine.destroy()
         assert set(states(report).values()) == {"passed"}
-        seen = {case["strategy"]["title"]: case["seen"] for case in report["cases"]}
+        seen = {case["strategy"]["name"]: case["seen"] for case in report["cases"]}
         assert seen["equal limits"] == ["active threads: 50 %", "pinned memory: 40779 MiB"]
         assert "tenant 0: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=70" in seen["70 to 30"]
         assert "tenant 0: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=57091M" in seen["70 to 30"]

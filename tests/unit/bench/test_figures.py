@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bench_reports import case, cases, report, result
+from bench_reports import case, cases, report, result, strategy
 from dra_driver.bench.model import Case, Tenant, percentile, read_report, write_report
 from dra_driver.bench.report.figures import compared, fairness
 from dra_driver.bench.report.verdict import advice
-from dra_driver.bench.strategies import Sharing, Strategy
+from dra_driver.bench.strategies import Sharing
 from dra_driver.bench.tenant import arrivals
 from dra_driver.errors import StateError
 
@@ -85,7 +85,7 @@ def test_tenants_that_do_not_disturb_each_other_have_the_same_figures() -> None:
 
 def test_all_is_compared_with_the_work_alone() -> None:
     measure = cases()[0]
-    four = Strategy(sharing=Sharing.TIME_SLICING, tenants=4)
+    four = strategy(Sharing.TIME_SLICING, 4)
     told = compared(case(four, [10.0, 10.0, 5.0, 15.0], 44.0, 50.0), [measure])
     assert told.total_throughput == pytest.approx(2.0)
     assert told.least_throughput == pytest.approx(0.25)
@@ -97,7 +97,7 @@ def test_all_is_compared_with_the_work_alone() -> None:
 
 
 def test_a_tenant_without_a_result_got_nothing() -> None:
-    two = Strategy(sharing=Sharing.MPS, tenants=2)
+    two = strategy(Sharing.MPS, 2)
     tenants = (Tenant(number=0, result=result(20.0, 11.0)), Tenant(number=1, failure="refused"))
     told = compared(Case(strategy=two, state="measured", tenants=tenants), cases()[:1])
     assert told.fairness == pytest.approx(0.5)

@@ -6,12 +6,13 @@ from typing import NoReturn, cast
 
 import pytest
 
+from bench_reports import ALONE, strategy
 from dra_driver.bench import lines
 from dra_driver.bench.gathering import Gathered, case_of
 from dra_driver.bench.model import Case, Result, Tenant
 from dra_driver.bench.pods.case_pods import CasePods
 from dra_driver.bench.pods.pod_status import ended_seconds, termination_message
-from dra_driver.bench.strategies import ALONE, Sharing, Strategy
+from dra_driver.bench.strategies import Sharing
 from dra_driver.errors import InvalidError, SetupError
 from dra_driver.kube.client import KubeClient
 
@@ -45,7 +46,7 @@ def test_what_a_command_left_for_the_api_is_whole_or_refused() -> None:
 
 
 def test_a_command_beside_works_of_our_own_is_judged_as_they_are() -> None:
-    two = Strategy(sharing=Sharing.TIME_SLICING, tenants=2)
+    two = strategy(Sharing.TIME_SLICING, 2)
     ready = lines.Ready(at=1.0)
     done = lines.Done(began=1.0, seconds=1.0, steps=5, units=5.0, unit="x")
     worked, ended, broken = (

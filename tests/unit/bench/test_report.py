@@ -5,16 +5,16 @@ from html.parser import HTMLParser
 
 import pytest
 
-from bench_reports import CARD, SIMULATED, cases, report, result, sweep
+from bench_reports import ALONE, CARD, SIMULATED, cases, report, result, strategy, sweep
 from dra_driver.bench.gathering import failed
 from dra_driver.bench.model import Case, Latency, Tenant
 from dra_driver.bench.report import plot
 from dra_driver.bench.report.page import page
 from dra_driver.bench.report.view import COSTS, as_text, remarks, rows
 from dra_driver.bench.report.view import SIMULATED as NO_RESULTS
-from dra_driver.bench.strategies import ALONE, Sharing, Strategy
+from dra_driver.bench.strategies import Sharing
 
-TWO = Strategy(sharing=Sharing.MPS, tenants=2)
+TWO = strategy(Sharing.MPS, 2)
 
 
 class Seen(HTMLParser):

@@ -7,7 +7,6 @@ from dra_driver.bench.scenarios.model import Scenario
 from dra_driver.bench.scenarios.plan import Plan, planned
 from dra_driver.bench.scenarios.read import find_scenario, listed, read_scenario, shipped
 from dra_driver.bench.strategies import Sharing, Strategy
-from dra_driver.bench.workload import Workload, WorkloadKind
 from dra_driver.errors import ConfigError
 
 H100 = {"1g.10gb": 7, "1g.20gb": 4, "2g.20gb": 3, "3g.40gb": 2, "7g.80gb": 1, "1g.10gb+me": 1}
@@ -253,7 +252,6 @@ def test_pods_of_a_scenario_ask_for_their_own_devices_and_settings() -> None:
 """,
         H100,
     ).strategies
-    work = Workload(kind=WorkloadKind.INFERENCE)
     place = Place(image="bench:1", pull_secret="ci/registry")  # noqa: S106 (its name)
     asked = claim(mixed)
     devices = asked["spec"]["devices"]  # type: ignore[index]
@@ -262,7 +260,7 @@ def test_pods_of_a_scenario_ask_for_their_own_devices_and_settings() -> None:
     ]
     assert [text.split("'")[-2] for text in selectors] == ["1g.10gb", "1g.10gb", "3g.40gb"]
     assert len(devices["constraints"]) == 1
-    pods = [pod(mixed, work, number, place) for number in range(3)]
+    pods = [pod(mixed, mixed.parts, number, place) for number in range(3)]
     used = [one["spec"]["containers"][0]["resources"]["claims"] for one in pods]  # type: ignore[index]
     assert used == [[{"name": "work", "request": f"gpu-{number}"}] for number in range(3)]
     assert pods[0]["spec"]["imagePullSecrets"] == [{"name": PULL_SECRET}]  # type: ignore[index]
@@ -271,7 +269,7 @@ def test_pods_of_a_scenario_ask_for_their_own_devices_and_settings() -> None:
     assert [request["exactly"]["deviceClassName"] for request in whole["requests"]] == [
         "gpu.nvidia.com"
     ] * 2
-    first, second = (pod(uneven, work, number, place)["spec"] for number in range(2))
+    first, second = (pod(uneven, uneven.parts, number, place)["spec"] for number in range(2))
     given = {one["name"]: one["value"] for one in first["containers"][0]["env"]}  # type: ignore[index]
     assert given["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "70"
     given = {one["name"]: one["value"] for one in second["containers"][0]["env"]}  # type: ignore[index]

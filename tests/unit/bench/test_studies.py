@@ -44,9 +44,8 @@ def on_mig(title: str, *roles: str) -> Strategy:
     works = {"service": SERVICE, "neighbour": BUSY}
     return Strategy(
         sharing=Sharing.MIG,
-        tenants=len(roles),
         profile="1g.10gb",
-        title=title,
+        name=title,
         parts=tuple(Part(role=role, work=works[role]) for role in roles),
     )
 
@@ -87,7 +86,7 @@ def test_each_role_is_compared_with_itself_alone_in_the_same_round() -> None:
 def test_isolation_is_what_neighbours_cost_on_the_same_share() -> None:
     alone_on, beside = on_mig("alone on 1g", "service"), on_mig("beside", "service", "neighbour")
     whole = Strategy(
-        sharing=Sharing.ALONE, title="alone", parts=(Part(role="service", work=SERVICE),)
+        sharing=Sharing.ALONE, name="alone", parts=(Part(role="service", work=SERVICE),)
     )
     relations = (
         Relation(case="alone", against=("alone",)),

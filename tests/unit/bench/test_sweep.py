@@ -4,20 +4,19 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from bench_reports import CARD, case
+from bench_reports import CARD, case, strategy
 from dra_driver.admin.validate.findings import check_manifest
 from dra_driver.bench.model import Sweep
 from dra_driver.bench.pods.manifests import Place, claim, pod
 from dra_driver.bench.report.sweep import as_claim, as_share_config, judged
 from dra_driver.bench.scenarios.plan import Plan, planned
 from dra_driver.bench.scenarios.read import find_scenario, shipped
-from dra_driver.bench.strategies import ALONE, Sharing, Strategy
-from dra_driver.bench.workload import Workload, WorkloadKind
+from dra_driver.bench.strategies import Sharing
+from dra_driver.bench.workload import Workload
 
 MEMORY = 81920
 PROFILES = {"1g.10gb": 7, "2g.20gb": 3, "3g.40gb": 2, "7g.80gb": 1}
 PLACE = Place(image="bench:1", shares="nvidia.com/gpu")
-WORK = Workload(kind=WorkloadKind.INFERENCE)
 
 
 def plan_of(name: str) -> Plan:
@@ -96,7 +95,7 @@ def test_a_share_holds_only_if_it_does_in_every_round() -> None:
 
 
 def test_the_chosen_share_is_a_claim_and_a_share_config() -> None:
-    quarter = Strategy(sharing=Sharing.MPS_LIMITS, tenants=4, thread_percentage=25)
+    quarter = strategy(Sharing.MPS_LIMITS, 4, thread_percentage=25)
     spec = yaml.safe_load(as_claim(quarter))["spec"]["devices"]
     parameters = spec["config"][0]["opaque"]["parameters"]
     assert parameters["sharing"]["mpsConfig"] == {"defaultActiveThreadPercentage": 25}
@@ -104,13 +103,13 @@ def test_the_chosen_share_is_a_claim_and_a_share_config() -> None:
         "mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}
     }
     assert as_share_config(quarter).startswith("# Limits memory too, which was not measured: 1/4")
-    memory = Strategy(sharing=Sharing.MPS_LIMITS, tenants=8, memory_mib=10240)
+    memory = strategy(Sharing.MPS_LIMITS, 8, memory_mib=10240)
     assert yaml.safe_load(as_share_config(memory))["sharing"]["mps"]["compute"] == "free"
 
 
 def test_tenants_of_one_gpu_name_one_claim_and_have_no_rights() -> None:
-    four = Strategy(sharing=Sharing.MPS, tenants=4)
-    made = pod(four, WORK, 3, PLACE)
+    four = strategy(Sharing.MPS, 4)
+    made = pod(four, four.parts, 3, PLACE)
     spec = made["spec"]
     assert isinstance(spec, dict)
     assert spec["resourceClaims"] == [{"name": "work", "resourceClaimName": "work"}]
@@ -127,7 +126,8 @@ def test_a_command_of_the_users_is_held_until_the_beginning() -> None:
     work = Workload.model_validate(
         {"kind": "command", "command": ("work", "--csv={latencies}"), "latencies": "json"}
     )
-    own = pod(ALONE, work, 0, PLACE)["spec"]["containers"][0]  # type: ignore[index]
+    alone = strategy(Sharing.ALONE, work=work)
+    own = pod(alone, alone.parts, 0, PLACE)["spec"]["containers"][0]  # type: ignore[index]
     words = ["work", "--csv=/dev/termination-log"]
     assert own["command"][1:] == [
         *("-m", "dra_driver.bench.tenant.supervised", "--start", "/bench/start"),
@@ -135,16 +135,17 @@ def test_a_command_of_the_users_is_held_until_the_beginning() -> None:
     ]
     assert "env" not in own
     other = replace(PLACE, command_image="theirs:2")
-    theirs = pod(ALONE, work, 0, other)["spec"]["containers"][0]  # type: ignore[index]
+    theirs = pod(alone, alone.parts, 0, other)["spec"]["containers"][0]  # type: ignore[index]
     assert theirs["image"] == "theirs:2"
     assert theirs["command"][:2] == ["sh", "-c"]
     assert theirs["command"][-3:] == ["/bench/start", *words]
-    tenant = pod(ALONE, Workload(kind=WorkloadKind.COMPUTE), 0, other)["spec"]["containers"][0]  # type: ignore[index]
+    ours = strategy(Sharing.ALONE)
+    tenant = pod(ours, ours.parts, 0, other)["spec"]["containers"][0]  # type: ignore[index]
     assert tenant["image"] == PLACE.image
 
 
 def test_shares_are_asked_for_by_their_resource_name() -> None:
-    shares = Strategy(sharing=Sharing.SHARES, tenants=2)
+    shares = strategy(Sharing.SHARES, 2)
     assert claim(shares) is None
-    spec = pod(shares, WORK, 0, PLACE)["spec"]
+    spec = pod(shares, shares.parts, 0, PLACE)["spec"]
     assert spec["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": "1"}}  # type: ignore[index]
