@@ -57,7 +57,8 @@ mutants: setup ## put small faults into the code that must not break, and list t
 	@.venv/bin/mutmut run $(ARGS) && { .venv/bin/mutmut results | grep ': survived' || echo "no fault survived"; }
 
 hardware: setup ## try the driver on this machine's GPU and leave it as it was: ALLOW=time-slice,… names what may be changed, PLAN=1 only says it, RESTORE=1 takes a killed run back
-	@.venv/bin/python hack/hardware $(if $(ALLOW),--allow $(ALLOW)) $(if $(PLAN),--plan) $(if $(RESTORE),--restore) $(ARGS)
+	@[ -n "$(PLAN)$(RESTORE)" ] || [ "$$(id -u)" != 0 ] || .venv/bin/python hack/ready.py cdi >/dev/null
+	@.venv/bin/python -m pytest -m gpu --timeout 900 -p no:randomly $(if $(PLAN),--collect-only) tests/hardware $(ARGS)
 
 neighbours: setup ## run what stands beside us in a cluster for real, as root: Kueue, Cluster Autoscaler, Karpenter
 	@TESTS_WITHOUT="$$(.venv/bin/python hack/ready.py --for tests/neighbours)" .venv/bin/python -m pytest -q -p no:randomly --timeout 900 -m neighbours tests/neighbours

@@ -1,4 +1,4 @@
-/* A libcuda.so.1 for tests of bench/tenant/cuda.py and hack/hardware/client.c: it takes the calls that a real one takes, counts memory
+/* A libcuda.so.1 for tests of bench/tenant/cuda.py and tests/hardware/client.c: it takes the calls that a real one takes, counts memory
    in host memory, and works on the first element of each kernel's output. No GPU does any work, so
    nothing that it takes time for means anything. TEST_CUDA_MEMORY_MIB: how much memory there is.
    TEST_CUDA_OLD: the card is of compute capability 5.0.
@@ -207,7 +207,7 @@ static int run(const char *name, void **arguments, unsigned blocks_x, unsigned t
     float *out = *(float **)arguments[0];
     struct block *block = block_of((uint64_t)(uintptr_t)out);
     size_t room = block ? block->size / sizeof *out : 0;
-    if (!strcmp(name, "mark")) { /* of hack/hardware/client.c */
+    if (!strcmp(name, "mark")) { /* of tests/hardware/client.c */
         if (threads_x > room)
             return INVALID_VALUE;
         for (unsigned at = 0; at < threads_x; ++at)

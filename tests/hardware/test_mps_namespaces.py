@@ -14,13 +14,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from dra_driver.bench.mps_daemon import control_program
 from dra_driver.devices.model import MigMode
 from dra_driver.errors import SetupError
+from hardware.claims import own_group
 from hardware.client import Client, built, environment
-from hardware.memory import own_group
-from hardware.run import Run, step
-from hardware.steps import LeftOut
+from hardware.run import Run
+
+_MPS3_GROUP = "Does MPS (R620) choose a namespace by a client's control group, as the host has it?"
+_MPS3_DEEPER = "Does a group count that is deeper than `cgroup_depth` says?"
+_MPS3_LATER = "Can a namespace for a control group be made while the daemon runs?"
+_MPS3_PARTITION = "Does a namespace's SM partition hold against a client that names another?"
+_MPS3_ROOT = "What can root in a container do at the daemon's socket?"
 
 FIRST_DRIVER = 620
 _SERVER, _SMALL = "probe", "small"
@@ -79,14 +86,14 @@ def _quarter(group: Path) -> tuple[str, ...]:
 
 @contextmanager
 def _group(run: Run) -> Iterator[Path]:
-    """Make a control group with one inside; LeftOut if MPS has no namespaces for groups."""
+    """Make a control group with one inside; skips if MPS has no namespaces for groups."""
     with run.card.nvml() as library:
         version = library.driver_version()
     major = version.partition(".")[0]
     if not major.isdecimal() or int(major) < FIRST_DRIVER:
-        raise LeftOut(f"the GPU driver {version} is older than R{FIRST_DRIVER}")
+        pytest.skip(f"the GPU driver {version} is older than R{FIRST_DRIVER}")
     if run.card.facts().mig_mode is MigMode.ENABLED:
-        raise LeftOut("the card is in MIG mode")
+        pytest.skip("the card is in MIG mode")
     with own_group(run) as group:
         _inner(group).mkdir(exist_ok=True)
         yield group
@@ -102,7 +109,7 @@ def _daemon(run: Run, config: str, before: Sequence[str] = ()) -> Iterator[_Daem
     try:
         control = control_program(run.card.root)
     except SetupError as error:
-        raise LeftOut(str(error)) from error
+        pytest.skip(str(error))
     folder = run.folder / "mps3"
     for name in ("pipe", "log"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -124,7 +131,6 @@ def _daemon(run: Run, config: str, before: Sequence[str] = ()) -> Iterator[_Daem
     daemon = _Daemon(control=control, environment=env)
     try:
         _wait_until_it_answers(run, daemon, child, folder / "said")
-        run.reached("an MPS daemon runs")
         yield daemon
     finally:
         with suppress(OSError, subprocess.TimeoutExpired):
@@ -145,7 +151,7 @@ def _wait_until_it_answers(
             return
         time.sleep(0.1)
     words = " ".join(said.read_text(errors="replace").split()[-60:])
-    raise LeftOut(f"no MPS daemon of protocol 3 with this config: {words or answer or 'no word'}")
+    pytest.skip(f"no MPS daemon of protocol 3 with this config: {words or answer or 'no word'}")
 
 
 def _sms(run: Run, daemon: _Daemon, group: Path | None = None, **more: str) -> int:
@@ -155,13 +161,8 @@ def _sms(run: Run, daemon: _Daemon, group: Path | None = None, **more: str) -> i
         return int(client.said.facts["multiprocessors"])
 
 
-@step(
-    "mps-groups",
-    "has MPS choose a namespace by the control group of a client",
-    changes="mps memory-limit",
-    asks="mps3-group mps3-deeper",
-)
-def groups(run: Run) -> None:
+@pytest.mark.changes("mps", "memory-limit")
+def test_mps_groups(run: Run) -> None:
     """Check which clients are in a group's namespace, also for a daemon that sees other paths."""
     with _group(run) as group:
         config = _config(run.card.uuid, small=_quarter(group))
@@ -170,10 +171,10 @@ def groups(run: Run) -> None:
             deeper = _sms(run, daemon, _inner(group))
         run.note(f"SMs of a client: {every}; in the group: {inside}; in one below it: {deeper}")
         if inside >= every:
-            run.answer("mps3-group", "No: a client in the group has as many SMs as any.")
+            run.answer(_MPS3_GROUP, "No: a client in the group has as many SMs as any.")
             return
         run.answer(
-            "mps3-deeper",
+            _MPS3_DEEPER,
             "Yes: with cgroup_depth = 1 a client in a group below has the limits, too."
             if deeper < every
             else "No: with cgroup_depth = 1 a client in a group below has as many SMs as any.",
@@ -182,20 +183,15 @@ def groups(run: Run) -> None:
             inside = _sms(run, daemon, group)
         run.note(f"and by a daemon with a control group namespace of its own: {inside}")
         run.answer(
-            "mps3-group",
+            _MPS3_GROUP,
             "Yes, also by a daemon with a control group namespace of its own."
             if inside < every
             else "Yes, but not by a daemon with a control group namespace of its own.",
         )
 
 
-@step(
-    "mps-namespace-later",
-    "makes a namespace of MPS while the daemon runs",
-    changes="mps memory-limit",
-    asks="mps3-later",
-)
-def later(run: Run) -> None:
+@pytest.mark.changes("mps", "memory-limit")
+def test_mps_namespace_later(run: Run) -> None:
     """Make a namespace for a control group under a running daemon, and delete it."""
     with _group(run) as group, _daemon(run, _config(run.card.uuid)) as daemon:
         every = _sms(run, daemon)
@@ -205,25 +201,20 @@ def later(run: Run) -> None:
         is_made, said = daemon.ask(*words)
         run.note(f"{' '.join(words)}: {said or 'no word'}")
         if not is_made:
-            run.answer("mps3-later", f"No: {said or 'it is refused'}.")
+            run.answer(_MPS3_LATER, f"No: {said or 'it is refused'}.")
             return
         inside = _sms(run, daemon, group)
         is_deleted, said = daemon.ask("namespace", "delete", _SMALL, f"--server={_SERVER}")
         run.note(f"SMs of a client: {every}; in the group: {inside}; namespace delete: {said}")
         if inside >= every:
-            run.answer("mps3-later", "It is made, but a client in the group has all SMs.")
+            run.answer(_MPS3_LATER, "It is made, but a client in the group has all SMs.")
         else:
             end = "can be deleted" if is_deleted else f"cannot be deleted ({said})"
-            run.answer("mps3-later", f"Yes, and it {end} when its clients are gone.")
+            run.answer(_MPS3_LATER, f"Yes, and it {end} when its clients are gone.")
 
 
-@step(
-    "mps-partition",
-    "has an MPS client name another SM partition than its namespace's",
-    changes="mps memory-limit",
-    asks="mps3-partition",
-)
-def partition(run: Run) -> None:
+@pytest.mark.changes("mps", "memory-limit")
+def test_mps_partition(run: Run) -> None:
     """Check how many SMs a client has that names the wider partition of its server."""
     gpu = run.card.uuid
     with _group(run) as group:
@@ -248,7 +239,7 @@ def partition(run: Run) -> None:
     run.note(f"SMs of a client: {own}; by what it names: {had}")
     most = max((sms for sms in had.values() if isinstance(sms, int)), default=own)
     run.answer(
-        "mps3-partition",
+        _MPS3_PARTITION,
         f"No: a client that names another has {most} SMs and not {own}."
         if most > own
         else f"Yes: a client has {own} SMs at most, whatever it names.",
@@ -262,13 +253,8 @@ def _sms_or_why(run: Run, daemon: _Daemon, group: Path, name: str) -> int | str:
         return said.failed or int(said.facts["multiprocessors"])
 
 
-@step(
-    "mps-root",
-    "has root and another user change a namespace of MPS",
-    changes="mps memory-limit",
-    asks="mps3-root",
-)
-def root(run: Run) -> None:
+@pytest.mark.changes("mps", "memory-limit")
+def test_mps_root(run: Run) -> None:
     """Check whether root can raise a namespace's limit, with and without its own namespaces."""
     with (
         _group(run) as group,
@@ -291,7 +277,7 @@ def root(run: Run) -> None:
         after = _sms(run, daemon, group)
     run.note(f"SMs of a client in the group: {limited}, and then {after}")
     run.answer(
-        "mps3-root",
+        _MPS3_ROOT,
         f"It can raise its own limit; {others}."
         if by_root and after > limited
         else f"It cannot raise its own limit ({said or 'no word'}); {others}.",

@@ -3,19 +3,22 @@
 from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
+import pytest
 from testbed.commands import run as program
 from testbed.commands import wait_until
 
 from dra_driver.devices.model import Gpu, MigMode
 from dra_driver.mps.supervisor.compute_modes import EXCLUSIVE_PROCESS
-from hardware.run import Run, step
-from hardware.steps import LeftOut, Unexpected
+from hardware.run import Run
+
+_SLICE_READ = "Can the time-slice be read?"
+_SLICE_KEPT = "Is a time-slice read back as it was set?"
+_COMPUTE_MODE = "Does EXCLUSIVE_PROCESS take effect at once?"
 
 _SLICES = ("Default", "Short", "Medium", "Long")
 
 
-@step("inventory", "holds the driver's facts against nvidia-smi -q -x")
-def inventory(run: Run) -> None:
+def test_inventory(run: Run) -> None:
     """Compare what the driver knows about each GPU with nvidia-smi's XML."""
     card = run.card
     told = _smi_facts(run)
@@ -25,7 +28,7 @@ def inventory(run: Run) -> None:
     for gpu in seen.gpus:
         wrong += _differences(f"GPU {gpu.index}", _own_facts(gpu), told.get(gpu.uuid, {}))
     if wrong:
-        raise Unexpected("; ".join(wrong))
+        pytest.fail("; ".join(wrong))
     facts = len(_own_facts(seen.gpus[0]))
     run.note(f"{len(seen.gpus)} GPUs, {facts} facts each, are as `nvidia-smi -q -x` has them")
 
@@ -52,7 +55,7 @@ def _smi_facts(run: Run) -> dict[str, dict[str, str]]:
     try:
         root = ET.fromstring(said)  # noqa: S314  # NVIDIA's own program
     except ET.ParseError:
-        raise LeftOut("the nvidia-smi here is a stand-in, which knows no -q -x") from None
+        pytest.skip("the nvidia-smi here is a stand-in, which knows no -q -x")
     by_uuid = {
         "machine": {
             "driver": root.findtext("driver_version", ""),
@@ -73,8 +76,7 @@ def _differences(what: str, ours: dict[str, str], theirs: dict[str, str]) -> Ite
             yield f"{what}: {name} is {value} for the driver, {theirs.get(name)} for nvidia-smi"
 
 
-@step("slices", "starts the driver and waits for its slices")
-def slices(run: Run) -> None:
+def test_slices(run: Run) -> None:
     """Start the driver, and wait until every GPU that it knows is published."""
     if run.card.inventory.sick:
         run.note(f"{len(run.card.inventory.sick)} GPUs cannot be described")
@@ -97,35 +99,30 @@ def _is_whole(gpu: Gpu) -> bool:
     return gpu.mig_mode is not MigMode.ENABLED
 
 
-@step("read-time-slice", "reads the time-slice", asks="slice-read")
-def time_slice(run: Run) -> None:
+def test_read_time_slice(run: Run) -> None:
+    """It reads the time-slice."""
     with run.timed("nvidia-smi compute-policy -l"):
         number = run.card.time_slice()
     if number is None:
-        run.answer("slice-read", "No: nvidia-smi compute-policy -l does not say it.")
+        run.answer(_SLICE_READ, "No: nvidia-smi compute-policy -l does not say it.")
     else:
-        run.answer("slice-read", f"Yes: nvidia-smi compute-policy -l says {_SLICES[number]}.")
+        run.answer(_SLICE_READ, f"Yes: nvidia-smi compute-policy -l says {_SLICES[number]}.")
 
 
-@step(
-    "set-time-slice",
-    "sets each time-slice and reads it back",
-    changes="time-slice",
-    asks="slice-kept",
-)
-def set_time_slice(run: Run) -> None:
+@pytest.mark.changes("time-slice")
+def test_set_time_slice(run: Run) -> None:
+    """It sets each time-slice and reads it back."""
     before, said = run.card.time_slice(), []
     for number in (1, 2, 3, 0):
         with run.timed(f"set {_SLICES[number]}"):
             if not run.card.set_time_slice(number):
-                raise LeftOut("the card has no time-slices")
-        run.reached(f"set to {number}")
+                pytest.skip("the card has no time-slices")
         slice_ = run.card.time_slice()
         said.append("nothing" if slice_ is None else _SLICES[slice_])
     run.note(f"set were Short, Medium, Long and Default, read {', '.join(said)}")
     wanted = ["Short", "Medium", "Long", "Default"]
     run.answer(
-        "slice-kept",
+        _SLICE_KEPT,
         "Yes: each of the four is read back as it was set."
         if said == wanted
         else f"No: Short, Medium, Long, Default are read back as {', '.join(said)}.",
@@ -134,19 +131,14 @@ def set_time_slice(run: Run) -> None:
         run.note("it could not be read before, and is left at Default")
 
 
-@step(
-    "set-compute-mode",
-    "sets EXCLUSIVE_PROCESS and reads it back",
-    changes="compute-mode",
-    asks="compute-mode",
-)
-def compute_mode(run: Run) -> None:
+@pytest.mark.changes("compute-mode")
+def test_set_compute_mode(run: Run) -> None:
+    """It sets EXCLUSIVE_PROCESS and reads it back."""
     with run.card.nvml() as library:
         if library.compute_mode(run.card.uuid) is None or not _is_whole(run.card.gpu):
-            raise LeftOut("the card has no compute mode to set, or is in MIG mode")
+            pytest.skip("the card has no compute mode to set, or is in MIG mode")
         with run.timed("set EXCLUSIVE_PROCESS"):
             library.set_compute_mode(run.card.uuid, EXCLUSIVE_PROCESS)
-        run.reached("set")
         mode = library.compute_mode(run.card.uuid)
     told = "Yes: it" if mode == EXCLUSIVE_PROCESS else f"No: mode {mode}"
-    run.answer("compute-mode", f"{told} is read back, without a reset.")
+    run.answer(_COMPUTE_MODE, f"{told} is read back, without a reset.")

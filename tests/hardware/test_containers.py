@@ -5,25 +5,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 
+import pytest
 from cluster.errors import ClusterError
 from cluster.image import CUDA_ENV
 from testbed.containers import Container, Containers
 
 from hardware.claims import MEMORY_LIMIT_MIB, MPS, prepared, supervised, whole
 from hardware.client import Said, built, understood
-from hardware.run import Run, step
+from hardware.run import Run
 from hardware.stage import Prepared
-from hardware.steps import LeftOut, Unexpected
 
 
 def _containers(run: Run) -> Containers:
     if os.geteuid() != 0:
-        raise LeftOut("runc needs root")
+        pytest.skip("runc needs root")
     try:
         folder = Path(mkdtemp(dir=run.folder))
-        return Containers(folder, programs=[built(run.folder)], name=run.name)
+        return Containers(folder, programs=[built(run.folder)], name=run.before.run)
     except ClusterError as error:
-        raise LeftOut(f"runc or another part of a container is missing: {error}") from error
+        pytest.skip(f"runc or another part of a container is missing: {error}")
 
 
 def _run(run: Run, where: Containers, claim: Prepared, command: Sequence[str]) -> str:
@@ -39,18 +39,17 @@ def _client(run: Run, where: Containers, claim: Prepared, mib: int) -> Said:
     return understood(_run(run, where, claim, ["sh", "-c", script]))
 
 
-@step("container", "runs nvidia-smi in a container with a claim")
-def container(run: Run) -> None:
+def test_container(run: Run) -> None:
+    """It runs nvidia-smi in a container with a claim."""
     with prepared(run, [whole(run)]) as claim:
         where = _containers(run)
         listed = _run(run, where, claim, ["nvidia-smi", "-L"])
         if listed.count("UUID: GPU-") != 1 or run.card.uuid not in listed:
-            raise Unexpected(f"nvidia-smi -L in the container says {listed!r}")
+            pytest.fail(f"nvidia-smi -L in the container says {listed!r}")
         run.note("nvidia-smi -L in the container lists the card of the claim, and no other")
 
 
-@step("container-computes", "runs a CUDA program in such a container")
-def computes(run: Run) -> None:
+def test_container_computes(run: Run) -> None:
     """Make a context, run a kernel and take memory in a container with a claim's card."""
     with prepared(run, [whole(run)]) as claim:
         where = _containers(run)
@@ -58,13 +57,8 @@ def computes(run: Run) -> None:
         run.note("a program in the container made a context, ran a kernel and took memory")
 
 
-@step(
-    "container-mps",
-    "has a program in a container ask for more than such a claim's memory",
-    changes="mps",
-    also="compute-mode",
-)
-def limited(run: Run) -> None:
+@pytest.mark.changes("mps", also=["compute-mode"])
+def test_container_mps(run: Run) -> None:
     """Let a program ask for more than its claim's limit under MPS, in a container."""
     with supervised(run), prepared(run, [whole(run)], MPS) as claim:
         where = _containers(run)
@@ -74,4 +68,4 @@ def limited(run: Run) -> None:
             if mib == 1:
                 said.check(is_simulated=run.card.is_simulated)
         if not said.is_refused:
-            raise Unexpected(f"a program got {mib} MiB in a container limited to half of that")
+            pytest.fail(f"a program got {mib} MiB in a container limited to half of that")

@@ -14,9 +14,11 @@ from pathlib import Path
 import pynvml
 
 from dra_driver.cdi.roots import Roots, find_roots
+from dra_driver.devices.device import Mig
 from dra_driver.devices.driver_root.programs import NVIDIA_SMI, find_program
 from dra_driver.devices.load import GpuLoad
 from dra_driver.devices.mig.making import MigInstances
+from dra_driver.devices.mig.partitions import partitions
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode
 from dra_driver.devices.nvml.library import NvmlLibrary, find_library
 from dra_driver.devices.nvml.mig import MigCalls
@@ -25,7 +27,6 @@ from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DeviceError, TransientError
 from dra_driver.sharing.nvidia_smi import LONGEST_SECONDS, NvidiaSmi
 from dra_driver.simulator.driver_root import MARKER
-from hardware.steps import Change, Made
 
 PATIENCE = 30.0
 """Seconds for processes to close the GPU, such as one that was just killed."""
@@ -70,13 +71,9 @@ def _listed(mig: Sequence[tuple[int, int]]) -> str:
 class Card:
     """One GPU below a driver root, which may be a simulated machine's."""
 
-    def __init__(self, root: Path, which: str, patience: float = PATIENCE) -> None:
-        """Take the driver root, and the GPU's index or UUID. Raises DeviceError without it.
-
-        `patience` is for how many seconds a setting that cannot be restored is retried.
-        """
+    def __init__(self, root: Path, which: str) -> None:
+        """Take the driver root, and the GPU's index or UUID. Raises DeviceError without it."""
         self.root = root
-        self._patience = patience
         self.is_simulated = (root / MARKER).exists()
         inside = root if self.is_simulated else Path("/")
         self.proc, self.sys = inside / "proc", inside / "sys"
@@ -175,22 +172,33 @@ class Card:
             ),
         )
 
-    def restore(self, change: Change, before: Settings, made: Sequence[Made]) -> None:
-        """Undo a change. Repeating it changes nothing.
+    def free_place(self) -> Mig | None:
+        """Return the first partition of one slice that can be made now; None if none can."""
+        gpu = self.facts()
+        if gpu.mig is None or (gpu.mig.needs_reset and gpu.mig_mode is not MigMode.ENABLED):
+            return None
+        # The places that a larger one leaves are not computed here.
+        if any(instance.placement.size != 1 for instance in gpu.mig_instances):
+            return None
+        taken = {instance.placement.start for instance in gpu.mig_instances}
+        small = (part for part in partitions(gpu) if part.profile.startswith("1g."))
+        return next((part for part in small if part.placement.start not in taken), None)
 
-        `made` are the MIG devices of the run. Others are left, and the MIG mode with them. A device
-        without a UUID counts as the run's if it has the same place. Raises DeviceError or
+    def restore(
+        self, changes: frozenset[str], before: Settings, place: tuple[int, int] | None
+    ) -> None:
+        """Undo changes. Repeating it changes nothing.
+
+        `place` is where the run may have made a MIG device. Others are left, and the MIG mode with
+        them. Processes and control groups are the run's (run.py). Raises DeviceError or
         TransientError while something cannot be undone.
         """
-        match change:
-            case Change.TIME_SLICE:
-                self._patiently(lambda: self._restore_time_slice(before))
-            case Change.COMPUTE_MODE:
-                self._patiently(lambda: self._restore_compute_mode(before))
-            case Change.MIG_MODE:
-                self._patiently(lambda: self._restore_mig(before, made))
-            case Change.MPS | Change.MEMORY_LIMIT:
-                pass  # processes and control groups, which the run removes (run.py)
+        if "time-slice" in changes:
+            self._patiently(lambda: self._restore_time_slice(before))
+        if "compute-mode" in changes:
+            self._patiently(lambda: self._restore_compute_mode(before))
+        if "mig-mode" in changes:
+            self._patiently(lambda: self._restore_mig(before, place))
 
     def _restore_time_slice(self, before: Settings) -> None:
         if before.time_slice is None:
@@ -214,16 +222,15 @@ class Card:
                 except pynvml.NVMLError as error:
                     raise DeviceError(f"the power limit cannot be set back: {error}") from error
 
-    def _restore_mig(self, before: Settings, made: Sequence[Made]) -> None:
+    def _restore_mig(self, before: Settings, place: tuple[int, int] | None) -> None:
         if before.mig_mode == MigMode.UNSUPPORTED:
             return
         are_left = False
         for instance in self.facts().mig_instances:
-            if (instance.profile.id, instance.placement.start) in before.mig:
-                continue
-            if any(known.is_it(instance) for known in made):
+            found = instance.profile.id, instance.placement.start
+            if found == place:
                 self.mig.destroy(instance.slot)
-            else:
+            elif found not in before.mig:
                 are_left = True
         if not are_left:
             self.mig.set_mode(self.uuid, MigMode(before.mig_mode))
@@ -234,7 +241,7 @@ class Card:
             self._restore_time_slice(before)
 
     def _patiently(self, call: Callable[[], None]) -> None:
-        end = time.monotonic() + self._patience
+        end = time.monotonic() + PATIENCE
         while True:
             try:
                 return call()

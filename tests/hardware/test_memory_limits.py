@@ -5,68 +5,48 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dra_driver.devices.nvml.memory_limits import FIRST_DRIVER
+import pytest
+
 from dra_driver.errors import DeviceError
+from hardware.claims import own_group
 from hardware.client import Client, built, environment
-from hardware.run import Run, step
-from hardware.steps import LeftOut, Unexpected
+from hardware.run import Run
+
+_CGROUP_PATH = "Does NVML know a control group by a path that is not below /sys/fs/cgroup?"
 
 _MIB = 1 << 20
 LIMIT_MIB = 2048
 
 
-@contextmanager
-def own_group(run: Run) -> Iterator[Path]:
-    """Make a control group whose memory can be limited; LeftOut if that is impossible."""
-    if run.group is None:
-        raise LeftOut("there are no control groups of cgroup v2 here")
-    with run.card.nvml() as library:
-        if not library.knows_memory_limits():
-            version = library.driver_version()
-            raise LeftOut(f"the GPU driver {version} is older than R{FIRST_DRIVER}")
-    try:
-        run.group.mkdir(exist_ok=True)
-    except OSError as error:
-        raise LeftOut(f"{run.group} cannot be made: {error.strerror}") from error
-    yield run.group
-
-
-@step("memory-limit", "limits the memory of a control group", changes="memory-limit")
-def limit(run: Run) -> None:
+@pytest.mark.changes("memory-limit")
+def test_memory_limit(run: Run) -> None:
     """Limit a group, read the limit back, and let a program in it ask for more."""
     with own_group(run) as group:
         with run.card.nvml() as library, run.timed("set and read back"):
             limits = library.set_memory_limit(run.card.uuid, group, LIMIT_MIB * _MIB)
-        run.reached("limited")
         run.note(f"the limit in force is {(limits.hard_bytes or 0) // _MIB} MiB")
         if run.card.is_simulated:
-            raise LeftOut("nothing computes on a simulated GPU; the limit was set and read back")
+            pytest.skip("nothing computes on a simulated GPU; the limit was set and read back")
         program, env = built(run.folder), environment(run)
         with Client(program, env, 2 * LIMIT_MIB, group=group) as client:
             if not client.said.is_refused:
-                raise Unexpected(f"a program in the group was not refused: {client.said}")
+                pytest.fail(f"a program in the group was not refused: {client.said}")
 
 
-@step(
-    "cgroup-path",
-    "names a control group by another path",
-    changes="memory-limit",
-    asks="cgroup-path",
-)
-def other_path(run: Run) -> None:
+@pytest.mark.changes("memory-limit")
+def test_cgroup_path(run: Run) -> None:
     """Name a group by its path below another mount of the hierarchy."""
     with own_group(run) as group, _elsewhere(run, group) as place, run.card.nvml() as library:
         library.set_memory_limit(run.card.uuid, group, LIMIT_MIB * _MIB)
-        run.reached("limited")
         try:
             limits = library.memory_limits(run.card.uuid, place)
         except DeviceError as error:
             run.note(str(error))
-            run.answer("cgroup-path", "No: NVML takes a group by the usual path alone.")
+            run.answer(_CGROUP_PATH, "No: NVML takes a group by the usual path alone.")
             return
     same = limits is not None and limits.hard_bytes == LIMIT_MIB * _MIB
     run.answer(
-        "cgroup-path",
+        _CGROUP_PATH,
         "Yes: by the path below another mount it says the same limit."
         if same
         else "It takes the path below another mount, and says no limit there.",
@@ -82,7 +62,7 @@ def _elsewhere(run: Run, group: Path) -> Iterator[Path]:
         ("mount", "--bind", group.parent, place), capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise LeftOut(f"the hierarchy cannot be mounted once more: {done.stderr.strip()}")
+        pytest.skip(f"the hierarchy cannot be mounted once more: {done.stderr.strip()}")
     try:
         yield place / group.name
     finally:

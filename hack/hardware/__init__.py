@@ -1,1 +1,0 @@
-"""What to try in the first hour with a real card."""
