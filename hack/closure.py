@@ -1,14 +1,13 @@
-"""What a node runs, in numbers: modules and lines of each process, folder by folder.
+"""How large the code may be: what a node runs, the product, hack, tests, each file and function.
 
-In: the graph of imports. Out: a table, or with `--held` its end, and status 1 if something is
-larger than hack/sizes.yaml allows. A process is the module of its sub-command, the command line,
-and all that these import; what only type checkers import does not count. A room is a folder.
-Packages' `__init__.py` contain only docstrings and are not counted; code that is generated from the
-kubelet's protocols is counted separately.
+In: the graph of imports, and the files that git knows or would add. Out: the sums, and status 1 if
+one is larger than hack/sizes.yaml allows, or a file or a Python function is too long. A process is
+the module of its sub-command, the command line, and all that these import; what only type checkers
+import does not count, nor does code that is generated from the kubelet's protocols.
 """
 
-import argparse
-from collections.abc import Iterable
+import ast
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import grimp
@@ -23,6 +22,8 @@ PROCESSES = {
 }
 GENERATED = "dra_driver.kubelet.protos"
 SIZES = REPOSITORY / "hack/sizes.yaml"
+FILE_LINES, FUNCTION_LINES = 500, 60
+SOURCES = {".py", ".c", ".h", ".go", ".sh", ""}
 
 
 def graph() -> grimp.ImportGraph:
@@ -45,76 +46,51 @@ def groups(imports: grimp.ImportGraph) -> dict[str, set[str]]:
     return {name: {own for own in all_ if file_of(own).is_file()} for name, all_ in sets.items()}
 
 
-def room_of(module: str) -> str:
-    """Return the package that a module is in."""
-    return module.rpartition(".")[0]
-
-
-def size(modules: Iterable[str]) -> str:
-    """Return how many modules and lines these are, as a cell of the table."""
-    lines = [file_of(module).read_text().count("\n") for module in modules]
-    return f"{len(lines):>7}{sum(lines):>8,}" if lines else " " * 15
-
-
-def table(columns: dict[str, set[str]]) -> list[str]:
-    """Return the rows: a title, one for each room, the sum, and what is generated."""
-
-    def row(label: str, rooms: set[str]) -> str:
-        inside = ({own for own in modules if room_of(own) in rooms} for modules in columns.values())
-        return "".join((f"{label:<32}", *map(size, inside)))
-
-    rooms = {room_of(module) for module in columns["product"]} - {GENERATED}
-    return [
-        f"{'modules and lines':<32}" + "".join(f"{name:>15}" for name in columns),
-        *(row(room, {room}) for room in sorted(rooms)),
-        row("in all", rooms),
-        row("generated beside them", {GENERATED}),
-    ]
-
-
-def lines_by_hand(modules: Iterable[str]) -> int:
-    """Return how many lines modules have, without generated ones."""
-    files = (file_of(module) for module in modules if room_of(module) != GENERATED)
+def _lines(files: Iterable[Path]) -> int:
     return sum(file.read_text().count("\n") for file in files)
-
-
-def lines_below(folder: str) -> int:
-    """Return the number of lines of a folder's Python files that git knows or would add."""
-    files = tracked(REPOSITORY, f"{folder}/*.py")
-    return sum((REPOSITORY / file).read_text().count("\n") for file in files)
 
 
 def sizes(modules: dict[str, set[str]]) -> dict[str, int]:
     """Return how many lines there are now, by the names in hack/sizes.yaml."""
-    return {
-        "node": lines_by_hand(modules["both"]),
-        "product": lines_by_hand(modules["product"]),
-        "hack": lines_below("hack"),
-        "tests": lines_below("tests"),
+    by_hand = {
+        name: [file_of(own) for own in every if not own.startswith(f"{GENERATED}.")]
+        for name, every in modules.items()
     }
+    below = {
+        folder: [REPOSITORY / file for file in tracked(REPOSITORY, f"{folder}/*.py")]
+        for folder in ("hack", "tests")
+    }
+    of_each = {"node": by_hand["both"], "product": by_hand["product"], **below}
+    return {name: _lines(files) for name, files in of_each.items()}
 
 
-def outgrown(now: dict[str, int], held: dict[str, int]) -> list[str]:
-    """Return what has more lines than hack/sizes.yaml allows, for people."""
-    return [
+def too_long() -> Iterator[str]:
+    """Yield what is wrong with each file and function that is too long, for people."""
+    for name in tracked(REPOSITORY):
+        path = REPOSITORY / name
+        text = path.read_text(errors="replace") if path.suffix in SOURCES else ""
+        if name.startswith(GENERATED.replace(".", "/")) or not (path.suffix or text[:2] == "#!"):
+            continue
+        if (lines := text.count("\n")) > FILE_LINES:
+            yield f"{name}: {lines} lines, at most {FILE_LINES}"
+        for node in ast.walk(ast.parse(text if path.suffix == ".py" else "")):
+            if isinstance(node, ast.FunctionDef):
+                length = (node.end_lineno or 0) - node.lineno + 1
+                if length > FUNCTION_LINES:
+                    yield f"{name}:{node.lineno}: {length} lines, at most {FUNCTION_LINES}"
+
+
+def main() -> int:
+    """Print the sums, and what is too large; return the exit status."""
+    held = yaml.safe_load(SIZES.read_text())
+    now = sizes(groups(graph()))
+    complaints = [
         f"{name} has {now[name]:,} lines, and hack/sizes.yaml holds it to {held[name]:,}: take "
         "something out, or raise the number and say in the commit what users get for it"
         for name in now
         if now[name] > held[name]
-    ]
-
-
-def main() -> int:
-    """Print the table; return the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--held", action="store_true", help="print the sums, and what outgrew them")
-    columns = groups(graph())
-    rows = table(columns)
-    if not parser.parse_args().held:
-        print(*rows, sep="\n")
-        return 0
-    complaints = outgrown(sizes(columns), yaml.safe_load(SIZES.read_text()))
-    print(rows[0], *rows[-2:], *complaints, sep="\n")
+    ] + [*too_long()]
+    print(*(f"{name}: {lines:,} lines" for name, lines in now.items()), *complaints, sep="\n")
     return 1 if complaints else 0
 
 

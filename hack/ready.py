@@ -15,9 +15,8 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import promtool
@@ -28,27 +27,23 @@ from testbed.cluster import COMMAND, version_flags
 from dra_driver.errors import SetupError
 from dra_driver.simulator import build, userspace
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-
-
-class NotToBeHadError(Exception):
-    """This machine cannot provide it; the text says why, if that was not printed already."""
-
 
 def say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    print(text, file=sys.stderr, flush=True)
 
 
 def _fetch(*words: str) -> None:
-    command = (sys.executable, str(COMMAND), "fetch", *words)
-    if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
-        raise NotToBeHadError("see above")
+    subprocess.run(
+        (sys.executable, COMMAND, "fetch", *words), stdout=subprocess.DEVNULL, check=True
+    )
 
 
 def _cluster() -> None:
-    names = {"version": "KUBERNETES"} | {
-        name: name.upper() for name in ("containerd", "runtime", "oci")
+    names = {
+        "version": "KUBERNETES",
+        "containerd": "CONTAINERD",
+        "runtime": "RUNTIME",
+        "oci": "OCI",
     }
     wanted = {flag: os.environ.get(f"E2E_{name}", "") for flag, name in names.items()}
     _fetch(*version_flags(**wanted))
@@ -56,86 +51,62 @@ def _cluster() -> None:
 
 def _image() -> None:
     if os.geteuid() != 0:
-        raise NotToBeHadError("building the image needs root")
-    try:
-        driver_archive(say)
-    except ImageError as error:
-        raise NotToBeHadError(str(error)) from error
-
-
-def _promtool() -> None:
-    try:
-        promtool.program()
-    except promtool.PromtoolError as error:
-        raise NotToBeHadError(str(error)) from error
+        raise ImageError("building the image needs root")
+    driver_archive(say)
 
 
 def _userspace() -> None:
-    try:
-        userspace.real(build.cache_folder(os.environ), os.environ, say)
-    except SetupError as error:
-        raise NotToBeHadError(str(error)) from error
+    userspace.real(build.cache_folder(os.environ), os.environ, say)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """What provides it, and the words that show that a test file needs it."""
-
-    make: Callable[[], None]
-    words: str
+def _fetched(words: str, *, of: str) -> tuple[Callable[[], object], str]:
+    return partial(_fetch, *of.split()), words
 
 
-NEEDS: Mapping[str, Need] = {
-    "userspace": Need(make=_userspace, words=r"real_userspace|mark\.e2e\b|kueue_manager"),
-    "promtool": Need(make=_promtool, words=r"promtool"),
-    "vale": Need(make=lambda: _fetch("vale"), words=r"from style import"),
-    "helm": Need(make=lambda: _fetch("helm"), words=r"\bhelm\b|\bRender\b|\bHelm\("),
-    "cdi": Need(
-        make=lambda: _fetch("runc", "busybox", "cdi"), words=r"\bContainers\b|installed_node"
-    ),
-    "judge": Need(make=lambda: _fetch("judge"), words=r"\bjudge\b"),
-    "autoscaler": Need(make=lambda: _fetch("autoscaler"), words=r"autoscaler-judge"),
-    "karpenter": Need(make=lambda: _fetch("karpenter"), words=r"karpenter-judge"),
-    "metadata": Need(make=lambda: _fetch("metadata"), words=r"metadata_readers"),
-    "cluster": Need(make=_cluster, words=r"mark\.e2e\b|kueue_manager"),
-    "crio": Need(make=lambda: _fetch("crio"), words=r"runtime=\"crio\"\) as"),
-    "kueue": Need(make=lambda: _fetch("kueue"), words=r"kueue_manager"),
-    "image": Need(make=_image, words=r"image_archive"),
+NEEDS: Mapping[str, tuple[Callable[[], object], str]] = {
+    "userspace": (_userspace, r"real_userspace|mark\.e2e\b|kueue_manager"),
+    "promtool": (promtool.program, r"promtool"),
+    "helm": _fetched(r"\bhelm\b|\bRender\b|\bHelm\(", of="helm"),
+    "cdi": _fetched(r"\bContainers\b|installed_node", of="runc busybox cdi"),
+    "judge": _fetched(r"\bjudge\b", of="judge"),
+    "autoscaler": _fetched(r"autoscaler-judge", of="autoscaler"),
+    "karpenter": _fetched(r"karpenter-judge", of="karpenter"),
+    "metadata": _fetched(r"metadata_readers", of="metadata"),
+    "cluster": (_cluster, r"mark\.e2e\b|kueue_manager"),
+    "crio": _fetched(r"runtime=\"crio\"\) as", of="crio"),
+    "kueue": _fetched(r"kueue_manager", of="kueue"),
+    "image": (_image, r"image_archive"),
 }
-"""In order of preparation: what takes longest comes last."""
+"""What provides each, and the words that show that a test file needs it. What takes longest comes
+last."""
 
 
-def needed(paths: Sequence[Path]) -> Iterator[str]:
-    """Yield what the tests in files, and in the modules of folders, need."""
+def needed(paths: list[Path]) -> list[str]:
+    """Return what the tests in files, and in the modules of folders, need."""
     files = [own for path in paths for own in (path.rglob("*.py") if path.is_dir() else (path,))]
     text = "\n".join(path.read_text() for path in files)
-    return (name for name, need in NEEDS.items() if re.search(need.words, text))
+    return [name for name, (_, words) in NEEDS.items() if re.search(words, text)]
 
 
-def main(words: Sequence[str]) -> int:
-    """Provide the needs; return 0, or 2 for unknown words."""
+def main() -> None:
+    """Provide the needs."""
     parser = argparse.ArgumentParser(prog="hack/ready.py", description=__doc__)
     parser.add_argument("needs", nargs="*", metavar="NEED", help=", ".join(NEEDS))
     parser.add_argument("--for", dest="paths", nargs="+", type=Path, help="test files, folders")
     parser.add_argument("--but", nargs="+", default=[], metavar="NEED", help="leave these out")
-    given = parser.parse_args(words)
-    if unknown := {*given.needs, *given.but} - NEEDS.keys():
-        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(NEEDS)}")
-    names = list(needed(given.paths) if given.paths else given.needs or NEEDS)
+    given = parser.parse_args()
     lacking = []
-    for name in (each for each in names if each not in given.but):
-        begun = time.monotonic()
+    for name in needed(given.paths) if given.paths else given.needs or NEEDS:
         try:
-            NEEDS[name].make()
-        except NotToBeHadError as error:
+            if name not in given.but:
+                NEEDS[name][0]()
+        except subprocess.CalledProcessError:
+            lacking.append(name)  # it said why
+        except (ImageError, promtool.PromtoolError, SetupError) as error:
             say(f"ready: {name} is not available: {error}")
             lacking.append(name)
-            continue
-        if (took := time.monotonic() - begun) >= 1:
-            say(f"ready: {name}, after {took:.0f} s")
     print(*lacking)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

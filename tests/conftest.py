@@ -3,10 +3,12 @@
 import gc
 import logging
 import os
+import re
 import signal
 import tempfile
 from collections.abc import Iterator
 from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
 
 import pytest
 import structlog
@@ -90,6 +92,23 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In CI, let a run fail that has left out a test for a reason not in allowed-skips.txt."""
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is None or not os.environ.get("CI"):
+        return
+    lines = Path(__file__).with_name("allowed-skips.txt").read_text().splitlines()
+    allowed = "|".join(line for line in lines if line and not line.startswith("#"))
+    for report in terminal.stats.get("skipped", ()):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        if not re.fullmatch(allowed, reason):
+            terminal.write_line(
+                f"skipped, which is not allowed: {report.nodeid}: {reason}", red=True
+            )
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 class FirstFailure:

@@ -1,1 +1,0 @@
-"""Prepares a release and checks that it is complete."""

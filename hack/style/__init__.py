@@ -1,1 +1,0 @@
-"""The style check: vale with this repository's rules and words."""
