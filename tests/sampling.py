@@ -1,4 +1,4 @@
-"""How much of a sweep a run takes: all of it by `make test-all`, and a sample by `make test`."""
+"""How much of a sweep a run takes: all of it by `make test LONG=1`, and a sample by `make test`."""
 
 import os
 

@@ -13,7 +13,7 @@ from worlds import child
 
 MODULE = "contract.claims.mig_crashes"
 EVERY = 7
-"""So many-th calls are tried, others in each run; `make test-all` tries all of them."""
+"""So many-th calls are tried, others in each run; `make test LONG=1` tries all of them."""
 
 
 @pytest.mark.parametrize(
