@@ -117,18 +117,3 @@ def test_two_requests_of_one_claim_are_refused_under_mps_and_a_count_of_two_is_t
     assert "ask for all shares of a container in one request" in said
     scene.delete(pod)
     scene.unschedulable(tenant(scene, "counted", {"memory": "1Gi"}, MPS, count=2))
-
-
-@pytest.mark.long(
-    "tests/contract/sharing/test_consumable_shares.py"
-    "::test_whole_gpus_partitions_and_replicas_are_refused_beside_a_consumable_share"
-)
-@pytest.mark.driver(MIG="on-demand")
-def test_a_partition_and_parts_of_the_gpu_exclude_each_other(scene: Scene) -> None:
-    part = tenant(scene, "part", {"memory": "10Gi"})
-    scene.running(part)
-    partition = tenant(scene, "partition", deviceClassName="mig.nvidia.com")
-    scene.unschedulable(partition)
-    scene.delete(part)
-    scene.running(partition)
-    scene.unschedulable(tenant(scene, "late", {"memory": "10Gi"}))

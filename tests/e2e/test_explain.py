@@ -80,26 +80,6 @@ def test_a_partition_keeps_its_gpu_and_the_first_free_gpu_is_named(scene: Scene)
     assert foretold["device"] == got["device"]
 
 
-@pytest.mark.long("tests/contract/explain/test_explain.py::test_a_permission_that_lacks_is_named")
-def test_pods_past_the_scheduler_have_no_devices_and_that_is_said(scene: Scene) -> None:
-    node = scene.node.cluster.node
-    by_limits = scene.pod("limits", limits={GPU: 1}, nodeName=node)
-    by_claim = scene.pod("claim", templates=[scene.template()], nodeName=node)
-    scene.running(by_limits)
-    where = ("--namespace", NAMESPACE, by_limits, "--container", "ctr")
-    assert "nvidia" not in scene.node.cluster.kubectl("exec", *where, "--", "ls", "/dev")
-    said, _ = explain(scene, by_limits)
-    assert f"runs without what nobody allocated: {GPU}" in said
-    assert "nodeSelector or affinity on kubernetes.io/hostname" in said
-    said, _ = explain(scene, by_claim)
-    assert f"pod {NAMESPACE}/{by_claim}: is on node {node}, without devices" in said
-    assert f"never gets what nobody allocated: claim {NAMESPACE}/{by_claim}" in said
-    found = doctor.report(scene.node.cluster.env["KUBECONFIG"])["findings"]
-    (warned,) = [one for one in found if one["id"] == "past-scheduler"]
-    assert warned["severity"] == "warning"
-    assert warned["seen"].startswith(f"pod {NAMESPACE}/{by_limits}: ")
-
-
 def test_what_else_keeps_a_pod_from_its_gpu_is_told(scene: Scene) -> None:
     alone = scene.pod("alone", limits={GPU: 1}, schedulerName="hami-scheduler")
     assert "no scheduler named hami-scheduler has looked at the pod" in explain(scene, alone)[0]

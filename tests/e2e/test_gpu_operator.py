@@ -6,7 +6,6 @@ GPUs, unloads the driver, and puts the labels back before the next driver is the
 """
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -147,42 +146,6 @@ def test_a_node_gets_another_gpu_driver(
         container.down()
         installed.machine.up()
         installed.machine.mount()
-
-
-@pytest.mark.long(
-    "tests/unit/kubelet/test_eviction.py"
-    "::test_it_ends_when_the_labels_are_back_for_then_another_driver_comes"
-)
-def test_an_upgrade_that_is_given_up_leaves_running_pods_alone(
-    installed: InstalledNode, scene: Scene
-) -> None:
-    manager = DriverManager(installed)
-    pods = whole_and_mps(scene)
-    containers, drivers = scene.container_ids(*pods), names(installed)
-    manager.pause()
-    wait_until(lambda: len(leaving(installed)) == 2, "our pods to be told to end", timeout=120)
-    time.sleep(5)
-    assert leaving(installed) == drivers
-    manager.resume()
-    wait_until(lambda: not names(installed) & drivers, "other pods of ours", timeout=PATIENCE)
-    installed.wait_ready()
-    assert scene.container_ids(*pods) == containers
-    scene.clear()
-    assert installed.place.left_over() == []
-
-
-def names(node: InstalledNode) -> set[str]:
-    """The names of our pods."""
-    return {pod["metadata"]["name"] for pod in node.driver_pods()}
-
-
-def leaving(node: InstalledNode) -> set[str]:
-    """The names of those that have been told to end."""
-    return {
-        pod["metadata"]["name"]
-        for pod in node.driver_pods()
-        if "deletionTimestamp" in pod["metadata"]
-    }
 
 
 def versions(node: InstalledNode) -> set[str]:

@@ -12,7 +12,6 @@ from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene, cel
 from e2e.sickness import (
     GPU,
-    device,
     forget,
     in_claim,
     in_pod,
@@ -20,7 +19,6 @@ from e2e.sickness import (
     tainted_soon,
     uuid,
     wait_told,
-    wanting_it,
 )
 
 pytestmark = [
@@ -64,30 +62,6 @@ def test_a_pod_and_its_claim_say_that_the_gpu_is_sick_and_that_it_is_well_again(
     mend(scene)
     wait_told(scene, there, "Healthy")
     assert scene.container_ids(there, other) == containers
-
-
-@pytest.mark.long(
-    "tests/contract/test_app_changes.py"
-    "::test_a_killed_driver_forgets_nothing_and_tells_the_kubelet_again"
-)
-def test_a_restarted_kubelet_is_told_again_and_the_taint_comes_back_with_the_slices(
-    scene: Scene,
-) -> None:
-    there = scene.pod("there", templates=[wanting_it(scene)])
-    scene.running(there)
-    scene.node.machine.xid(GPU, 79)
-    tainted_soon(scene)
-    wait_told(scene, there, "Unhealthy", XID_79)
-    before = device(scene)["taints"]
-    scene.node.cluster.stop("kubelet")
-    scene.node.cluster.start("kubelet")
-    # A starting kubelet deletes all ResourceSlices of its node.
-    new = scene.pod("new", templates=[scene.template("any")])
-    scene.running(new, timeout=90)
-    wait_told(scene, there, "Unhealthy", XID_79)
-    assert device(scene)["taints"] == before
-    mend(scene)
-    wait_told(scene, there, "Healthy")
 
 
 def wait_as_on_the_page(scene: Scene, claim: str, *, seconds: int) -> str:

@@ -161,20 +161,3 @@ def set_mig_mode(scene: Scene, mode: str) -> None:
     scene.node.driver.start()
     scene.node.driver.wait_registered()
     scene.node.driver.wait_log("slices published")  # those of the former life are there already
-
-
-@pytest.mark.long(
-    "tests/contract/slices/test_publisher.py"
-    "::test_nothing_is_written_while_claims_make_and_unmake_instances"
-)
-def test_fifty_six_mig_devices_come_and_go_without_a_write_to_the_slices(scene: Scene) -> None:
-    spec = migs(mig=SMALL)
-    spec["devices"]["requests"][0]["exactly"]["count"] = 7
-    name = template(scene, spec)
-    pods = [scene.pod(f"pod-{number}", templates=[name]) for number in range(8)]
-    scene.running(*pods, timeout=180)
-    assert there(scene) == 56
-    assert {len(seen(scene, pod)) for pod in pods} == {7}
-    # The scene's end compares the slices with those of its beginning, to the resourceVersion.
-    scene.delete(*pods)
-    assert there(scene) == 0

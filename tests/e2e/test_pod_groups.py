@@ -21,7 +21,7 @@ from e2e.conftest import h100x1
 from e2e.explaining import explain
 from e2e.kubernetes import KUBERNETES, needs
 from e2e.scene import NAMESPACE, Scene
-from e2e.shares import Shares, config, limits_by_control_group, shares_of, unshared_scene
+from e2e.shares import Shares, limits_by_control_group, shares_of, unshared_scene
 
 pytestmark = [
     pytest.mark.e2e,
@@ -143,22 +143,3 @@ def test_what_befalls_the_gpu_is_told_to_the_group(scene: Scene) -> None:
     gang.delete(pod)
     scene.node.without_driver((scene.node.place.data / FILE).unlink, detached=True)
     scene.rewritten()
-
-
-@pytest.mark.long(
-    "tests/contract/memory_limits/test_limited_shares.py"
-    "::test_a_share_for_a_pod_group_is_refused_with_what_to_do_instead"
-)
-def test_a_limited_share_is_refused_with_what_to_do_and_one_for_each_pod_runs(
-    shares: Shares, scene: Scene
-) -> None:
-    shares.set(config("timeSlicing", 4), 4)
-    share = scene.template("share", deviceClassName="gpu.resource.nvidia.com")
-    gang = Gang(scene, share)
-    pod = gang.pod("worker")
-    said = scene.warning(pod, "FailedPrepareDynamicResources", timeout=90)
-    assert f"is reserved for PodGroup {gang.name}: memory is limited pod by pod" in said
-    assert "take the claim out of the PodGroup's spec.resourceClaims" in said
-    gang.delete(pod)
-    alone = [scene.pod(f"alone-{number}", templates=[share]) for number in (1, 2)]
-    scene.running(*alone)

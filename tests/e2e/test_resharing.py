@@ -11,7 +11,6 @@ from testbed.api import Object
 from testbed.cluster import Cluster
 from testbed.commands import run, wait_until
 from testbed.machine import DRIVER
-from testbed.pods import is_ready
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.simulator.profile import dump, load
@@ -25,7 +24,6 @@ from e2e.shares import (
     Shares,
     config,
     environment,
-    refused,
     shares_of,
     unshared_scene,
 )
@@ -171,28 +169,6 @@ def test_a_gpu_that_a_pod_has_as_a_whole_keeps_no_other_from_being_divided(
     scene.delete(whole)
     wait_offered(shares, mps_share=10 * DIVIDED[profile])
     assert not any(name.startswith(f"{device}-") for pod in pods for name in allocated(scene, pod))
-
-
-@pytest.mark.long(
-    "tests/property/test_resharing.py"
-    "::test_a_gpu_follows_the_newest_config_as_soon_as_nobody_has_any_of_it"
-)
-def test_of_more_pods_than_a_node_has_shares_the_others_wait_with_the_reason(
-    profile: str, shares: Shares, scene: Scene
-) -> None:
-    there = 10 * DIVIDED[profile]
-    shares.write(config("mps", 10))
-    wait_offered(shares, single_share=there)
-    pods = [scene.pod(f"pod-{number}", limits={GPU: 1}) for number in range(41)]
-
-    def waiting() -> list[str] | None:
-        found = [pod for pod in pods if not is_ready(scene.api.get("Pod", pod, NAMESPACE))]
-        return found if len(found) == len(pods) - there else None
-
-    late = wait_until(waiting, f"{there} pods to run", timeout=240)
-    for pod in late:
-        assert "cannot allocate all claims" in scene.unschedulable(pod)
-    assert not refused(scene, pods)
 
 
 def test_a_mig_device_follows_a_config_that_changes_under_a_pod_with_a_share_of_another(

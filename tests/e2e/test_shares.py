@@ -320,29 +320,6 @@ def test_gpus_that_a_device_plugin_advertises_are_not_offered_beside_it(
     assert scene.gpus(other) == scene.gpus(pod)
 
 
-@pytest.mark.long(
-    "tests/e2e/test_shares.py::test_gpus_that_a_device_plugin_advertises_are_not_offered_beside_it"
-)
-@pytest.mark.driver(BESIDE_DEVICE_PLUGIN="publish")
-def test_shares_published_beside_a_device_plugin_serve_no_pod_until_it_offers_none(
-    shares: Shares, scene: Scene
-) -> None:
-    shares.set(config("timeSlicing", 4), 4)
-    try:
-        advertise(scene, "1")
-        counted = scene.pod("counted", limits={GPU: 1})
-        (pod,) = scene.running(counted)
-        assert "extendedResourceClaimStatus" not in pod["status"]
-        waits = scene.pod("waits", limits={GPU: 1})
-        assert f"Insufficient {GPU}" in scene.unschedulable(waits)
-        shares.wait(4)
-    finally:
-        advertise(scene, "0")
-    (pod,) = scene.running(waits)
-    assert "extendedResourceClaimStatus" in pod["status"]
-    assert len(scene.gpus(waits)) == 1
-
-
 def advertise(scene: Scene, count: str) -> None:
     """Have the node advertise GPUs outside of DRA."""
     resources = {"capacity": {GPU: count}, "allocatable": {GPU: count}}

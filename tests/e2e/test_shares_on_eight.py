@@ -6,16 +6,13 @@ One node with eight simulated H100s, on a cluster of its own beside the one of t
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 import pytest
 from testbed import mps
 from testbed.api import Object
 from testbed.cluster import Cluster
-from testbed.commands import wait_until
 from testbed.driver import DRIVER_NAME
 from testbed.manifests import CLASSES
-from testbed.reboot import reboot
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.kubernetes import needs
@@ -29,7 +26,6 @@ from e2e.shares import (
     Shares,
     config,
     environment,
-    restarted,
     shares_of,
     unshared_scene,
 )
@@ -113,24 +109,6 @@ def test_shares_of_two_gpus_in_one_request_are_refused_under_mps_and_hold_none(
     whole = scene.pod("whole", claims=[scene.claim("whole", count=GPUS - 2)])
     scene.running(whole)
     assert not {first, second} & set(scene.gpus(whole))
-
-
-@pytest.mark.long(
-    "tests/contract/sharing/test_shares.py::test_after_a_reboot_a_share_is_prepared_again"
-)
-def test_tenants_have_their_shares_again_after_a_reboot(mps_shares: Shares, scene: Scene) -> None:
-    mps_shares.set(config("mps", 4, devices=1, failRequestsGreaterThanOne=False), 4)
-    pods = [scene.pod("large", limits={GPU: GPUS}), scene.pod("small", limits={GPU: 2})]
-    scene.running(*pods)
-    limits = [environment(scene, pod).get(LIMIT) for pod in pods]
-    before = [scene.gpus(pod) for pod in pods]
-    reboot(scene.node)
-    for pod in pods:
-        wait_until(partial(restarted, scene, pod), f"{pod} to run again", timeout=120)
-    assert [scene.gpus(pod) for pod in pods] == before
-    assert [environment(scene, pod).get(LIMIT) for pod in pods] == limits
-    assert len(set(mps.processes(scene.node.place.plugins).values())) == 1
-    scene.node.driver.wait_registered()
 
 
 @pytest.mark.driver(WHOLE_GPUS_BESIDE_SHARES="always")

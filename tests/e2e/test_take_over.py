@@ -39,21 +39,18 @@ THEIRS = "PREPARED_BY=nvidia"
 """Added to their specs, so that it is seen in containers by which spec they were made."""
 
 
-def prepared_by_nvidia(scene: Scene, specs: NvidiaSpecs, form: str) -> None:
+def prepared_by_nvidia(scene: Scene, specs: NvidiaSpecs) -> None:
     """Make it look as if NVIDIA's driver had prepared what is prepared; nothing runs meanwhile."""
     place = scene.node.place
     statuses = {
         one["metadata"]["uid"]: one["status"] for one in scene.api.all("ResourceClaim", NAMESPACE)
     }
     records = stored_records(place.data).records
-    claims = {
-        record.ref.uid: as_theirs(record, statuses[record.ref.uid], mended=form == "mended")
-        for record in records
-    }
+    claims = {record.ref.uid: as_theirs(record, statuses[record.ref.uid]) for record in records}
     boot_id = read_boot_id(place.driver_root / "proc")
     for name in ("claims", "gpus", "mig"):
         shutil.rmtree(place.data / name)
-    noted = checkpoint(claims, boot_id=boot_id, newest="v1" if form == "v1" else "v2")
+    noted = checkpoint(claims, boot_id=boot_id)
     (place.data / "checkpoint.json").write_bytes(noted)
     for record in records:
         ours = place.cdi_root / f"k8s.gpu.nvidia.com-claim_{record.ref.uid}.json"
@@ -62,7 +59,7 @@ def prepared_by_nvidia(scene: Scene, specs: NvidiaSpecs, form: str) -> None:
         ours.with_suffix(".yaml").write_text(theirs)
 
 
-def as_theirs(record: ClaimRecord, status: Object, *, mended: bool) -> Object:
+def as_theirs(record: ClaimRecord, status: Object) -> Object:
     """A claim as that driver notes it: one that it did note, moved to another device."""
     left = Left("dynamic-mig")
     (entry,) = record.devices
@@ -79,7 +76,7 @@ def as_theirs(record: ClaimRecord, status: Object, *, mended: bool) -> Object:
             "parentMinor": int(entry.name.split("-")[1]),
             "giId": mig.gpu_instance,
             "ciId": mig.compute_instance,
-            "migUUID": mig.uuid if mended else base.gpu,
+            "migUUID": base.gpu,
             "parentUUID": base.gpu,
         }
     else:
@@ -120,18 +117,8 @@ def restart_container(scene: Scene, pod: str, times: int) -> None:
     )
 
 
-also_read_elsewhere = pytest.mark.long(
-    "tests/contract/claims/test_takeover_files.py"
-    "::test_claims_are_answered_as_before_and_after_them_all_is_as_it_was"
-)
-
-
-@pytest.mark.parametrize(
-    "form",
-    ["released", *(pytest.param(form, marks=also_read_elsewhere) for form in ("v1", "mended"))],
-)
 def test_pods_keep_their_devices_over_the_change_and_all_is_clean_after_them(
-    scene: Scene, containers: Containers, form: str
+    scene: Scene, containers: Containers
 ) -> None:
     node, place = scene.node, scene.node.place
     specs = NvidiaSpecs(containers, place.driver_root, place.data)
@@ -152,7 +139,7 @@ def test_pods_keep_their_devices_over_the_change_and_all_is_clean_after_them(
     settings = node.machine.settings()
 
     node.driver.stop()
-    prepared_by_nvidia(scene, specs, form)
+    prepared_by_nvidia(scene, specs)
     written = {path.name: path.read_text() for path in place.cdi_root.iterdir()}
     for pod in (sliced, parts[0]):
         restart_container(scene, pod, 1)  # no driver is asked: the kubelet knows the ids

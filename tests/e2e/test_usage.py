@@ -20,10 +20,9 @@ from testbed.pods import migs_seen
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.simulator.layout import ProcessKind
-from dra_driver.usage.over_limit import KILLED, OVER
+from dra_driver.usage.over_limit import KILLED
 from e2e.jobs import MIB, Jobs, groups_of
 from e2e.kubernetes import needs
-from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene
 from e2e.shares import GPU, SHARED, Shares, config, shares_of, unshared_scene
 from e2e.sharing import claim_spec, mps_limits
@@ -202,52 +201,27 @@ def test_a_container_cannot_pass_for_another_pod(shares: Shares, scene: Scene, j
                 folder.rmdir()
 
 
-KINDS = {"timeSlicing": ProcessKind.COMPUTES, "mps": ProcessKind.BY_MPS}
-
-
-also = pytest.mark.long("tests/e2e/test_usage.py", "tests/unit/usage/test_over_limit.py")
-
-
-@pytest.mark.parametrize(
-    ("kind", "action"),
-    [
-        ("timeSlicing", "end"),
-        pytest.param("mps", "report", marks=also),
-        pytest.param("timeSlicing", "report", marks=also),
-        pytest.param("mps", "end", marks=also),
-    ],
-)
-def test_who_takes_ten_times_as_much_is_ended_or_reported_and_its_neighbour_goes_on(
-    shares: Shares, scene: Scene, jobs: Jobs, kind: str, action: str
+def test_who_takes_ten_times_as_much_is_ended_and_its_neighbour_goes_on(
+    shares: Shares, scene: Scene, jobs: Jobs
 ) -> None:
-    if kind == "mps" and not scene.node.can_run_mps:
-        cannot_run("no MPS daemon can run here")
-    of_all = {} if kind == "mps" else {"memory": "equal"}
-    own = {**of_all, "rename": SHARED, "overLimit": action}
-    said = config(kind, 16, devices=["0"], resource=own)
-    shares.set(said, 16)
+    own = {"memory": "equal", "rename": SHARED, "overLimit": "end"}
+    shares.set(config("timeSlicing", 16, devices=["0"], resource=own), 16)
     limit = shares.memory_mib()
     greedy, modest = (scene.pod(name, limits={SHARED: 1}) for name in ("greedy", "modest"))
     scene.running(greedy, modest)
     before = scene.container_ids(greedy, modest)
     device = scene.gpus(greedy)[0]
-    jobs.start(modest, device, limit, KINDS[kind], 1)
-    jobs.start(greedy, device, 10 * limit, KINDS[kind], 1)
-    if action == "report":
-        note = scene.warning(greedy, OVER)
-        metric = 'nvidia_dra_memory_over_limit_total{action="reported"'
-        assert metric in metrics_of(scene, greedy)
-        assert scene.container_ids(greedy, modest) == before
-    else:
-        note = scene.warning(greedy, KILLED)
-        wait_until(
-            lambda: scene.container_ids(greedy) != {f"{greedy}/ctr": before[f"{greedy}/ctr"]},
-            "the container to be started again",
-            timeout=120,
-        )
-        scene.running(greedy)
-        assert scene.container_ids(modest) == {f"{modest}/ctr": before[f"{modest}/ctr"]}
+    jobs.start(modest, device, limit, ProcessKind.COMPUTES, 1)
+    jobs.start(greedy, device, 10 * limit, ProcessKind.COMPUTES, 1)
+    note = scene.warning(greedy, KILLED)
     assert f"{10 * limit} MiB of gpu-0, and its limit is {limit} MiB" in note
+    wait_until(
+        lambda: scene.container_ids(greedy) != {f"{greedy}/ctr": before[f"{greedy}/ctr"]},
+        "the container to be started again",
+        timeout=120,
+    )
+    scene.running(greedy)
+    assert scene.container_ids(modest) == {f"{modest}/ctr": before[f"{modest}/ctr"]}
 
 
 def test_a_later_pod_of_a_claim_is_ended_however_long_its_name_is(
