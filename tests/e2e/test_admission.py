@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,14 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from testbed.api import Api, ApiStatusError, Object
 from testbed.commands import TestbedError, wait_until
-from testbed.machine import DRIVER
 from testbed.node import GpuNode
 
 from bad_configs import BAD_CONFIGS, VERSION, BadConfig
 from dra_driver.admin.admission.policy import policy_checks
 from dra_driver.kube.kubeconfig import from_kubeconfig
-from e2e.kubernetes import KUBERNETES
-from e2e.scene import NAMESPACE, Scene, claim_spec
+from e2e.scene import NAMESPACE, claim_spec
 from generated_configs import Json, configs
 from resource_nvidia_com.decode import decode
 from resource_nvidia_com.problems import InvalidConfigError
@@ -31,10 +28,6 @@ POLICY = "dra-driver-claim-configs"
 BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 GOOD: Object = {"apiVersion": VERSION, "kind": "GpuConfig", "sharing": {"strategy": "MPS"}}
 BAD: Object = GOOD | {"sharing": {"strategy": "Foo"}}
-BAD_TEXT = (
-    "sharing.strategy: unknown GPU sharing strategy: Foo, "
-    "supported GPU sharing strategies: TimeSlicing, MPS"
-)
 MOST_PARAMETERS = 10 * 1024
 """Bytes of one config, at most (resource.k8s.io/v1 OpaqueParametersMaxLength)."""
 
@@ -217,51 +210,6 @@ def test_a_bad_claim_from_before_the_policy_can_be_changed_and_deleted(
     api.delete("ResourceClaim", name, NAMESPACE)
     api.patch("ResourceClaim", name, {"metadata": {"finalizers": None}}, NAMESPACE)
     assert api.find("ResourceClaim", name, NAMESPACE) is None
-
-
-def test_the_pod_s_event_says_what_validate_says(api: Api, scene: Scene, tmp_path: Path) -> None:
-    manifest = tmp_path / "claim.json"
-    manifest.write_text(json.dumps(claim(BAD)))
-    found = subprocess.run([DRIVER, "validate", manifest], stdout=subprocess.PIPE, check=False)
-    assert found.stdout.decode().rstrip().endswith(BAD_TEXT)
-    with policy_asleep(api):
-        made = api.create(claim(BAD, class_name="gpu.nvidia.com"), NAMESPACE)
-    name = made["metadata"]["name"]
-    try:
-        pod = scene.pod(claims=[name])
-        said = scene.warning(pod, "FailedPrepareDynamicResources", timeout=60)
-        assert f"spec.devices.config[0] of the claim: {BAD_TEXT}" in said
-        scene.delete(pod)
-    finally:
-        api.delete("ResourceClaim", name, NAMESPACE)
-
-
-@pytest.mark.parametrize(
-    ("named", "error"),
-    [
-        (["gpu"], 'cannot apply MigDeviceConfig to device "gpu-'),
-        ([], "spec.devices.config[0] of the claim: the MigDeviceConfig has no effect: it does "),
-    ],
-)
-def test_a_config_of_the_wrong_kind_is_refused_when_the_request_has_got_its_device(
-    api: Api, scene: Scene, named: list[str], error: str
-) -> None:
-    # The class may give either kind.
-    body = claim(MIG | {"sharing": {"strategy": "MPS"}}, class_name="gpu.resource.nvidia.com")
-    body["spec"]["devices"]["config"][0]["requests"] = named
-    name = api.create(body, NAMESPACE)["metadata"]["name"]
-    try:
-        pod = scene.pod(claims=[name])
-        said = scene.warning(pod, "FailedPrepareDynamicResources", timeout=60)
-        assert error in said
-        assert "write a GpuConfig" in said
-        # What the scheduler writes does not say whether the config names the claim's only request.
-        allocated = api.get("ResourceClaim", name, NAMESPACE)["status"]["allocation"]["devices"]
-        older = KUBERNETES.startswith(("1.34", "1.36"))
-        assert older or "requests" not in allocated["config"][0]
-        scene.delete(pod)
-    finally:
-        api.delete("ResourceClaim", name, NAMESPACE)
 
 
 def test_a_key_that_stands_twice_gets_past_the_policy_and_is_seen_by_the_driver(

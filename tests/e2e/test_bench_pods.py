@@ -9,8 +9,9 @@ import pytest
 from testbed.commands import wait_until
 from testbed.node import GpuNode
 
+from bench_processes import scenario_of
 from dra_driver.bench.pods.manifests import LABEL
-from e2e.bench_run import Run, loaded, python
+from e2e.bench_run import Run, loaded
 from e2e.scene import Scene
 
 pytestmark = [pytest.mark.e2e, pytest.mark.stream("own")]

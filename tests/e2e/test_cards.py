@@ -7,11 +7,10 @@ from testbed.api import Object
 from testbed.cluster import Cluster
 from testbed.driver import DRIVER_NAME
 from testbed.node import GpuNode
-from testbed.pods import parse_gpu_list
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import node_of
-from e2e.kubernetes import is_on, needs
+from e2e.kubernetes import is_on
 from e2e.scene import Scene, cel
 from e2e.sharing import PERCENTAGE, Shared, mps_limits
 
@@ -62,38 +61,6 @@ GENERATIONS = {
     "Ada Lovelace": "NVIDIA L4",
     "Hopper": "NVIDIA H100 80GB HBM3",
 }
-
-
-@needs(Feature.COUNTERS)
-def test_every_generation_is_published_with_what_it_can_do(scene: Scene) -> None:
-    found = published(scene)
-    assert set(GENERATIONS.values()) < set(found)
-    divided = {product for product, kinds in found.items() if "mig" in kinds}
-    assert divided == {GENERATIONS["Hopper"]}
-
-
-def test_a_pod_gets_a_card_of_each_generation(scene: Scene) -> None:
-    pods = {
-        product: scene.pod(
-            architecture.split()[0].lower(),
-            templates=[
-                scene.template(
-                    architecture.split()[0].lower(),
-                    selectors=cel(
-                        f'device.attributes["{DRIVER_NAME}"].architecture == "{architecture}" &&'
-                        f' device.attributes["{DRIVER_NAME}"].type == "gpu"'
-                    ),
-                )
-            ],
-        )
-        for architecture, product in GENERATIONS.items()
-    }
-    scene.running(*pods.values(), timeout=120)
-    for product, pod in pods.items():
-        said = scene.run_in(pod, "nvidia-smi", "-L")
-        assert len(parse_gpu_list(said)) == 1
-        # A node has two V100; both are of the generation.
-        assert product.removesuffix("-16GB") in said
 
 
 def test_pascal_is_refused_limits_and_volta_is_not(scene: Scene) -> None:

@@ -9,18 +9,16 @@ from pathlib import Path
 
 import pytest
 from testbed.api import Object
-from testbed.claims import mig_profile
 from testbed.commands import TestbedError, wait_until
 from testbed.driver import DRIVER_NAME
-from testbed.pods import container, migs_seen
+from testbed.pods import container
 
 import device_metadata as reader
 import metadata_readers
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.kubernetes import OCI, needs
-from e2e.monitoring import Mapped, mapped, told
+from e2e.monitoring import Mapped, mapped
 from e2e.scene import NAMESPACE, Scene, cel
-from e2e.test_mig import MIG_CLASS
 from readiness import lacks
 
 pytestmark = pytest.mark.e2e
@@ -29,8 +27,6 @@ OF_TEMPLATE = "gpus-0"
 """What pods of a scene call their first claim."""
 
 NOBODY = {"runAsUser": 65534, "runAsGroup": 65534, "readOnlyRootFilesystem": True}
-
-ADMIN = "resource.kubernetes.io/admin-access"
 
 
 def read(scene: Scene, pod: str, path: str, ctr: str = "ctr") -> Object:
@@ -114,35 +110,6 @@ def test_whole_gpus_of_a_template_are_told_where_the_pods_spec_says(scene: Scene
     wait_until(lambda: scene.node.place.metadata_files() == [], "the files to be gone", timeout=120)
 
 
-def test_a_container_reads_of_the_requests_that_it_has_and_whoever_it_runs_as(scene: Scene) -> None:
-    name = one_and_any(scene)
-    spec = {
-        "terminationGracePeriodSeconds": 1,
-        "resourceClaims": [{"name": "mine", "resourceClaimName": name}],
-        "containers": [
-            container("one", {"claims": [{"name": "mine", "request": "one"}]}),
-            container("two", {"claims": [{"name": "mine", "request": "two"}]})
-            | {"securityContext": NOBODY},
-            container("all", {"claims": [{"name": "mine"}]}),
-        ],
-    }
-    pod = scene.make("Pod", "pod", {"spec": spec})
-    scene.running(pod)
-    paths = {one: reader.by_claim(name, one) for one in ("one", "two")}
-    claim = claim_of(scene)
-    for request, full in (("one", "one"), ("two", "two/any")):
-        for ctr in (request, "all"):
-            found = read(scene, pod, paths[request], ctr)
-            assert found["requests"][0]["name"] == full
-            (device,) = agrees(scene, found, claim)
-            assert uuid(device) in scene.gpus(pod, ctr)
-            # A kubelet tells all devices of a claim of each container that has a part of it.
-            assert {device["name"]} < {one.device for one in told(scene, pod, ctr)}
-    for ctr, other in (("one", "two"), ("two", "one")):
-        with pytest.raises(TestbedError, match="No such file"):
-            scene.run_in(pod, "cat", paths[other], ctr=ctr)
-
-
 def test_kubernetes_own_reader_finds_the_files_in_a_container(
     scene: Scene, own_reader: Path
 ) -> None:
@@ -184,45 +151,6 @@ def test_no_container_changes_its_file_not_even_as_root(scene: Scene) -> None:
         with pytest.raises(TestbedError, match=r"Read-only|busy|not permitted|cannot"):
             scene.run_in(pod, "bash", "-c", attempt)
     agrees(scene, read(scene, pod, path), claim_of(scene))
-
-
-@pytest.mark.driver(MIG="on-demand")
-@needs(Feature.COUNTERS)
-def test_a_mig_device_made_on_demand_is_told_with_the_uuid_that_no_slice_has(scene: Scene) -> None:
-    template = scene.template(deviceClassName=MIG_CLASS, selectors=mig_profile("1g.10gb"))
-    pod = scene.pod(templates=[template])
-    scene.running(pod)
-    found = read(scene, pod, reader.by_template(OF_TEMPLATE, "gpu"))
-    (device,) = agrees(scene, found, claim_of(scene))
-    seen = migs_seen(scene.node.cluster, pod, "ctr", NAMESPACE)
-    assert seen == {uuid(device): device["attributes"]["profile"]["string"]}
-    (gpu,) = scene.gpus(pod)
-    assert device["attributes"]["parentUUID"]["string"] == gpu
-    # The kubelet names the device; its slice has no UUID by which to find metrics.
-    assert [one.device for one in told(scene, pod)] == [device["name"]]
-    assert mapped(scene, pod) == set()
-
-
-def test_a_monitoring_pod_with_admin_access_is_told_of_all_gpus(scene: Scene) -> None:
-    kubectl = scene.node.cluster.kubectl
-    kubectl("label", "--overwrite", "namespace", NAMESPACE, f"{ADMIN}=true")
-    try:
-        name = scene.claim("mine")
-        user = scene.pod("user", claims=[name])
-        scene.running(user)
-        every = scene.claim("every", allocationMode="All", adminAccess=True)
-        pod = scene.pod("monitor", claims=[every])
-        scene.running(pod)
-        found = read(scene, pod, reader.by_claim(every, "gpu"))
-        devices = agrees(scene, found, claim_of(scene, every))
-        assert sorted(map(uuid, devices)) == sorted(scene.gpus(pod))
-        expected = {Mapped(device=device["name"], gpu=uuid(device)) for device in devices}
-        assert len(expected) == len(scene.node.machine.settings())
-        assert mapped(scene, pod) == expected, "its labels are on the metrics of all GPUs"
-        assert mapped(scene, user) < expected
-        scene.clear()
-    finally:
-        kubectl("label", "namespace", NAMESPACE, f"{ADMIN}-")
 
 
 @needs(Feature.EXTENDED_RESOURCE)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from testbed.commands import wait_until
 
-from e2e.scene import NAMESPACE, Scene
+from e2e.scene import Scene
 
 pytestmark = [pytest.mark.e2e, pytest.mark.stream("own")]
 
@@ -44,16 +44,6 @@ def test_pods_outlive_a_killed_driver_and_go_after_its_restart(scene: Scene) -> 
     scene.running(three)
     assert scene.gpus(three) not in gpus
     scene.delete(one, two, three)
-
-
-def test_a_pod_deleted_while_the_driver_is_down_goes_when_it_is_back(scene: Scene) -> None:
-    pod = scene.pod(templates=[scene.template()])
-    scene.running(pod)
-    scene.node.driver.kill()
-    scene.api.delete("Pod", pod, NAMESPACE)
-    scene.node.driver.start()
-    scene.delete(pod)
-    assert scene.node.place.left_over() == []
 
 
 def test_pods_outlive_a_kubelet_restart(scene: Scene) -> None:

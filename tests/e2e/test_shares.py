@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 from testbed import mps
 from testbed.api import Object
-from testbed.claims import allocation, claim
 from testbed.cluster import Cluster
 from testbed.commands import wait_until
 from testbed.pods import STAY, container, is_ready
@@ -23,12 +22,10 @@ from e2e.scene import NAMESPACE, Scene
 from e2e.shares import (
     GPU,
     LIMIT,
-    SHARED,
     THREADS,
     Shares,
     config,
     environment,
-    refused,
     shares_of,
     unshared_scene,
 )
@@ -182,54 +179,6 @@ def test_a_request_for_several_of_which_it_may_have_one_waits_and_holds_no_share
     assert len(scene.api.all("ResourceClaim", NAMESPACE)) == len(claims)
 
 
-def test_once_requests_for_several_are_allowed_pods_that_wait_run_and_none_is_refused(
-    mps_shares: Shares, scene: Scene
-) -> None:
-    mps_shares.set(config("mps", 10), 10)
-    large = deployment(scene, 1, {GPU: "8"}, called="large")
-    small = deployment(scene, 1, {GPU: "2"}, called="small")
-    pods = [the_pod(scene, app) for app in (large, small)]
-    for pod in pods:
-        assert "here a request may have only one" in scene.warning(pod, "FailedScheduling")
-    mps_shares.write(config("mps", 10, failRequestsGreaterThanOne=False))
-    scene.running(*pods, timeout=180)
-    assert [the_pod(scene, app) for app in (large, small)] == pods
-    assert [environment(scene, pod)[THREADS] for pod in pods] == ["80", "20"]
-    assert not refused(scene, pods)
-
-
-def the_pod(scene: Scene, app: str) -> str:
-    """The one pod of a Deployment."""
-
-    def look() -> str | None:
-        pods = scene.api.all("Pod", NAMESPACE, labelSelector=f"app={app}")
-        return pods[0]["metadata"]["name"] if len(pods) == 1 else None
-
-    return wait_until(look, f"a pod of {app}", timeout=60)
-
-
-def test_who_sees_all_shares_by_admin_access_takes_none_and_is_not_refused(shares: Shares) -> None:
-    kubectl, name = shares.node.cluster.kubectl, "admins"
-    kubectl("create", "namespace", name)
-    kubectl("label", "namespace", name, "resource.kubernetes.io/admin-access=true")
-    shares.node.cluster.api.create(claim("all", allocationMode="All", adminAccess=True), name)
-    names = [f"gpu-0-single-share-{index}-of-4" for index in range(2)]
-    status = {"status": allocation(shares.node.cluster.node, *names, admin_access=True)}
-    shares.node.cluster.api.patch("ResourceClaim", "all", status, name, "/status")
-    kubectl("delete", "namespace", name, "--wait=false")
-
-
-def test_renamed_shares_are_asked_for_by_their_name(shares: Shares, scene: Scene) -> None:
-    shares.set(config("timeSlicing", 2, renameByDefault=True), 2)
-    pods = [scene.pod(f"shared{number}", limits={SHARED: 1}) for number in range(2)]
-    scene.running(*pods)
-    # Who asks for a GPU of its own gets none of this node, as with the device plugin.
-    own = scene.pod("own", limits={GPU: 1})
-    scene.unschedulable(own)
-    assert f"ask for {SHARED}" in explain(scene, own)[0]
-    assert len({scene.gpus(pod) for pod in pods}) == 1
-
-
 def test_a_change_is_applied_when_nobody_has_a_share_any_more(shares: Shares, scene: Scene) -> None:
     shares.set(config("timeSlicing", 4), 4)
     pod, other = scene.pod("one", limits={GPU: 1}), scene.pod("other", limits={GPU: 1})
@@ -247,28 +196,6 @@ def test_a_change_is_applied_when_nobody_has_a_share_any_more(shares: Shares, sc
     pods = [scene.pod(f"new{number}", limits={GPU: 1}) for number in range(2)]
     scene.running(*pods)
     scene.unschedulable(scene.pod("third", limits={GPU: 1}))
-
-
-@needs(Feature.COUNTERS)
-@pytest.mark.usefixtures("scene")
-def test_mig_devices_that_are_made_on_demand_are_not_shared_and_status_says_so(
-    shares: Shares,
-) -> None:
-    name = "nvidia.com/mig-1g.10gb"
-    shares.write(config("timeSlicing", 2, name=name))
-    said = f"{name} is not shared: its MIG devices are made on demand"
-    driver = shares.node.driver
-
-    def switch(mode: str) -> None:
-        driver.stop()  # it has NVML open, and so the mode would not change
-        shares.node.machine.mig(mode, "--gpu", "0")
-        driver.start()
-
-    switch("on")
-    try:
-        wait_until(lambda: said in shares.status(), "status to say so", timeout=30)
-    finally:
-        switch("off")
 
 
 def test_the_nodes_label_chooses_among_named_configs(mps_shares: Shares, scene: Scene) -> None:

@@ -5,7 +5,7 @@ from testbed.commands import wait_until
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.kubernetes import needs
-from e2e.scene import NAMESPACE, Scene, cel
+from e2e.scene import NAMESPACE, Scene
 
 pytestmark = pytest.mark.e2e
 
@@ -89,28 +89,6 @@ def test_pods_of_a_template_get_a_gpu_each_and_one_too_many_waits(scene: Scene) 
     scene.delete(pods[3])
     scene.running(late)
     assert scene.gpus(late) == given[pods[3]]
-
-
-def test_a_selector_that_matches_picks_the_gpu(scene: Scene) -> None:
-    wanted = max(all_uuids(scene))
-    template = scene.template(
-        selectors=cel(
-            'device.attributes["gpu.nvidia.com"].architecture == "Hopper" && '
-            'device.attributes["gpu.nvidia.com"].productName.lowerAscii().contains("h100") && '
-            f'device.attributes["gpu.nvidia.com"].uuid == "{wanted}" && '
-            'device.attributes["gpu.nvidia.com"].driverVersion.compareTo(semver("470.0.0")) > 0 && '
-            'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("70Gi")) >= 0'
-        )
-    )
-    pod = scene.pod(templates=[template])
-    scene.running(pod)
-    assert scene.gpus(pod) == (wanted,)
-
-
-def test_a_selector_that_matches_nothing_leaves_the_pod_pending(scene: Scene) -> None:
-    selectors = cel('device.attributes["gpu.nvidia.com"].architecture == "Voodoo"')
-    pod = scene.pod(templates=[scene.template(selectors=selectors)])
-    assert "cannot allocate all claims" in scene.unschedulable(pod)
 
 
 def all_uuids(scene: Scene) -> set[str]:
