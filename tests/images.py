@@ -1,4 +1,4 @@
-"""Small images made by hand: OCI archives with the layers that a test asks for."""
+"""The driver's image with one layer more: as another build, or with the code of the benchmark."""
 
 import gzip
 import hashlib
@@ -13,15 +13,6 @@ from typing import Any
 from image.archive import read
 from image.recipe import REPOSITORY
 
-PYC = b"mcpy" + (1).to_bytes(4, "little") + b"12345678"
-"""The head of byte code that is never compared with its source."""
-
-CONFIG = {
-    "User": "0:0",
-    "Env": ["PATH=/usr/bin", "NVIDIA_VISIBLE_DEVICES=void"],
-    "Labels": {"org.opencontainers.image.version": "1.2.3"},
-}
-
 _OWN_METADATA = re.compile(r"usr/local/lib/python3[^/]*/dist-packages/dra_driver-[^/]*/METADATA")
 
 
@@ -32,72 +23,7 @@ def file(path: str, content: bytes = b"", mode: int = 0o644) -> tuple[tarfile.Ta
     return info, content
 
 
-def special(path: str, kind: bytes, mode: int = 0o755, target: str = "") -> tuple[Any, bytes]:
-    """A folder, a link or a device of a layer."""
-    info = tarfile.TarInfo(path)
-    info.type, info.mode, info.linkname = kind, mode, target
-    return info, b""
-
-
 Layer = Sequence[tuple[tarfile.TarInfo, bytes]]
-
-
-def sound_layer() -> list[tuple[tarfile.TarInfo, bytes]]:
-    """The least that an image for clusters has to hold."""
-    site = "usr/local/lib/python3.13/dist-packages"
-    return [
-        file("usr/bin/dra-driver", mode=0o755),
-        file("usr/bin/dra-driver-probe", mode=0o755),
-        file("usr/bin/gpu-kubelet-plugin", mode=0o755),
-        file("usr/bin/bash", mode=0o755),
-        file("etc/passwd"),
-        file("usr/lib/os-release", b'NAME="Debian"\nVERSION_ID="13"\n'),
-        file(
-            "var/lib/dpkg/status.d/libc6",
-            b"Package: libc6\nVersion: 2.41-12\nArchitecture: amd64\nSource: glibc (2.41)\n",
-        ),
-        file(f"{site}/dra_driver/cli.py"),
-        file(f"{site}/dra_driver/__pycache__/cli.cpython-313.pyc", PYC),
-        file(
-            f"{site}/pyyaml-6.0.3.dist-info/METADATA",
-            b"Metadata-Version: 2.4\nName: PyYAML\nVersion: 6.0.3\nLicense: MIT\n\nLong text\n",
-        ),
-    ]
-
-
-def archive(
-    path: Path,
-    images: Mapping[str, Sequence[Layer]],
-    *,
-    config: Mapping[str, Any] = CONFIG,
-) -> Path:
-    """Write an archive with an image for each architecture, their layers compressed."""
-    blobs: dict[str, bytes] = {}
-
-    def blob(content: bytes, kind: str) -> dict[str, Any]:
-        digest = hashlib.sha256(content).hexdigest()
-        blobs[digest] = content
-        media_type = f"application/vnd.oci.image.{kind}"
-        return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(content)}
-
-    def manifest(arch: str, layers: Sequence[Layer]) -> dict[str, Any]:
-        content = {
-            "config": blob(_json({"architecture": arch, "config": config}), "config.v1+json"),
-            "layers": [
-                blob(gzip.compress(_tar(layer), mtime=0), "layer.v1.tar+gzip") for layer in layers
-            ],
-        }
-        platform = {"architecture": arch, "os": "linux"}
-        return blob(_json(content), "manifest.v1+json") | {"platform": platform}
-
-    manifests = [manifest(arch, layers) for arch, layers in images.items()]
-    files = {
-        "oci-layout": b'{"imageLayoutVersion":"1.0.0"}',
-        "index.json": _json({"manifests": manifests}),
-    }
-    files |= {f"blobs/sha256/{digest}": content for digest, content in blobs.items()}
-    path.write_bytes(_tar([file(name, content) for name, content in files.items()]))
-    return path
 
 
 def another_build(of: Path, path: Path, *, version: str, name: str) -> Path:

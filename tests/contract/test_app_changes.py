@@ -26,7 +26,7 @@ from worlds.configs import HALF, LONG
 from worlds.nvidia import checkpoint
 from worlds.nvidia_files import Left
 from worlds.process import SLICES, ProcessNode, being_prepared, eventually, process_node, supervised
-from worlds.sick import KNOWS_NO_RECOVERY, looked, machine_of, prepared, start, uuid_of
+from worlds.sick import looked, machine_of, prepared, start, uuid_of
 
 XID = ["gpu.nvidia.com/xid"]
 QUIET_SECONDS = 3.0
@@ -66,7 +66,7 @@ def healthy(node: ProcessNode, name: str) -> str:
 
 
 def test_a_sick_gpu_is_tainted_and_told_to_its_claims_until_it_is_well(node: ProcessNode) -> None:
-    machine = machine_of(node, "t4x4", KNOWS_NO_RECOVERY)
+    machine = machine_of(node, "t4x4")
     with KubeletClient(node.place.registry) as kubelet:
         start(node, kubelet)
         prepared(node, kubelet, one="gpu-1", two="gpu-2")
@@ -95,7 +95,7 @@ def test_a_sick_gpu_is_tainted_and_told_to_its_claims_until_it_is_well(node: Pro
 
 
 def test_effects_are_as_they_are_set(node: ProcessNode) -> None:
-    machine = machine_of(node, "t4x4", KNOWS_NO_RECOVERY)
+    machine = machine_of(node, "t4x4")
     node.driver.env |= {
         "TAINT_WARNING": "None",
         "TAINT_FAULT": "NoExecute",
@@ -117,7 +117,7 @@ def test_effects_are_as_they_are_set(node: ProcessNode) -> None:
 
 
 def test_a_killed_driver_forgets_nothing_and_tells_the_kubelet_again(node: ProcessNode) -> None:
-    machine = machine_of(node, "h100x8", KNOWS_NO_RECOVERY)
+    machine = machine_of(node, "h100x8")
     gpu = uuid_of(machine, 0)
     machine.set_mig_mode(gpu, enabled=True)
     mine = machine.create_mig(gpu, "2g.20gb", 0)

@@ -167,12 +167,6 @@ class DividedNode:
 
     # The scheduler
 
-    def division_of(self, device: str) -> Division | None:
-        """How the device of a share that is published is divided; None for what is no share."""
-        names = [str(one["name"]) for one in self.published_now.devices]
-        source = self.published_now.sources[names.index(device)].device
-        return source.division
-
     def allocate(self, device: str, name: str) -> ClaimRef | None:
         """Allocate a device that is published; None if the scheduler would not."""
         found = {str(one["name"]): one for one in self.published_now.devices}

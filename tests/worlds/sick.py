@@ -7,15 +7,10 @@ from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 from worlds.process import SLICES, ProcessNode, eventually
 
-KNOWS_RECOVERY = "580.9.1"
-"""A driver that says which recovery action a GPU needs."""
 
-KNOWS_NO_RECOVERY = "535.1.1"
-
-
-def machine_of(node: ProcessNode, profile: str, version: str = KNOWS_RECOVERY) -> Machine:
-    """Make the node's machine, with a version of the GPU driver."""
-    changed = profiles.changed(profiles.load(profile), {"driver_version": version})
+def machine_of(node: ProcessNode, profile: str) -> Machine:
+    """Make the node's machine, with a GPU driver that does not say what a sick GPU needs."""
+    changed = profiles.changed(profiles.load(profile), {"driver_version": "535.1.1"})
     machine = Machine.create(node.place.driver_root, changed, Options(userspace="stand-in"))
     node.driver.env |= {"SYS_ROOT": str(machine.sys_root), "PROC_ROOT": str(machine.proc_root)}
     return machine
