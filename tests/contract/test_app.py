@@ -154,23 +154,6 @@ def test_gpus_are_published_and_a_claim_that_waits_is_prepared_once_their_driver
     assert len(node.place.cdi_files()) == 1
 
 
-def test_a_killed_driver_starts_again_over_its_stale_sockets(running: ProcessNode) -> None:
-    running.wait_devices(8)
-    claim = running.allocate("one", "gpu-0")
-    with KubeletClient(running.place.registry) as kubelet:
-        kubelet.register()
-        before = list(kubelet.prepare(claim)["uid-one"].devices)
-    running.driver.kill()
-    assert len(list(running.place.registry.iterdir())) == 1
-    running.driver.start()
-    running.driver.wait_log("driver started")
-    with KubeletClient(running.place.registry) as kubelet:
-        kubelet.register()
-        assert list(kubelet.prepare(claim)["uid-one"].devices) == before
-        assert kubelet.unprepare(claim)["uid-one"].error == ""
-    assert running.place.cdi_files() == []
-
-
 def test_the_kubelet_is_answered_without_gpus_and_without_an_api_server(
     node: ProcessNode, api: ApiServer
 ) -> None:
@@ -292,15 +275,6 @@ def test_sigusr2_writes_the_stacks_of_all_threads(running: ProcessNode) -> None:
     eventually(lambda: "dra_driver/node/command.py" in dump.read_text(), "the main thread's stack")
     assert dump.read_text().count("hread 0x") > 3
     assert running.driver.running()
-
-
-def test_a_wiped_registry_is_filled_again(running: ProcessNode) -> None:
-    (socket,) = running.place.registry.iterdir()
-    socket.unlink()
-    running.place.registry.rmdir()
-    eventually(socket.is_socket, "the socket again")
-    with KubeletClient(running.place.registry) as kubelet:
-        assert kubelet.register().name == "gpu.nvidia.com"
 
 
 def test_a_feature_gate_of_a_newer_driver_is_a_line_in_the_log(node: ProcessNode) -> None:

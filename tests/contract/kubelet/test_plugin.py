@@ -176,33 +176,6 @@ def test_unprepare_answers_an_entry_for_each_claim(kubelet: KubeletClient) -> No
     assert {uid: entry.error for uid, entry in answers.items()} == {"uid-1": "", "uid-2": ""}
 
 
-def test_a_failed_claim_and_a_prepared_one_share_an_answer(
-    running: Running, kubelet: KubeletClient
-) -> None:
-    def fail_first(ref: ClaimRef) -> None:
-        if ref.uid == "uid-1":
-            raise TransientError("the API server does not answer: the kubelet tries again")
-
-    running.claims.before = fail_first
-    kubelet.register()
-    answers = kubelet.prepare(CLAIM, OTHER)
-    assert answers["uid-1"].error == "the API server does not answer: the kubelet tries again"
-    assert not answers["uid-1"].devices
-    assert len(answers["uid-2"].devices) == 1
-
-
-def test_calls_of_ten_pods_run_side_by_side(running: Running, kubelet: KubeletClient) -> None:
-    meeting = threading.Barrier(10, timeout=30)
-    running.claims.before = lambda _: meeting.wait()
-    kubelet.register()
-    pods = [threading.Thread(target=kubelet.prepare, args=(claim(n),)) for n in range(10)]
-    for pod in pods:
-        pod.start()
-    for pod in pods:
-        pod.join()
-    assert sorted(running.claims.prepared) == sorted(f"uid-{n}" for n in range(10))
-
-
 def test_a_cancelled_call_ends_in_peace_and_its_retry_is_answered(
     running: Running, kubelet: KubeletClient
 ) -> None:
@@ -242,16 +215,6 @@ def test_waiting_prepares_starve_neither_an_unprepare_nor_the_probe(
         # This is what gives them their GPU.
         assert kubelet.unprepare(OTHER, timeout=10)[OTHER.uid].error == ""
     assert len(running.claims.prepared) == 100
-
-
-def test_waiting_unprepares_starve_neither_a_prepare_nor_the_probe(
-    running: Running, kubelet: KubeletClient
-) -> None:
-    kubelet.register()
-    with Held(running, other=OTHER).calls(kubelet.unprepare, 100):
-        eventually(lambda: len(running.calls.running()) >= 32)
-        assert alive(running)
-        assert len(kubelet.prepare(OTHER, timeout=10)[OTHER.uid].devices) == 1
 
 
 def test_the_service_socket_listens_before_the_registration_socket_appears(

@@ -146,33 +146,3 @@ def test_whole_gpus_alone_are_charged_nothing_unless_memory_is_counted_everywher
     largest = max(profiles_of(inventory).values()) if gpu.mig is not None else gpu.memory_bytes
     assert charge(slices, WHOLE, MEMORY) == largest
     assert counter_total(slices, "memory") == len(inventory.gpus) * (largest or 0)
-
-
-@pytest.mark.parametrize("memory_counters", [False, True])
-def test_a_whole_gpu_is_charged_the_same_whether_it_could_be_divided_or_not(
-    *, memory_counters: bool
-) -> None:
-    inventory = machine("h100x8")
-    in_parts = published(inventory, memory_counters=memory_counters)
-    alone = published(inventory, WHOLE_ALONE, memory_counters=True)
-    assert charge(in_parts, WHOLE, MEMORY) == charge(alone, WHOLE, MEMORY)
-
-
-def test_shares_alone_are_charged_where_memory_is_counted_everywhere() -> None:
-    inventory = machine("h100x8")
-    found = projection(inventory, share=divided(inventory, 4), with_counters=False)
-    assert charge(slices_of(with_memory_counters(found)), SHARE, MEMORY) == 20288 * MIB
-    with pytest.raises(InadmissibleError, match="no consumesCounters entry"):
-        charge(slices_of(found), SHARE, MEMORY)
-
-
-def test_devices_of_a_pool_that_is_not_all_there_do_not_count() -> None:
-    slices = published(machine("h100x8"))
-    with pytest.raises(InadmissibleError, match="0 match, 1 requested"):
-        charge(slices[:-1], WHOLE, MEMORY)
-
-
-def test_a_counter_that_only_keeps_devices_apart_is_no_quota_for_all_of_them() -> None:
-    slices = published(machine("h100x8"))
-    with pytest.raises(InadmissibleError, match="no consumesCounters entry for counter decoders"):
-        charge(slices, of_profile("1g.10gb"), Source(counter="decoders"))

@@ -153,12 +153,6 @@ def test_a_process_that_ended_or_came_later_is_nobodys(node: Node) -> None:
     assert device.others == ()
 
 
-def test_without_samples_who_computes_is_idle(node: Node) -> None:
-    node.run(101, group=container())
-    (user,) = node.look().look().gpus[0].devices[0].users
-    assert user.sm == 0.0
-
-
 def test_a_mig_device_has_its_own_memory_and_processes(tmp_path: Path) -> None:
     machine = Machine.create(tmp_path / "machine", "h100x8")
     gpu = machine.find("0").uuid
@@ -268,42 +262,6 @@ def test_a_gpus_name_its_uuid_and_its_index_mean_the_same(node: Node) -> None:
         usage.selected(usage.Question(gpu="GPU-x"), use)
 
 
-def test_the_driver_serves_it_when_told_to(tmp_path: Path, api: ApiServer) -> None:
-    node = ProcessNode(tmp_path, api)
-    machine = node.install_gpus("l4x2")
-    machine.take_memory(machine.find("0").uuid, 300 * MIB, pid=101)
-    put_process(machine, 101, container())
-    note_container(machine, "train-0", "team-a", "trainer")
-    node.driver.env |= {"HTTP_ENDPOINT": "127.0.0.1:0", "USAGE_METRICS": "true"}
-    node.driver.start()
-    try:
-        port = node.driver.wait_log("http endpoint opened")["port"]
-        node.driver.wait_log("driver started")
-        texts: list[str] = []
-
-        def scrape() -> None:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
-                texts.append(answer.read().decode())
-
-        threads = [threading.Thread(target=scrape) for _ in range(5)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        (text,) = {
-            "\n".join(line for line in one.splitlines() if "container_gpu" in line) for one in texts
-        }
-        labels = (
-            'claim="",container="trainer",device="gpu-0",driver="gpu.nvidia.com",gpu="0",'
-            f'namespace="team-a",pod="train-0",uuid="{machine.find("0").uuid}"'
-        )
-        assert f"nvidia_dra_container_gpu_memory_used_bytes{{{labels}}} 3.145728e+08" in text
-        assert f"nvidia_dra_container_gpu_processes{{{labels}}} 1.0" in text
-        assert 'nvidia_dra_gpu_usage_up{driver="gpu.nvidia.com",gpu="1"} 1.0' in texts[0]
-    finally:
-        node.driver.kill()
-
-
 def metrics_at(port: int) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
         text: str = answer.read().decode()
@@ -381,17 +339,3 @@ def users_in(text: str) -> list[dict[str, Any]]:
         for device in gpu["devices"]
         for user in device["users"]
     ]
-
-
-def test_by_default_it_does_not(tmp_path: Path, api: ApiServer) -> None:
-    node = ProcessNode(tmp_path, api)
-    node.install_gpus("l4x2")
-    node.driver.env |= {"HTTP_ENDPOINT": "127.0.0.1:0"}
-    node.driver.start()
-    try:
-        port = node.driver.wait_log("http endpoint opened")["port"]
-        node.driver.wait_log("driver started")
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
-            assert b"container_gpu" not in answer.read()
-    finally:
-        node.driver.kill()

@@ -114,11 +114,6 @@ def test_a_look_in_between_that_says_nothing_of_a_cause_starts_its_minute_again(
     assert values(look(sick, WELL, 1150)) == []
 
 
-def test_steady_sickness_is_the_same_value_look_after_look() -> None:
-    sick = look((), Vitals(rows_failed=True), 1000)
-    assert look(look(sick, Vitals(rows_failed=True), 1030), Vitals(rows_failed=True), 1060) == sick
-
-
 def test_a_slowdown_counts_only_once_it_has_lasted() -> None:
     hot = Vitals(slowdown=0x40)
     slow = look((), hot, 1000)
@@ -175,11 +170,6 @@ def test_the_same_xid_after_the_gpu_is_back_is_a_new_one() -> None:
     for now in range(1030, 5000, 30):
         sick = look(sick, OLD_AND_WELL, now)
     assert "62" in values(sick)
-
-
-def test_a_storm_of_one_xid_is_one_condition() -> None:
-    once = xid((), 62, 1000)
-    assert xid(xid(once, 62, 1001), 62, 1002) == once
 
 
 def test_the_gravest_comes_first_then_the_oldest() -> None:

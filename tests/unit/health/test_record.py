@@ -32,22 +32,12 @@ SICK = GpuHealth(
 )
 
 
-def test_the_successor_reads_all_of_it(tmp_path: Path) -> None:
-    assert HealthFile(tmp_path / "data", "boot-1").write({"GPU-a": SICK})
-    assert HealthFile(tmp_path / "data", "boot-1").read() == {"GPU-a": SICK}
-
-
 @pytest.mark.parametrize("finding", make.findings(), ids=lambda one: f"{one.cause}-{one.value}")
 def test_every_finding_is_kept(tmp_path: Path, finding: object) -> None:
     conditions = (GpuCondition(finding=finding, since=1),)  # type: ignore[arg-type]
     gpus = {"GPU-a": GpuHealth(name="gpu-0", index=0, pci_address="", conditions=conditions)}
     HealthFile(tmp_path, "boot-1").write(gpus)
     assert HealthFile(tmp_path, "boot-1").read() == gpus
-
-
-def test_a_reboot_heals(tmp_path: Path) -> None:
-    HealthFile(tmp_path, "boot-1").write({"GPU-a": SICK})
-    assert HealthFile(tmp_path, "boot-2").read() == {}
 
 
 def test_a_node_that_is_well_has_no_file(tmp_path: Path) -> None:

@@ -62,24 +62,12 @@ def name(index: int) -> str:
     return f"{index:05x}-gpu.nvidia.com-n1"
 
 
-def test_what_is_as_wanted_is_not_written() -> None:
-    assert writes_for(pool(devices(65)), served(devices(65)), owner=OWNER) == ()
-
-
 def test_a_new_pool_begins_with_generation_one() -> None:
     writes = writes_for(pool(devices(65)), [], owner=OWNER)
     assert kinds(writes) == [(Create, name(0)), (Create, name(1))]
     assert generations(writes) == {1}
     assert isinstance(writes[0], Create)
     assert writes[0].body["metadata"] == {"name": name(0), "ownerReferences": [OWNER.reference()]}
-
-
-def test_one_changed_slice_keeps_the_generation() -> None:
-    existing = served(devices(65), generation=7)
-    existing[1]["spec"]["devices"][0]["name"] = "other"
-    writes = writes_for(pool(devices(65)), existing, owner=OWNER)
-    assert kinds(writes) == [(Update, name(1))]
-    assert generations(writes) == {7}
 
 
 def test_two_changed_slices_raise_the_generation_and_write_every_slice() -> None:
@@ -95,19 +83,6 @@ def test_a_slice_is_known_by_its_place_in_hexadecimal() -> None:
     many = devices(17 * 64)
     assert served(many)[-1]["metadata"]["name"] == name(0x10)
     assert writes_for(pool(many), served(many), owner=OWNER) == ()
-
-
-def test_a_missing_slice_raises_the_generation() -> None:
-    writes = writes_for(pool(devices(65)), served(devices(65), generation=7)[:1], owner=OWNER)
-    assert kinds(writes) == [(Update, name(0)), (Create, name(1))]
-    assert generations(writes) == {8}
-
-
-def test_a_slice_too_many_is_deleted_before_the_rest_is_written() -> None:
-    writes = writes_for(pool(devices(1)), served(devices(65), generation=7), owner=OWNER)
-    assert kinds(writes) == [(Delete, name(1)), (Update, name(0))]
-    assert generations(writes) == {7}
-    assert writes[0] == Delete(name=name(1), uid="uid-1", resource_version="101")
 
 
 def test_a_slice_left_behind_at_an_older_generation_is_the_only_one_written() -> None:
@@ -175,14 +150,6 @@ def test_slices_of_a_node_that_was_made_again_get_its_uid_and_keep_their_generat
     assert generations(writes) == {4}
     assert isinstance(writes[0], Update)
     assert writes[0].body["metadata"]["ownerReferences"] == [new.reference()]  # type: ignore[index]
-
-
-def test_a_new_taint_is_one_write_in_the_same_generation() -> None:
-    wanted = devices(130)
-    wanted[70]["taints"] = [TAINT]
-    writes = writes_for(pool(wanted), served(devices(130), generation=7), owner=OWNER)
-    assert kinds(writes) == [(Update, name(1))]
-    assert generations(writes) == {7}
 
 
 def test_a_reply_that_was_not_as_asked_is_asked_for_once() -> None:

@@ -8,7 +8,6 @@ from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerGroup, Con
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.devices.device import DeviceKind
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad, ProcessKind
-from dra_driver.devices.model import MigUuid
 from dra_driver.mps.domain import Daemon
 from dra_driver.ops.usage_metrics import UsageMetric
 from dra_driver.usage.model import DeviceUse, GpuUse, Known, NodeUse, Process, User, used
@@ -175,34 +174,6 @@ MIG_LOAD = MigLoad(
     compute_instance=0,
     memory=Memory(total_bytes=10 * GIB, used_bytes=GIB),
 )
-
-
-def mig_claim() -> ClaimRecord:
-    one = make.record(GPU)
-    mig = make.mig_device(0, gpu_instance=11, uuid=MigUuid("MIG-1"), made_here=True)
-    (entry,) = one.devices
-    entry = replace(entry, device=make.device(mig), name="gpu-0-mig-1g10gb-19-4")
-    return replace(claim("cut", POD_A), devices=(entry,))
-
-
-def test_a_process_on_a_mig_device_is_told_of_there() -> None:
-    found = used(
-        load(
-            on_gpu(7, sm=None, gpu_instance=11, compute_instance=0),
-            migs=(MIG_LOAD, replace(MIG_LOAD, uuid="MIG-2", gpu_instance=12)),
-            busy=None,
-        ),
-        {7: seen(7, "uid-a", ID_A)},
-        Known(records=[mig_claim()], names=NAMES),
-    )
-    first, second = found.devices
-    assert (first.kind, first.name, first.uuid) == (
-        DeviceKind.MIG,
-        "gpu-0-mig-1g10gb-19-4",
-        "MIG-1",
-    )
-    assert [(user.claims, user.pod) for user in first.users] == [(("team-a/cut",), "train-0")]
-    assert (second.name, second.users) == ("gpu-0 MIG 12", ())
 
 
 def test_a_process_is_on_one_of_the_compute_instances_of_a_mig_device() -> None:
