@@ -4,7 +4,7 @@ The daemon makes its sockets in `own`; `pipe`, which containers mount read-only,
 those that clients use. A program is a client through `control`. There the daemon refuses to quit
 ("not enough privilege"), but lets clients change limits, which mps/supervisor/lifecycle.py
 restores. `control_privileged` accepts every command, and stays in `own`. This was seen with
-NVIDIA's control program, daemon and libcuda, R535 (tests/contract/mps/test_hostile_tenants.py).
+NVIDIA's control program, daemon and libcuda, R535 (tests/e2e/test_hostile_tenants.py).
 
 Nothing in `pipe` is ever read, followed or trusted here; entries are only added and removed.
 Failures are StateErrors.

@@ -5,12 +5,14 @@ process can go on with it.
 """
 
 import os
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dra_driver.devices.driver_root.programs import MPS_CONTROL
+from dra_driver.devices.driver_root.programs import MPS_CONTROL, MPS_SERVER
 from dra_driver.errors import SilenceError
 from dra_driver.host.ofd_lock import holder_of
 from dra_driver.mps import processes
@@ -162,6 +164,21 @@ class MpsDomains:
                 if time.monotonic() > end:
                     raise
             time.sleep(0.01)
+
+    def server(self, domain: Domain) -> "subprocess.Popen[bytes]":
+        """Start what has the name of NVIDIA's server, and the environment of a domain's daemon."""
+        status = self.requests.status(domain.id)
+        assert status is not None
+        assert status.daemon is not None
+        program = self.root / MPS_SERVER
+        shutil.copy2("/bin/sleep", program)
+        environment = processes.environment_of(status.daemon.pid)
+        server = subprocess.Popen([program, "600"], env=environment)
+        # A program's start is told to its parent a moment before its environment can be read.
+        end = time.monotonic() + PATIENCE
+        while not processes.environment_of(server.pid) and time.monotonic() < end:
+            time.sleep(0.001)
+        return server
 
     def compute_modes(self) -> dict[int, int]:
         """The compute modes that are not DEFAULT, by minor number."""

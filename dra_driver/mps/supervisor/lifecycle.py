@@ -200,13 +200,14 @@ class Lifecycle:
         modes = dict.fromkeys(gpus, DEFAULT)
         self._context.modes.remember(self._domain, modes)
         daemon = self._unrecorded_daemon()
-        left = [daemon] if daemon else processes.marked(self._paths.folder)
-        tokens = [processes.environment_of(known.pid).get(processes.TOKEN, "") for known in left]
+        left = [*filter(None, [daemon]), *processes.marked(self._paths.folder)]
+        # A daemon that was just killed has no environment any more, but its servers have one.
+        tokens = (processes.environment_of(known.pid).get(processes.TOKEN, "") for known in left)
         record = DomainRecord(
             boot_id=self._context.boot_id,
             modes_found=modes,
             daemon=daemon,
-            token=tokens[0] if tokens else "",
+            token=next(filter(None, tokens), ""),
         )
         write_record(self._paths.record, record)
         return record

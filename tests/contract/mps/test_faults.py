@@ -13,8 +13,9 @@ import structlog
 from dra_driver.errors import DeviceError
 from dra_driver.mps import processes
 from dra_driver.mps.daemon.health import WorkerTiming
-from dra_driver.mps.domain import State
+from dra_driver.mps.domain import DomainId, State
 from dra_driver.mps.supervisor.supervisor import Supervisor
+from worlds.configs import PATIENCE
 from worlds.mps import MpsDomains
 from worlds.process import eventually
 
@@ -80,11 +81,13 @@ def test_a_daemon_whose_server_stays_in_fault_is_replaced_and_its_death_counted(
     mps: MpsDomains, run: Run, say: Callable[[str], None]
 ) -> None:
     deaths: list[str] = []
+    beside: list[processes.Daemon] = []
 
     def step(_domain: str, name: str) -> None:
         if name == "given up":
             say(ACTIVE)
             deaths.append(name)
+            beside.extend(processes.marked(mps.files.paths(DomainId("claim")).folder))
 
     timing = WorkerTiming(
         first_retry=0.02,
@@ -97,12 +100,15 @@ def test_a_daemon_whose_server_stays_in_fault_is_replaced_and_its_death_counted(
     domain = mps.domain("claim", 0, active_thread_percentage=50)
     before = mps.ready(domain).daemon
     assert before is not None
+    server = mps.server(domain)
     say(FAULT)
     after = mps.until(domain, lambda status: bool(status.restarts) and status.state is State.READY)
     assert after.daemon not in (before, None)
     assert after.restarts == 1
     assert after.active_thread_percentage == 50.0
     assert deaths == ["given up"]
+    assert beside == []
+    server.wait(PATIENCE)
     assert not processes.is_alive(before)
     mps.gone(domain)
     assert mps.left(domain) == []

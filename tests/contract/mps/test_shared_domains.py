@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -141,28 +140,6 @@ def test_a_domain_that_was_left_and_joined_before_anybody_looked_is_ready_again(
     check_serves(mps, node)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_left_and_joined_at_random_times_what_is_ready_stays_so(
-    mps: MpsDomains, run: Run, shared: SharedDomains, node: Domain, seed: int
-) -> None:
-    run(mps.supervised())
-    chance = random.Random(seed)  # noqa: S311 (only to be irregular)
-    for _ in range(12):
-        shared.join(node, "one")
-        status = ready(mps, node)
-        check_serves(mps, node)
-        # Nothing that was under way for an earlier incarnation takes the daemon away.
-        time.sleep(chance.choice([0.0, 0.002, 0.02]))
-        check_serves(mps, node)
-        now = mps.requests.status(node.id)
-        assert now is not None
-        assert now.daemon == status.daemon
-        assert shared.leave(node.id, "one")
-        time.sleep(chance.choice([0.0, 0.0, 0.001, 0.005, 0.03]))
-    gone(mps, node)
-    assert mps.left(node) == []
-
-
 def test_members_that_come_and_go_side_by_side_always_have_a_daemon(
     mps: MpsDomains, run: Run, shared: SharedDomains, node: Domain
 ) -> None:
@@ -289,20 +266,6 @@ def leave_without_daemon(mps: MpsDomains, shared: SharedDomains, node: Domain) -
     # Its other threads may have the socket for a moment longer than its first.
     own = mps.files.paths(node.id).own
     eventually(lambda: not processes.listens(own, CONTROL_SOCKET), "the daemon's end")
-
-
-def test_what_a_tenant_has_put_in_its_folder_is_not_taken_for_a_daemon_that_is_up(
-    mps: MpsDomains, shared: SharedDomains, node: Domain
-) -> None:
-    leave_without_daemon(mps, shared, node)
-    inside = os.open(mps.files.paths(node.id).pipe, os.O_PATH)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as forged:
-        forged.bind(f"/proc/self/fd/{inside}/control_privileged")
-        os.close(inside)
-        forged.listen(8)
-        shared.join(node, "second")
-        with pytest.raises(DeviceError, match="the MPS supervisor is not running on this node"):
-            mps.impatient.wait_ready(node, time.monotonic())
 
 
 def test_a_supervisor_that_comes_back_is_waited_for_as_long_as_anything(

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from dra_driver.devices.device import DeviceKind
@@ -18,11 +19,12 @@ from dra_driver.mps import processes
 from dra_driver.mps.daemon import mounts
 from dra_driver.mps.daemon.health import WorkerTiming
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, State, decode_status
+from dra_driver.mps.supervisor.cgroup import GROUP, DaemonGroup
 from dra_driver.mps.supervisor.record import DomainRecord, write_record
 from dra_driver.mps.supervisor.supervisor import Supervisor
 from dra_driver.simulator.layout import Fact
 from worlds.configs import PATIENCE
-from worlds.mps import MpsDomains
+from worlds.mps import QUICK, MpsDomains, running
 from worlds.process import eventually
 
 Run = Callable[[AbstractContextManager[Supervisor]], Supervisor]
@@ -78,8 +80,10 @@ def test_when_it_is_no_longer_wanted_all_is_as_before(mps: MpsDomains, run: Run)
     run(mps.supervised())
     domain = mps.domain("claim", 0, 1)
     mps.ready(domain)
+    server = mps.server(domain)
     assert mps.left(domain)
     mps.gone(domain)
+    server.wait(PATIENCE)
     assert mps.left(domain) == []
     assert mps.requests.list() == frozenset()
 
@@ -101,6 +105,17 @@ def test_compute_modes_can_be_left_alone(mps: MpsDomains, run: Run) -> None:
     mps.ready(domain)
     assert mps.compute_modes() == {}
     mps.gone(domain)
+
+
+def test_a_daemon_is_moved_to_a_control_group_of_its_own(mps: MpsDomains, run: Run) -> None:
+    groups = mps.root / "cgroups"  # plain files, which keep the last PID that was written
+    groups.mkdir()
+    (groups / "cgroup.procs").touch()
+    context = replace(mps.supervisor()._context, group=DaemonGroup(groups))
+    run(running(Supervisor(context, QUICK, time.monotonic)))
+    daemon = mps.ready(mps.domain("claim", 0)).daemon
+    assert daemon is not None
+    assert (groups / GROUP / "cgroup.procs").read_text() == f"{daemon.pid}\n"
 
 
 def test_modes_set_before_are_restored_even_if_they_are_to_be_left_alone_now(
@@ -130,16 +145,20 @@ def test_a_mig_device_has_a_daemon_and_no_compute_mode(mps: MpsDomains, run: Run
 
 def test_a_daemon_that_dies_is_replaced_and_reported(mps: MpsDomains, run: Run) -> None:
     seen: list[str] = []
+    beside: list[processes.Daemon] = []
+    domain = mps.domain("claim", 0, active_thread_percentage=50)
 
     def step(_domain: str, name: str) -> None:
         if name == "death recorded":
-            status = mps.requests.status(DomainId("claim"))
+            status = mps.requests.status(domain.id)
             seen.append(f"{status.state}: {status.reason}" if status else "")
+        if name == "cleared":
+            beside.extend(processes.marked(mps.files.paths(domain.id).folder))
 
     run(mps.supervised(step))
-    domain = mps.domain("claim", 0, active_thread_percentage=50)
     first = mps.ready(domain).daemon
     assert first is not None
+    server = mps.server(domain)
     os.kill(first.pid, signal.SIGKILL)
 
     again = mps.until(domain, lambda status: bool(status.restarts) and status.state == "ready")
@@ -148,6 +167,8 @@ def test_a_daemon_that_dies_is_replaced_and_reported(mps: MpsDomains, run: Run) 
     assert again.restarts == 1
     assert seen[0].startswith("restarting: the MPS control daemon died")
     assert "must be restarted" in seen[0]
+    assert beside == []
+    server.wait(PATIENCE)
     assert mps.ask(domain.id, "get_default_active_thread_percentage") == ["50.0"]
     assert mounts.layers(mps.files.paths(domain.id).shm) == 1
     mps.gone(domain)
@@ -376,7 +397,9 @@ def test_changed_limits_keep_the_daemon_and_changed_devices_do_not(
     assert mps.ready(limited).daemon == first
     assert mps.ask(limited.id, "get_default_active_thread_percentage") == ["20.0"]
     moved = mps.domain("claim", 1, 2)
-    assert mps.ready(moved).daemon != first
+    status = mps.ready(moved)
+    assert status.daemon != first
+    assert status.restarts == 0
     assert mps.compute_modes() == {1: EXCLUSIVE, 2: EXCLUSIVE}
     mps.gone(moved)
     assert mps.left(moved) == []
@@ -403,15 +426,6 @@ def test_a_refused_compute_mode_is_retried(mps: MpsDomains, run: Run) -> None:
         mps.requests.wait_gone(domain.id, time.monotonic())
     mps.machine.clear_faults()
     mps.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
-    assert mps.left(domain) == []
-
-
-def test_a_daemon_that_does_not_quit_is_killed(mps: MpsDomains, run: Run) -> None:
-    run(mps.supervised())
-    domain = mps.domain("claim", 0)
-    mps.ready(domain)
-    mps.wrap_control("exit 1")
-    mps.gone(domain)
     assert mps.left(domain) == []
 
 

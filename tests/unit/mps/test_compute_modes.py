@@ -4,16 +4,47 @@ import pytest
 
 from dra_driver.errors import DeviceError
 from dra_driver.mps.domain import DomainId
-from dra_driver.mps.supervisor.compute_modes import DEFAULT, EXCLUSIVE_PROCESS, ComputeModes
-from worlds.played_mps import PlayedModes
+from dra_driver.mps.supervisor.compute_modes import (
+    DEFAULT,
+    EXCLUSIVE_PROCESS,
+    ComputeModes,
+    NvmlModes,
+)
 
 ONE, TWO = DomainId("one"), DomainId("two")
 GPU, OTHER = "GPU-1", "GPU-2"
 PROHIBITED = 2
 
 
+class PlayedModes(NvmlModes):
+    """The compute modes of GPUs; None is a card that has none."""
+
+    def __init__(self) -> None:
+        self.modes: dict[str, int | None] = dict.fromkeys((GPU, OTHER), DEFAULT)
+        self.writes = 0
+        self.refuses = False
+        self.is_open = False
+        self.openings = 0
+
+    def compute_mode(self, uuid: str) -> int | None:
+        if self.refuses:
+            raise DeviceError("refused")
+        self.openings += not self.is_open
+        self.is_open = True
+        return self.modes[uuid]
+
+    def set_compute_mode(self, uuid: str, mode: int) -> None:
+        if self.refuses:
+            raise DeviceError("refused")
+        self.writes += 1
+        self.modes[uuid] = mode
+
+    def close(self) -> None:
+        self.is_open = False
+
+
 def played() -> PlayedModes:
-    return PlayedModes(GPU, OTHER)
+    return PlayedModes()
 
 
 def enter(modes: ComputeModes, domain: DomainId, uuid: str = GPU) -> int | None:

@@ -263,33 +263,6 @@ def full(*_: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize("call", ["write", "open", "mkdir"])
-@pytest.mark.parametrize("others", [[], ["one"]])
-def test_a_full_disk_lets_nobody_join_by_half(
-    shared: SharedDomains,
-    requests: DomainRequests,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    call: str,
-    others: list[str],
-) -> None:
-    for claim in others:
-        shared.join(OTHER, claim)
-    before = left(tmp_path)
-    real = os.open
-
-    def open_unless_new(path: str, flags: int, *rest: int, **options: int) -> int:
-        return full() if flags & os.O_CREAT else real(path, flags, *rest, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, call, open_unless_new if call == "open" else full)
-        with pytest.raises(StateError, match="No space left on device; check space"):
-            shared.join(NODE, "two")
-    assert left(tmp_path) == before
-    assert requests.list() == ({OTHER.id} if others else frozenset())
-    assert shared.joined("two") == frozenset()
-
-
 def test_a_join_that_fails_ends_a_domain_that_nobody_was_in(
     shared: SharedDomains, requests: DomainRequests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,19 +272,6 @@ def test_a_join_that_fails_ends_a_domain_that_nobody_was_in(
         with pytest.raises(StateError, match="No space left on device"):
             shared.join(replace(NODE, multi_user=True), "one")
     assert asked_for(requests) is None
-
-
-def test_a_full_disk_lets_everybody_leave(
-    shared: SharedDomains, requests: DomainRequests, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shared.join(NODE, "one")
-    shared.join(NODE, "two")
-    monkeypatch.setattr(os, "write", full)
-    monkeypatch.setattr(os, "mkdir", full)
-    assert not shared.leave(NODE.id, "one")
-    assert shared.leave(NODE.id, "two")
-    assert shared.leave(NODE.id, "two")
-    assert requests.desired(NODE.id) is None
 
 
 def test_a_join_waits_for_another_call_of_the_same_domain_and_of_no_other(

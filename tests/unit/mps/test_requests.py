@@ -1,6 +1,5 @@
 """The driver's side alone: what it leaves on disk, and which answers it believes."""
 
-import errno
 import os
 import socket
 import time
@@ -152,24 +151,6 @@ def test_the_answer_of_a_newer_supervisor_is_said_to_be_one(
     newer(path)
     with pytest.raises(VersionError, match="or of its MPS supervisor"):
         requests.wait_ready(DOMAIN, time.monotonic() + 30.0)
-
-
-def test_a_removal_needs_no_free_byte(
-    tmp_path: Path, busy_supervisor: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    requests = DomainRequests(tmp_path, time.monotonic)
-    requests.write_desired(DOMAIN)
-
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "write", full)
-    monkeypatch.setattr(Path, "write_bytes", full)
-    requests.remove(DOMAIN.id)
-    assert requests.desired(DOMAIN.id) is None
-    status = requests.status(DOMAIN.id)
-    assert status is not None
-    assert status.state is State.STOPPING
 
 
 def answer(directory: Path, domain: Domain) -> Status:
