@@ -18,6 +18,10 @@ from pathlib import Path
 from dra_driver.host.files import delete, file_error, read_whole, temporary_of, write_whole
 from dra_driver.mps.domain import DomainId, check_id, is_id
 
+CONTAINER_PIPE_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 (CUDA's own default)
+CONTAINER_SHM = "/dev/shm"  # noqa: S108 (where CUDA looks)
+"""Where daemons and containers see the folders that they share."""
+
 _SUFFIX = ".json"
 
 

@@ -87,7 +87,7 @@ class DomainRequests:
         self._watches = WatchPool(self._files.status_folder, most_kept=_IDLE_WATCHES)
 
     def paths(self, domain: DomainId) -> DomainPaths:
-        """Return the folders of a domain, for `client_edits`."""
+        """Return the folders of a domain."""
         return self._files.paths(domain)
 
     def write_desired(self, domain: Domain) -> None:

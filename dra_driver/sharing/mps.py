@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
-from dra_driver.cdi.model import Edits
+from dra_driver.cdi.model import Edits, Mount
 from dra_driver.devices.device import DeviceKey, memory_of
 from dra_driver.devices.shares import LIMITS_SINCE, MIB, MPS_SINCE
 from dra_driver.devices.versions import dotted
 from dra_driver.errors import ConfigError
-from dra_driver.mps.client_edits import client_edits
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, claim_of, mig_domain
+from dra_driver.mps.files import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM, DomainPaths
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.base import Doer, Group, Unit, select_from
 from dra_driver.sharing.steps import ALL_THREADS, JoinDomain, MpsDomain
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 GONE_SECONDS = 15.0
 """How long to wait for a daemon to end: it is asked to, and killed if it does not answer."""
+
+_OPTIONS = ("rw", "nosuid", "nodev", "bind")
+# A client connects to a socket and writes to a FIFO, which needs no writable file system.
+_READ_ONLY = ("ro", "nosuid", "nodev", "noexec", "bind")
 
 D = TypeVar("D", MpsDomain, JoinDomain)
 
@@ -128,6 +132,43 @@ class _Limited(Struct, frozen=True, kw_only=True):
         """The device as its domain describes it."""
         kind = self.unit.device.kind
         return DomainDevice(uuid=self.unit.uuid, kind=kind, pinned_memory_mib=self.memory_mib)
+
+
+def client_edits(
+    paths: DomainPaths,
+    *,
+    active_thread_percentage: int | None = None,
+    pinned_memory_mib: Mapping[str, int] | None = None,
+) -> Edits:
+    """Return the edits for a container whose processes are clients of the domain's daemon.
+
+    A program that finds no daemon runs without MPS and without limits. So the variable for the
+    daemon's folder is always set, and the folder is mounted over the default path, where a pipe
+    directory of the host might be visible otherwise.
+
+    Limits apply to each client process if they are below the domain's own. Threads are in percent,
+    for all GPUs; memory is in MiB, by the GPU's UUID. Set memory only for GPUs that the container
+    sees: if CUDA finds the UUID of another GPU, it drops every limit, even the daemon's. A program
+    can evade its limits: without the variables it has the daemon's, and with a bad
+    CUDA_MPS_PINNED_DEVICE_MEM_LIMIT no memory limit (docs/hardware.md).
+    """
+    env = [f"CUDA_MPS_PIPE_DIRECTORY={CONTAINER_PIPE_DIRECTORY}"]
+    if active_thread_percentage is not None:
+        env.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={active_thread_percentage}")
+    if pinned_memory_mib:
+        limits = ",".join(f"{uuid}={mib}M" for uuid, mib in sorted(pinned_memory_mib.items()))
+        env.append(f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={limits}")
+    return Edits(
+        env=tuple(env),
+        mounts=(
+            Mount(host_path=str(paths.shm), container_path=CONTAINER_SHM, options=_OPTIONS),
+            Mount(
+                host_path=str(paths.pipe),
+                container_path=CONTAINER_PIPE_DIRECTORY,
+                options=_READ_ONLY,
+            ),
+        ),
+    )
 
 
 def _limited(units: Sequence[Unit], config: "MpsConfig") -> list[_Limited]:

@@ -17,7 +17,7 @@ from dra_driver.cdi.model import Edits, Mount
 from dra_driver.devices.device import DeviceKey
 from dra_driver.devices.model import GpuUuid
 from dra_driver.errors import try_all
-from dra_driver.mps.client_edits import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM
+from dra_driver.mps.files import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM
 from dra_driver.sharing.base import ComputeModes, Doer
 from dra_driver.sharing.steps import NvidiaMpsDaemon
 

@@ -22,13 +22,12 @@ from dra_driver.cdi.model import Edits
 from dra_driver.devices.device import DeviceKey, DeviceUuid, Whole, memory_of
 from dra_driver.devices.shares import LIMITS_SINCE, ShareStrategy, memory_mib, percentage
 from dra_driver.errors import DeviceError
-from dra_driver.mps.client_edits import client_edits
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, shared_domain
 from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.base import ComputeModes, Doer, Group, Unit
 from dra_driver.sharing.memory_groups import MemoryGroups
-from dra_driver.sharing.mps import DomainDoer
+from dra_driver.sharing.mps import DomainDoer, client_edits
 from dra_driver.sharing.share_limits import limits_of, memory_in_groups, share_of
 from dra_driver.sharing.share_memory import Choice, ShareMemory, has_size
 from dra_driver.sharing.steps import (

@@ -21,11 +21,10 @@ from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DeviceError, SilenceError
 from dra_driver.host.files import file_error
 from dra_driver.mps import processes
-from dra_driver.mps.client_edits import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM
 from dra_driver.mps.daemon import mounts
 from dra_driver.mps.daemon.limits import ANSWERED
 from dra_driver.mps.domain import Daemon, Domain, is_shared
-from dra_driver.mps.files import DomainPaths
+from dra_driver.mps.files import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM, DomainPaths
 from dra_driver.mps.pipes import CONTROL_SOCKET
 
 log = structlog.get_logger()

@@ -8,17 +8,19 @@ there, and a running daemon is never started twice.
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import structlog
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dra_driver.devices.device import DeviceKind, is_uuid_of
-from dra_driver.errors import DeviceError
+from dra_driver.errors import DeviceError, StateError, VersionError
+from dra_driver.host.envelope import seal, unseal, value_of
 from dra_driver.host.files import file_error
 from dra_driver.mps import pipes, processes
 from dra_driver.mps.daemon import mounts
@@ -32,10 +34,9 @@ from dra_driver.mps.daemon.limits import (
     set_limits,
 )
 from dra_driver.mps.domain import Daemon, Domain, DomainId, State
-from dra_driver.mps.files import MpsFiles, names_in
+from dra_driver.mps.files import MpsFiles, names_in, read_file, write_file
 from dra_driver.mps.supervisor.cgroup import DaemonGroup
 from dra_driver.mps.supervisor.compute_modes import DEFAULT, ComputeModes
-from dra_driver.mps.supervisor.record import DomainRecord, read_record, write_record
 
 log = structlog.get_logger()
 
@@ -71,6 +72,30 @@ class SupervisorContext(Struct, frozen=True, kw_only=True):
     shm_bytes: int | None = None
     step: Callable[[DomainId, str], None] = lambda _domain, _name: None
     on_death: Callable[[], None] = lambda: None
+
+
+class DomainRecord(Struct, frozen=True, kw_only=True, rename="camel"):
+    """What was done for a domain, so that another supervisor can undo it.
+
+    It is written before the machine is changed and kept until everything is undone. The daemon in
+    it may be gone, and after a reboot (another boot id) nothing that it says about the machine is
+    true.
+
+    Attributes:
+        boot_id: the id of the boot in which it was done.
+        modes_found: GPU UUID → compute mode before it was changed, as NVML numbers it.
+        token: a secret in the environment of this domain's processes, which nobody else can read.
+            Written before a daemon is started; empty before the first.
+        restarts: how many daemons died and were replaced.
+        is_damaged: whether the file was damaged, so that nobody knows what was done.
+    """
+
+    boot_id: str = field(name="bootID")
+    modes_found: Mapping[str, int] = field(default_factory=dict)
+    daemon: Daemon | None = None
+    token: str = ""
+    restarts: int = 0
+    is_damaged: bool = False
 
 
 class ServingDaemon(Struct, frozen=True, kw_only=True):
@@ -369,6 +394,28 @@ class Lifecycle:
                 shutil.rmtree(folder)
         except OSError as error:
             raise file_error("remove", folder, error) from error
+
+
+def read_record(path: Path, boot_id: str) -> DomainRecord | None:
+    """Return the record, as far as it is true in this boot; None if there is none."""
+    data = read_file(path)
+    if data is None:
+        return None
+    try:
+        record = value_of(unseal(data), DomainRecord, "a record")
+    except VersionError:
+        return DomainRecord(boot_id=boot_id, is_damaged=True)
+    except StateError as error:
+        log.warning("mps record damaged", file=str(path), reason=str(error))
+        return DomainRecord(boot_id=boot_id, is_damaged=True)
+    if record.boot_id != boot_id:
+        return replace(record, boot_id=boot_id, modes_found={}, daemon=None, token="")
+    return record
+
+
+def write_record(path: Path, record: DomainRecord) -> None:
+    """Write the record; it survives a crash from now on."""
+    write_file(path, seal(msgspec.to_builtins(record)), durable=True, mode=0o600)
 
 
 def _serves(daemon: Daemon, wanted: Domain) -> bool:

@@ -20,8 +20,7 @@ from dra_driver.mps.daemon.health import WorkerTiming
 from dra_driver.mps.domain import Domain, DomainId, State, decode_domain, is_id
 from dra_driver.mps.files import ids_in, names_in, read_file
 from dra_driver.mps.supervisor.domain_worker import Desired, DomainWorker, Unreadable
-from dra_driver.mps.supervisor.lifecycle import SupervisorContext
-from dra_driver.mps.supervisor.record import read_record
+from dra_driver.mps.supervisor.lifecycle import SupervisorContext, read_record
 
 log = structlog.get_logger()
 

@@ -20,7 +20,7 @@ from dra_driver.mps.daemon import mounts
 from dra_driver.mps.daemon.health import WorkerTiming
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, State, decode_status
 from dra_driver.mps.supervisor.cgroup import GROUP, DaemonGroup
-from dra_driver.mps.supervisor.record import DomainRecord, write_record
+from dra_driver.mps.supervisor.lifecycle import DomainRecord, write_record
 from dra_driver.mps.supervisor.supervisor import Supervisor
 from dra_driver.simulator.layout import Fact
 from worlds.configs import PATIENCE

@@ -15,8 +15,7 @@ from dra_driver.mps.daemon.health import ServerState
 from dra_driver.mps.domain import Daemon, Domain, DomainDevice, DomainId
 from dra_driver.mps.files import MpsFiles
 from dra_driver.mps.supervisor import lifecycle
-from dra_driver.mps.supervisor.lifecycle import Lifecycle, SupervisorContext
-from dra_driver.mps.supervisor.record import DomainRecord
+from dra_driver.mps.supervisor.lifecycle import DomainRecord, Lifecycle, SupervisorContext
 from worlds.configs import PATIENCE
 from worlds.process import eventually
 

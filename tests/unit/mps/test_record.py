@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.mps.domain import Daemon
-from dra_driver.mps.supervisor.record import DomainRecord, read_record, write_record
+from dra_driver.mps.supervisor.lifecycle import DomainRecord, read_record, write_record
 
 
 def test_a_record_holds_until_the_next_boot(tmp_path: Path) -> None:

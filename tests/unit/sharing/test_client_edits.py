@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from dra_driver.cdi.model import Mount
-from dra_driver.mps.client_edits import client_edits
 from dra_driver.mps.files import DomainPaths
+from dra_driver.sharing.mps import client_edits
 
 PATHS = DomainPaths(folder=Path("/plugins/mps/domains/claim"))
 OPTIONS = ("rw", "nosuid", "nodev", "bind")
