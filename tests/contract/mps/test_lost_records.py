@@ -1,8 +1,11 @@
-"""A daemon whose record is gone is still found, by the socket that only it can have."""
+"""A daemon whose record is lost is still found, by the socket that only it can have."""
 
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
 
 from dra_driver.mps.supervisor.supervisor import Supervisor
 from worlds.configs import PATIENCE
@@ -12,13 +15,16 @@ from worlds.process import eventually
 Run = Callable[[AbstractContextManager[Supervisor]], Supervisor]
 
 
-def test_daemons_without_a_record_are_adopted_or_ended(mps: MpsDomains, run: Run) -> None:
+@pytest.mark.parametrize("lose", [lambda path: path.unlink(), lambda path: path.write_bytes(b"")])
+def test_daemons_whose_record_is_lost_are_adopted_or_ended(
+    mps: MpsDomains, run: Run, lose: Callable[[Path], object]
+) -> None:
     kept, unwanted = mps.domain("kept", 0), mps.domain("unwanted", 1)
     with mps.supervised():
         daemon = mps.ready(kept).daemon
         mps.ready(unwanted)
     for domain in (kept, unwanted):
-        mps.files.paths(domain.id).record.unlink()
+        lose(mps.files.paths(domain.id).record)
     mps.requests.remove(unwanted.id)
 
     run(mps.supervised())

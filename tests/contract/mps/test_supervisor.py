@@ -363,22 +363,6 @@ def test_a_desired_state_that_cannot_be_read_stops_no_other(mps: MpsDomains, run
     mps.requests.wait_gone(DomainId("damaged"), time.monotonic() + PATIENCE)
 
 
-def test_a_damaged_record_does_not_leave_the_gpu_exclusive(mps: MpsDomains, run: Run) -> None:
-    with mps.supervised():
-        domain, unwanted = mps.domain("claim", 0), mps.domain("unwanted", 1)
-        daemon = mps.ready(domain).daemon
-        mps.ready(unwanted)
-    for one in (domain, unwanted):
-        mps.files.paths(one.id).record.write_bytes(b"")
-    mps.requests.remove(unwanted.id)
-    run(mps.supervised())
-    eventually(mps.requests.supervisor_runs, "the supervisor to run")
-    assert mps.ready(domain).daemon == daemon
-    mps.gone(domain)
-    mps.requests.wait_gone(unwanted.id, time.monotonic() + PATIENCE)
-    assert mps.left(domain) + mps.left(unwanted) == []
-
-
 def test_limits_the_daemon_did_not_take_are_an_error(mps: MpsDomains, run: Run) -> None:
     mps.wrap_control(
         '[ -n "$1" ] && exec $REAL $@; /bin/sed "s/percentage 30/percentage 40/" | $REAL'

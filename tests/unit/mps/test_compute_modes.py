@@ -53,17 +53,6 @@ def enter(modes: ComputeModes, domain: DomainId, uuid: str = GPU) -> int | None:
     return found
 
 
-def test_the_mode_that_was_found_is_restored() -> None:
-    door = played()
-    door.modes[GPU] = PROHIBITED
-    modes = ComputeModes(door)
-    assert enter(modes, ONE) == PROHIBITED
-    assert door.modes == {GPU: EXCLUSIVE_PROCESS, OTHER: DEFAULT}
-    modes.release(ONE, GPU)
-    assert door.modes == {GPU: PROHIBITED, OTHER: DEFAULT}
-    assert not door.is_open
-
-
 def test_the_driver_may_be_missing_until_a_domain_comes() -> None:
     door = played()
     door.refuses = True
@@ -94,17 +83,6 @@ def test_what_two_use_at_a_time_stays_open_for_the_second() -> None:
             enter(modes, ONE)
         assert door.is_open
     assert not door.is_open
-
-
-def test_the_last_of_two_domains_restores_the_mode_before_the_first() -> None:
-    door = played()
-    modes = ComputeModes(door)
-    enter(modes, ONE)
-    assert enter(modes, TWO) == DEFAULT
-    modes.release(ONE, GPU)
-    assert door.modes[GPU] == EXCLUSIVE_PROCESS
-    modes.release(TWO, GPU)
-    assert door.modes[GPU] == DEFAULT
 
 
 def test_what_an_earlier_supervisor_found_is_what_comes_back() -> None:
@@ -148,27 +126,3 @@ def test_a_card_without_compute_modes_has_nothing_to_record() -> None:
     door = played()
     door.modes[GPU] = None
     assert ComputeModes(door).acquire(ONE, GPU) is None
-
-
-def test_modes_that_are_not_to_be_changed_are_still_restored() -> None:
-    door = played()
-    modes = ComputeModes(door, change=False)
-    assert enter(modes, ONE) is None
-    assert door.modes[GPU] == DEFAULT
-    door.modes[GPU] = EXCLUSIVE_PROCESS
-    modes.remember(ONE, {GPU: DEFAULT})
-    modes.release(ONE, GPU)
-    assert door.modes[GPU] == DEFAULT
-
-
-def test_a_mode_that_cannot_be_put_back_is_tried_again() -> None:
-    door = played()
-    modes = ComputeModes(door)
-    enter(modes, ONE)
-    door.refuses = True
-    with pytest.raises(DeviceError):
-        modes.release(ONE, GPU)
-    door.refuses = False
-    modes.release(ONE, GPU)
-    assert door.modes[GPU] == DEFAULT
-    modes.release(ONE, GPU)
