@@ -46,7 +46,8 @@ def test_a_daemon_that_quits_a_moment_later_is_not_killed(
     mps: MpsDomains, run: Run, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     """Status 1 is that of a daemon with a server that did not end properly."""
-    monkeypatch.setattr(lifecycle, "_LATE_SECONDS", PATIENCE)
+    for name in ("_LATE_SECONDS", "_KILL_SECONDS"):
+        monkeypatch.setattr(lifecycle, name, PATIENCE)
     quit_status = mps.root / "quit-status"
     with capture_logs() as logs:
         run(mps.supervised())
