@@ -59,7 +59,7 @@ def test_an_liveness_lasts_until_the_daemon_is_well_or_another() -> None:
 def test_without_patience_no_daemon_is_ill_for_too_long() -> None:
     clock = Clock()
     liveness = Liveness(clock, replace_after=0.0)
-    liveness.note(ONE, "its server hangs")
+    liveness.note(ONE, "its server is in FAULT")
     clock.now += 10**9
     assert not liveness.must_replace()
-    assert liveness.reason == "its server hangs"
+    assert liveness.reason == "its server is in FAULT"
