@@ -1,6 +1,6 @@
 """`dra-driver health`: has the running driver let go of the GPUs for a reset, and forget XIDs.
 
-In: the driver's directory on the node. Out: a request there (devices/health/requests.py), and on
+In: the driver's directory on the node. Out: a request there (devices/health/record.py), and on
 stdout what the driver has done about it. No GPU is asked or reset here.
 """
 
@@ -15,8 +15,13 @@ from dra_driver.admin.status.usage_command import PLUGINS
 from dra_driver.command_line import CommandGroup, CommandSettings, argument
 from dra_driver.devices.health.debounce import GpuCondition, in_force
 from dra_driver.devices.health.findings import Cause
-from dra_driver.devices.health.record import GpuHealth, read_health
-from dra_driver.devices.health.requests import RELEASE, RELEASE_SECONDS, HealthRequests
+from dra_driver.devices.health.record import (
+    RELEASE,
+    RELEASE_SECONDS,
+    GpuHealth,
+    HealthRequests,
+    read_health,
+)
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 from dra_driver.words import named

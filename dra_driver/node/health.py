@@ -31,8 +31,13 @@ from dra_driver.devices.health import findings
 from dra_driver.devices.health.debounce import GpuCondition
 from dra_driver.devices.health.findings import Cause, Severity
 from dra_driver.devices.health.listener import Listener
-from dra_driver.devices.health.record import GpuHealth, HealthFile
-from dra_driver.devices.health.requests import RELEASE, RELEASE_SECONDS, HealthRequests
+from dra_driver.devices.health.record import (
+    RELEASE,
+    RELEASE_SECONDS,
+    GpuHealth,
+    HealthFile,
+    HealthRequests,
+)
 from dra_driver.devices.health.tracker import HealthTracker
 from dra_driver.devices.model import GpuEvent, GpuUuid, Inventory
 from dra_driver.devices.session import DriverSession

@@ -10,7 +10,7 @@ from dra_driver.node.context import FIRST_LOOK_SECONDS, NodeContext
 from dra_driver.node.gpus import NodeGpus
 from dra_driver.node.shares import NodeShares
 from dra_driver.node.sharing import node_memory
-from dra_driver.shares import last_good
+from dra_driver.shares import notes
 from dra_driver.shares.source import ShareConfigEvents, ShareConfigs
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.node import DevicePlugin, MemoryCounters
@@ -46,7 +46,7 @@ class NodeOffers:
             labels=context.own_node,
             events=ShareConfigEvents(context.kube, settings.node_name),
             on_change=changes.offer,
-            kept=context.directory / last_good.FILE,
+            kept=context.directory / notes.CONFIG_FILE,
         )
         context.metrics.watch_share_config(self.share_configs.is_valid)
         self.memory = node_memory(

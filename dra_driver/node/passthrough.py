@@ -4,8 +4,7 @@ from pathlib import Path
 
 from dra_driver.cdi.roots import Roots
 from dra_driver.devices.passthrough.bus import PciBus
-from dra_driver.devices.passthrough.gpus import PassthroughGpus
-from dra_driver.devices.passthrough.rules import PassthroughRules
+from dra_driver.devices.passthrough.rules import PassthroughGpus, PassthroughRules
 from dra_driver.sharing.passthrough import Passthrough
 
 _HOST_DEV = "/dev"

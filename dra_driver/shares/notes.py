@@ -1,8 +1,10 @@
-"""What the driver notes about parts of GPUs for commands on its node, as bytes on disk and back.
+"""What the driver keeps on disk about parts of GPUs: notes, and the last good share config.
 
-In: the share config's state, the divisions in force, what is published to be consumed in parts, and
-the GPUs that refuse MIG devices. Out: a sealed file in the driver's directory, written when any of
-it has changed. Only commands read it.
+The notes are about the share config's state, the divisions in force, what is published to be
+consumed in parts, and the GPUs that refuse MIG devices. They are written when any of it has
+changed, and only commands on the node read them. The config is kept as the bytes that were read: so
+a driver that starts with a damaged one continues as before, and pods that have shares keep what
+they have. Both files are sealed.
 """
 
 from collections.abc import Mapping
@@ -13,11 +15,14 @@ from msgspec import Struct, field
 
 from dra_driver.devices.model import GpuUuid, Refusal
 from dra_driver.errors import StateError
-from dra_driver.host.envelope import seal, unseal, value_of
+from dra_driver.host.envelope import MALFORMED, seal, unseal, value_of
 from dra_driver.host.files import read_whole, write_whole
 
 FILE = "shares.json"
-"""Its name in the driver's directory."""
+"""The name of the notes in the driver's directory."""
+
+CONFIG_FILE = "share-config.json"
+"""The name of the last good config there."""
 
 
 class NotedDevice(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -67,11 +72,7 @@ class ShareNotes(Struct, frozen=True, kw_only=True):
 
 def write_notes(directory: Path, notes: ShareNotes) -> None:
     """Write the notes. Raises StateError."""
-    path = directory / FILE
-    try:
-        write_whole(path, seal(msgspec.to_builtins(notes)), mode=0o600, durable=False)
-    except OSError as error:
-        raise StateError(f"{path} cannot be written: {error.strerror}") from error
+    _write(directory / FILE, msgspec.to_builtins(notes), durable=False)
 
 
 def read_notes(directory: Path) -> ShareNotes:
@@ -81,3 +82,41 @@ def read_notes(directory: Path) -> ShareNotes:
         return ShareNotes() if saved is None else value_of(unseal(saved[0]), ShareNotes, "notes")
     except (OSError, StateError):
         return ShareNotes()
+
+
+class KeptConfig(Struct, frozen=True, kw_only=True):
+    """A config as it was read, and where it came from, for people."""
+
+    data: bytes
+    origin: str
+
+
+def keep(path: Path, config: KeptConfig) -> None:
+    """Keep a config, unless it is kept already. Raises StateError."""
+    if kept(path) == config:
+        return
+    payload = {"origin": config.origin, "data": config.data.decode(errors="surrogateescape")}
+    _write(path, payload, durable=True)
+
+
+def kept(path: Path) -> KeptConfig | None:
+    """Return the config that is kept; None if there is none, or its file is damaged."""
+    try:
+        contents = read_whole(path)
+        if contents is None:
+            return None
+        payload = unseal(contents[0])
+        return KeptConfig(
+            data=str(payload["data"]).encode(errors="surrogateescape"),
+            origin=str(payload["origin"]),
+        )
+    except (OSError, StateError, *MALFORMED):
+        return None
+
+
+def _write(path: Path, payload: Mapping[str, object], *, durable: bool) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, seal(payload), mode=0o600, durable=durable)
+    except OSError as error:
+        raise StateError(f"{path} cannot be written: {error.strerror or error}") from error

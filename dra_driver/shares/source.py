@@ -28,7 +28,7 @@ from dra_driver.kube.events import Happening, Reporter, about_node, utc_now, war
 from dra_driver.kube.own_node import Labels, OwnNode
 from dra_driver.kube.resource import EVENTS
 from dra_driver.shares.choice import LABEL, Choice, choose
-from dra_driver.shares.last_good import KeptConfig, keep, kept
+from dra_driver.shares.notes import KeptConfig, keep, kept
 
 if TYPE_CHECKING:
     from resource_nvidia_com.device_plugin import NodeConfig

@@ -10,7 +10,7 @@ from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.cli import main
 from dra_driver.devices.model import GpuUuid, MigSlot
-from dra_driver.shares.last_good import FILE, KeptConfig, keep
+from dra_driver.shares.notes import CONFIG_FILE, KeptConfig, keep
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.machine import Machine
 
@@ -161,7 +161,7 @@ def test_shares_by_the_drivers_last_good_config_are_shown(
         b"    - name: nvidia.com/gpu\n      devices: [0]\n      replicas: 4\n"
     )
     plugins = tmp_path / "plugins"
-    keep(plugins / "gpu.nvidia.com" / FILE, KeptConfig(data=data, origin="file /etc/shares"))
+    keep(plugins / "gpu.nvidia.com" / CONFIG_FILE, KeptConfig(data=data, origin="file /etc/shares"))
     assert main(words(machine, f"--kubelet-plugins-directory-path={plugins}")) == 0
 
     shown = capsys.readouterr()

@@ -10,7 +10,7 @@ import make
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.devices.model import MigSlot
-from dra_driver.node.exclusion import NodeExclusion
+from dra_driver.node.gpus import NodeExclusion
 from worlds.nvidia import checkpoint
 
 GPU, OTHER = make.gpu(0), make.gpu(1)

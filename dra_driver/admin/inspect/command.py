@@ -46,8 +46,7 @@ from dra_driver.host.boot import read_boot_id
 from dra_driver.node.passthrough import passthrough_gpus
 from dra_driver.shares.config import read_file, read_node_config
 from dra_driver.shares.divide import divide
-from dra_driver.shares.last_good import FILE, kept
-from dra_driver.shares.notes import read_notes
+from dra_driver.shares.notes import CONFIG_FILE, kept, read_notes
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.mig import MigSettings, release_of
 from dra_driver.slices.offer.shares import ShareOffer, WholeBesideShares
@@ -265,7 +264,7 @@ def _noted(question: Callable[[Ownership], T], nothing: T, at: tuple[Path, Path]
 
 def kept_config(data_directory: Path) -> NodeConfig:
     """Return the driver's last good share config; an empty one if there is none."""
-    stored = kept(data_directory / FILE)
+    stored = kept(data_directory / CONFIG_FILE)
     try:
         return read_node_config(stored.data, stored.origin) if stored else NodeConfig()
     except ConfigError:

@@ -4,8 +4,13 @@ The driver needs it after a restart, because NVML reports an XID only once, and 
 reads it. A record of another boot is ignored, because a reboot resets every GPU; what lasts longer
 is found again by the first look. A damaged file is kept under another name, for people. A file of
 a newer version is left alone, and nothing is written until it is gone.
+
+Beside it are the requests of admins to the running driver: files that `dra-driver health`
+(admin/health.py) writes, each named by what is asked. The driver deletes a file once that is done,
+for which the command waits.
 """
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +24,7 @@ from dra_driver.devices.health.debounce import GpuConditions
 from dra_driver.devices.health.findings import Severity
 from dra_driver.errors import StateError, VersionError
 from dra_driver.host.envelope import seal, unseal, value_of
-from dra_driver.host.files import read_whole, write_whole
+from dra_driver.host.files import delete, read_whole, write_whole
 from dra_driver.host.worker import LogOnce
 
 FILE = "health.json"
@@ -27,6 +32,15 @@ FILE = "health.json"
 
 DAMAGED = "health.json.damaged"
 """The name under which a damaged record is kept."""
+
+REQUESTS = "health-requests"
+"""The name of the folder with requests there."""
+
+RELEASE = "release"
+"""The file that asks the driver to close NVML; others have the UUIDs of GPUs whose faults end."""
+
+RELEASE_SECONDS = 600.0
+"""How long NVML then stays closed between looks."""
 
 log = structlog.get_logger()
 
@@ -134,3 +148,29 @@ class HealthFile:
         self._once.forget()
         self._written = data
         return True
+
+
+class HealthRequests:
+    """The requests to one driver. Methods may be called from any thread."""
+
+    def __init__(self, directory: Path) -> None:
+        self._folder = directory / REQUESTS
+
+    def pending(self) -> list[str]:
+        """Return what is asked; nothing if the folder cannot be read."""
+        try:
+            return os.listdir(self._folder)  # noqa: PTH208 (names are what is wanted)
+        except OSError:
+            return []
+
+    def ask(self, request: str) -> None:
+        """Ask for something. Raises OSError if the disk refuses."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        (self._folder / request).touch(mode=0o600)
+
+    def end(self, request: str) -> None:
+        """Delete a request that is done, or given up; a missing one is fine."""
+        try:
+            delete(self._folder / request)
+        except OSError as error:
+            log.warning("health request not deleted", file=request, reason=str(error))

@@ -6,8 +6,7 @@ import pytest
 
 from dra_driver.devices.model import Inventory, PassthroughGpu, PciAddress
 from dra_driver.devices.passthrough.bus import PciBus
-from dra_driver.devices.passthrough.gpus import PassthroughGpus
-from dra_driver.devices.passthrough.rules import PassthroughRules
+from dra_driver.devices.passthrough.rules import PassthroughGpus, PassthroughRules
 from worlds.pci import PciTree
 
 GPU = PciAddress("0000:10:00.0")

@@ -8,11 +8,13 @@ import make
 from dra_driver.devices.model import MigSlot, Refusal
 from dra_driver.errors import StateError
 from dra_driver.shares import notes
-from dra_driver.shares.last_good import KeptConfig, keep, kept
 from dra_driver.shares.notes import (
+    KeptConfig,
     NotedConsumable,
     NotedDevice,
     ShareNotes,
+    keep,
+    kept,
     read_notes,
     write_notes,
 )
@@ -69,11 +71,6 @@ def test_notes_are_for_root_alone(tmp_path: Path) -> None:
     assert (tmp_path / notes.FILE).stat().st_mode & 0o777 == 0o600
 
 
-def test_notes_that_cannot_be_written_say_where_and_why(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match=r"/gone/shares\.json cannot be written: No such file"):
-        write_notes(tmp_path / "gone", NOTES)
-
-
 def test_a_config_is_kept_byte_for_byte_and_then_the_next_one(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "share-config.json"
     assert kept(path) is None
@@ -91,8 +88,10 @@ def test_a_config_that_is_kept_already_is_not_written_again(tmp_path: Path) -> N
     assert path.stat().st_ino == was
 
 
-def test_a_config_that_cannot_be_kept_says_where_and_why(tmp_path: Path) -> None:
+def test_what_cannot_be_written_says_where_and_why(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     path = tmp_path / "file" / "share-config.json"
     with pytest.raises(StateError, match=r"/file/share-config\.json cannot be written: .+"):
         keep(path, CONFIG)
+    with pytest.raises(StateError, match=r"/file/shares\.json cannot be written: .+"):
+        write_notes(tmp_path / "file", NOTES)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.kube.own_node import OwnNode
-from dra_driver.shares.last_good import KeptConfig, kept
+from dra_driver.shares.notes import KeptConfig, kept
 from dra_driver.shares.source import ShareConfigEvents, ShareConfigs, ShareConfigState
 
 WHOLE = "sharing: {mps: {resources: [{name: gpu, replicas: 2}, {name: mig-1g.5gb, replicas: 3}]}}"
