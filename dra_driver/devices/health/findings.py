@@ -318,11 +318,6 @@ def of_xid(
     return XIDS.get(number) or unknown_xid(number)
 
 
-def asks_for_look(number: int) -> bool:
-    """Tell whether an XID is a reason to look at the GPU at once: programs cannot cause it."""
-    return number not in APPLICATION_XIDS
-
-
 def parse_xids(text: str) -> frozenset[int]:
     """Return the XIDs of a list such as `94,119`. Raises ConfigError for anything else."""
     words = [word.strip() for word in text.split(",") if word.strip()]

@@ -126,17 +126,16 @@ class HealthFile:
             return {}
         return record.gpus
 
-    def write(self, gpus: Mapping[str, GpuHealth]) -> bool:
-        """Write what is wrong if it has changed since the last write; return False on failure."""
+    def write(self, gpus: Mapping[str, GpuHealth]) -> None:
+        """Write what is wrong if it has changed since the last write; a failure is logged once."""
         sick = {
             uuid: kept for uuid, gpu in sorted(gpus.items()) if (kept := lasting(gpu)).conditions
         }
         data = seal(msgspec.to_builtins(HealthRecord(boot_id=self._boot_id, gpus=sick)))
         path = self._directory / FILE
-        if data == self._written or (not sick and not path.exists()):
-            return True
-        if self._is_newer and path.exists():
-            return True
+        is_there = path.exists()
+        if data == self._written or (self._is_newer and is_there) or not (sick or is_there):
+            return
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             write_whole(path, data, mode=0o600, durable=True)
@@ -144,10 +143,9 @@ class HealthFile:
             reason = str(error.strerror or error)
             if self._once.is_new(reason):
                 log.warning("health record not written", path=str(path), reason=reason)
-            return False
+            return
         self._once.forget()
         self._written = data
-        return True
 
 
 class HealthRequests:

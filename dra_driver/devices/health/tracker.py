@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from dra_driver.devices.health import debounce
 from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
 from dra_driver.devices.health.findings import (
+    APPLICATION_XIDS,
     Cause,
     Severity,
-    asks_for_look,
     examined,
     of_xid,
     out_of_reach,
@@ -67,11 +67,6 @@ class HealthTracker:
         self._described: dict[str, Gpu] = {}
         self._kept: tuple[Inventory, Inventory] | None = None
 
-    def current(self) -> Mapping[str, GpuHealth]:
-        """Return what is wrong, by UUID of the GPU."""
-        with self._lock:
-            return dict(self._known())
-
     def in_force(self) -> Mapping[str, GpuConditions]:
         """Return the conditions in force, the gravest first, by UUID of the GPUs that have any."""
         with self._lock:
@@ -88,7 +83,7 @@ class HealthTracker:
         if event.xid is None:
             return True
         ignored = self._ignored_xids
-        look = asks_for_look(event.xid) and event.xid not in ignored
+        look = event.xid not in APPLICATION_XIDS | ignored  # those programs can cause
         finding = of_xid(event.xid, ignored, remarks=self._remarks)
         if finding is None:
             log.debug("xid passed over", gpu=event.gpu, xid=event.xid)

@@ -9,7 +9,6 @@ from dra_driver.devices.health.findings import (
     Examination,
     Remedy,
     Severity,
-    asks_for_look,
     examined,
     of_xid,
     out_of_reach,
@@ -132,7 +131,6 @@ def test_what_a_program_can_cause_or_only_accompanies_says_nothing(number: int) 
 @pytest.mark.parametrize("number", [13, 31, 43, 45, 68, 109])
 def test_the_xids_that_nvidias_driver_ignores_are_of_applications(number: int) -> None:
     assert of_xid(number) is None
-    assert not asks_for_look(number)
 
 
 @pytest.mark.parametrize("number", sorted(findings.XIDS))
@@ -141,7 +139,6 @@ def test_each_xid_of_the_table_is_a_finding_with_its_number(number: int) -> None
     assert finding is not None
     assert finding.key == (Cause.XID, str(number))
     assert finding.reason.startswith(f"XID {number}: ")
-    assert asks_for_look(number)
     assert of_xid(number, frozenset({number})) is None
 
 
@@ -156,11 +153,6 @@ def test_an_xid_that_nobody_knows_is_a_fault() -> None:
     assert (finding.severity, finding.remedy) == (Severity.FAULT, Remedy.RESET)
     assert finding.key == (Cause.XID, "999")
     assert finding.reason == "XID 999: an error of the GPU that this driver does not know"
-
-
-def test_the_change_of_the_recovery_action_is_a_reason_to_look_and_no_finding() -> None:
-    assert of_xid(154) is None
-    assert asks_for_look(154)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 import make
 from dra_driver.devices.health.debounce import GpuCondition
-from dra_driver.devices.health.record import GpuHealth, HealthFile
+from dra_driver.devices.health.record import GpuHealth, HealthFile, read_health
 from dra_driver.devices.health.tracker import HealthTracker, at_their_places
 from dra_driver.devices.model import Gpu, GpuEvent, InstanceId, Inventory, MigMode, SickGpu, Vitals
 
@@ -280,7 +280,14 @@ def test_an_event_before_the_first_look_is_of_the_gpu_that_the_look_finds(tmp_pa
     driver.hear(GPUS[1], 62)
     driver.look()
     assert driver.wrong() == {GPUS[1].uuid: ["62"]}
-    assert driver.tracker.current()[GPUS[1].uuid].name == "gpu-1"
+    record = read_health(tmp_path)
+    assert record is not None
+    assert record.gpus[GPUS[1].uuid].name == "gpu-1"
+
+
+@pytest.mark.parametrize("xid", [48, 154, 999])
+def test_what_no_program_can_cause_is_a_reason_to_look(driver: Driver, xid: int) -> None:
+    assert driver.hear(GPUS[1], xid)
 
 
 def test_a_gpu_that_is_lost_while_another_one_comes_before_it_is_the_one_that_is_missing() -> None:
