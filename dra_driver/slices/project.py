@@ -9,19 +9,19 @@ The result does not change when claims create or delete MIG devices: a MIG devic
 made stays published as the partition that was allocated.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from msgspec import Struct, field
 from msgspec.structs import astuple, replace
 
-from dra_driver.devices.device import NodeDevice, Whole
+from dra_driver.devices.device import Base, Mig, NodeDevice, Whole
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode, Refusal
 from dra_driver.devices.nvlink import joined
 from dra_driver.slices import counters, order
 from dra_driver.slices.attributes import Omitted
 from dra_driver.slices.consumable import NO_CONSUMABLES
-from dra_driver.slices.offer.gpu import GpuOffer, fill
+from dra_driver.slices.offer.gpu import GpuBasis, GpuOffer, offer_of
 from dra_driver.slices.offer.mig import ALL, MigOffer
 from dra_driver.slices.offer.passthrough import passthrough_devices
 from dra_driver.slices.offer.shares import NO_SHARES, ShareOffer
@@ -104,7 +104,7 @@ def projection(
             withheld.append(Withheld(index=gpu.index, reason=refused_for))
             continue
         refusal = _refusal(gpu, refused) if mig.switches_modes else None
-        offer = GpuOffer(
+        basis = GpuBasis(
             gpu=gpu,
             inventory=inventory,
             joined=islands,
@@ -112,14 +112,15 @@ def projection(
             share=share,
             consumable=share.consumable if with_consumables else NO_CONSUMABLES,
             refusal=refusal,
+            with_counters=with_counters,
         )
-        fill(offer, with_counters=with_counters)
-        if offer.is_empty:
-            reason = "; ".join(offer.notes) or mig.why_none_made() or "nothing of it is offered"
-            withheld.append(Withheld(index=gpu.index, reason=reason))
-        else:
+        offer = offer_of(basis)
+        if offer.devices:
             minors.add(gpu.minor)
             offers[gpu.minor] = offer
+        else:
+            reason = "; ".join(offer.notes) or mig.why_none_made() or "nothing of it is offered"
+            withheld.append(Withheld(index=gpu.index, reason=reason))
     filled = order.in_fill_order(offer.gpu for offer in offers.values())
     in_order = {gpu.minor: offers[gpu.minor] for gpu in filled}
     for_machines = tuple(passthrough_devices(inventory))
@@ -133,14 +134,16 @@ def _arranged(
     share: ShareOffer,
 ) -> Projection:
     filled = tuple(offers.values())
-    divided = [offer.gpu for offer in filled if offer.partitions]
-    undivided = (offer.gpu for offer in filled if offer.whole or offer.shares)
-    whole = [offers[gpu.minor] for gpu in order.in_whole_order(undivided, divided)]
-    published = [offer.whole for offer in whole if offer.whole is not None]
-    published += _shares_in_order([offer.shares for offer in whole], share)
-    published += [device for offer in filled for device in offer.existing]
-    published += _shares_in_order([part for each in filled for part in each.existing_shares], share)
-    published += [part for offer in filled for part in offer.partitions]
+    divided = [offer.gpu for offer in filled if offer.of(Mig, exists=False)]
+    in_whole_order = order.in_whole_order((offer.gpu for offer in filled), divided)
+    whole = [offers[gpu.minor] for gpu in in_whole_order]
+    published = [device for offer in whole for device in offer.of(Whole)]
+    shares = [device for offer in whole for device in offer.of(Whole, is_share=True)]
+    published += _shares_in_order(shares, share)
+    published += [device for offer in filled for device in offer.of(Mig)]
+    shares = [device for offer in filled for device in offer.of(Mig, is_share=True)]
+    published += _shares_in_order(shares, share)
+    published += [part for offer in filled for part in offer.of(Mig, exists=False)]
     published += for_machines
     return Projection(
         devices=tuple(device.as_published() for device in published),
@@ -151,28 +154,34 @@ def _arranged(
             if offer.counters
         ),
         withheld=tuple(sorted(withheld, key=lambda entry: entry.index)),
-        omitted=tuple(omitted for offer in filled for omitted in offer.omitted),
+        omitted=tuple(_omitted(published)),
         notes=tuple(
             Note(index=offer.gpu.index, text=text) for offer in filled for text in offer.notes
         ),
     )
 
 
-def _shares_in_order(
-    offered: Sequence[Sequence[Published]], share: ShareOffer
-) -> Sequence[Published]:
+def _omitted(published: Sequence[Published]) -> Iterable[Omitted]:
+    """Return what devices lack: of each GPU once, because its other devices lack the same."""
+    first: dict[tuple[GpuUuid, str, str], Omitted] = {}
+    for device in published:
+        for one in device.omitted:
+            first.setdefault((device.source.gpu.uuid, one.attribute, one.reason), one)
+    return first.values()
+
+
+def _shares_in_order(shares: Sequence[Published], share: ShareOffer) -> Sequence[Published]:
     """Return the shares of several devices in order, packed if that is set for any device.
 
     Those of a device that waits for a new division come last: so it becomes free, and requests
     that only the new config allows get shares of the others.
     """
+    offered: dict[Base, list[Published]] = {}
+    for each in shares:
+        offered.setdefault(each.source.device.place, []).append(each)
     in_order: list[Published] = []
     for is_waiting in (False, True):
-        parts = [
-            each
-            for each in offered
-            if each and (each[0].source.device.place in share.waiting) is is_waiting
-        ]
+        parts = [part for at, part in offered.items() if (at in share.waiting) is is_waiting]
         divisions = {each[0].source.device.division for each in parts}
         packed = any(share.is_packed(division) for division in divisions if division)
         in_order += order.in_share_order(parts, packed=packed)

@@ -6,7 +6,8 @@ How much a device consumes of its GPU's counters is computed in slices/offer/gpu
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dra_driver.devices.device import (
     Mig,
@@ -34,16 +35,19 @@ WireDevice = dict[str, object]
 
 
 class Published(Struct, frozen=True, kw_only=True):
-    """A device to publish: its `wire` form without counters, its `source`, and its counters."""
+    """A device to publish: its `wire` form without counters, its `source`, and its counters.
+
+    `omitted` are the attributes that it lacks because the API would refuse them.
+    """
 
     wire: WireDevice
     source: NodeDevice
-    consumed: dict[str, int] = field(default_factory=dict)
+    consumed: counters.Counters = {}
+    omitted: Sequence[Omitted] = ()
 
     def consume(self, wanted: counters.Counters) -> "Published":
-        """Make the device consume these counters of its GPU as well, and return it."""
-        self.consumed.update(wanted)
-        return self
+        """Return the device as it consumes these counters of its GPU as well."""
+        return replace(self, consumed={**self.consumed, **wanted})
 
     def as_published(self) -> WireDevice:
         """Return the device in the form that a ResourceSlice has."""
@@ -62,8 +66,8 @@ def wire_form(  # noqa: PLR0913 (everything that decides how it is published)
     consumable_by: Consumable,
     shared_as: str | None = None,
     serves: str | None = None,
-) -> tuple[Published, Sequence[Omitted]]:
-    """Return a device as it is published, without its counters, and the omitted attributes.
+) -> Published:
+    """Return a device as it is published, without its counters.
 
     `in_parts`: partitions of its GPU are offered as well. `consumable_by`: how several claims can
     consume the device. `shared_as`: the extended resource that shares serve instead of it.
@@ -100,7 +104,7 @@ def wire_form(  # noqa: PLR0913 (everything that decides how it is published)
         capacity = consumable(capacity, shareable_memory(source, in_parts=in_parts), consumable_by)
     if capacity:
         wire["capacity"] = capacity
-    return Published(wire=wire, source=source), omitted
+    return Published(wire=wire, source=source, omitted=omitted)
 
 
 def _addressable(address: PciAddress, inventory: Inventory) -> dict[str, object]:

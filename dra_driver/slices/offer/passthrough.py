@@ -27,4 +27,4 @@ def passthrough_devices(inventory: Inventory) -> Iterator[Published]:
                 joined={},
                 in_parts=False,
                 consumable_by=NO_CONSUMABLES,
-            )[0]
+            )

@@ -76,7 +76,7 @@ def test_what_a_claim_consumes_is_told_as_the_device_of_which_it_is_a_part() -> 
             joined={},
             in_parts=False,
             consumable_by=Consumable.of("memory"),
-        )[0].wire
+        ).wire
         for one in (of, part)
     ]
     assert published[0] == published[1]

@@ -70,7 +70,7 @@ def test_its_facts_are_those_of_its_address_whatever_its_number_was_before() -> 
         make.passthrough(1),
     )
     base = Vfio(gpu=card.gpu.uuid, address=card.gpu.pci_address, number=other.number)
-    form, _ = wire_form(
+    form = wire_form(
         NodeDevice(gpu=card.gpu, device=Device(base=base)),
         make.inventory(passthrough=(other, card)),
         joined={},
