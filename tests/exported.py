@@ -8,8 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dra_driver.claims.model.steps import MIG
 from dra_driver.devices.health.findings import Cause, Severity
 from dra_driver.mps.domain import State
-from dra_driver.ops.metrics import Metrics, MpsMetrics
-from dra_driver.ops.usage_metrics import UsageMetric, UsageSeries
+from dra_driver.ops.metrics import Metrics, MpsMetrics, UsageMetric, UsageSeries
 from scrape import metrics_text
 
 

@@ -23,9 +23,8 @@ from kubernetes.client.rest import RESTClientObject
 from kubernetes.config import ConfigException, kube_config
 
 from dra_driver.errors import SetupError
-from dra_driver.kube.client import Credentials, KubeClient
+from dra_driver.kube.client import Credentials, KubeClient, TokenFile
 from dra_driver.kube.connections import Connect, Connections
-from dra_driver.kube.token import TokenFile
 
 _ENTRY = re.compile(r"/\{.*\}", re.DOTALL)
 """A user or cluster as the package prints it to say where a key is missing."""

@@ -1,4 +1,4 @@
-"""What an HTTP response of the API server means: an object, or one of our errors.
+"""What an HTTP response of the API server means: an object, events, or one of our errors.
 
 An error's text gives the cause first and then what to do, because it may end in a pod's events. As
 in Kubernetes API conventions, "Response Status Kind", a 404 counts as "this object does not exist"
@@ -8,7 +8,8 @@ too, and a claim that merely cannot be seen must not count as gone.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
@@ -22,11 +23,15 @@ from dra_driver.errors import (
     StaleError,
     UnavailableError,
 )
+from dra_driver.kube.connections import BrokenError, Response
 from dra_driver.kube.resource import Call
 from resource_nvidia_com.problems import keep_duplicates
 
 _LONGEST_TEXT = 1024
 """Characters of a server's message that are kept: enough for a field error, not for HTML."""
+
+_LONGEST_EVENT = 16 * 1024 * 1024
+"""Bytes of one event: etcd stores at most 1.5 MiB of an object by default."""
 
 _RETRY_AFTER_CAP = 300.0
 """The longest Retry-After that is obeyed, in seconds; a mistake must not stop us for a day."""
@@ -186,3 +191,68 @@ def _seconds(header: str | None, status_object: Mapping[str, object]) -> float |
         if isinstance(text, int) or (isinstance(text, str) and _SECONDS.fullmatch(text)):
             return min(max(float(text), 0.0), _RETRY_AFTER_CAP)
     return None
+
+
+class WatchStream:
+    """The events of one watch request, one JSON object per line; iterate to get them.
+
+    Kubernetes API concepts, "Efficient detection of changes": the server ends a watch whenever it
+    likes, and reports an expired resourceVersion as an event of type ERROR. `close()` from any
+    thread ends the iteration at once.
+    """
+
+    def __init__(self, call: Call, response: Response) -> None:
+        """Take over a response whose headers were read and whose body was not."""
+        self._call = call
+        self._response = response
+        self._closed = False
+
+    def __iter__(self) -> Iterator[dict[str, object]]:
+        """Yield each event until the server or `close()` ends the stream.
+
+        Raises GoneError if the resourceVersion is too old: list again. Otherwise ApiError or
+        UnavailableError, as the server's Status object says, or if the connection broke.
+        """
+        try:
+            for line in self._lines():
+                yield self._event(line)
+        finally:
+            self._response.close()
+
+    def close(self) -> None:
+        """End the stream: a reader blocked in another thread wakes up and stops."""
+        self._closed = True
+        with suppress(OSError):  # it ended by itself in the meantime
+            self._response.shutdown()
+
+    def _lines(self) -> Iterator[bytes]:
+        rest = b""
+        try:
+            for chunk in self._response.chunks():
+                *lines, rest = (rest + chunk).split(b"\n")
+                if len(rest) > _LONGEST_EVENT:
+                    raise BrokenError(f"an event has more than {_LONGEST_EVENT >> 20} MiB")
+                for line in lines:
+                    if self._closed:
+                        return
+                    if line:
+                        yield line
+        except TimeoutError:
+            # Silence for longer than bookmarks are apart: start a new watch, which is cheap.
+            return
+        except OSError as error:
+            if not self._closed:
+                raise UnavailableError(
+                    f"cannot {self._call}: the stream broke ({error})"
+                ) from error
+
+    def _event(self, line: bytes) -> dict[str, object]:
+        try:
+            event = parsed(line)
+        except ValueError as error:
+            raise UnavailableError(f"cannot {self._call}: an event is not JSON") from error
+        if not (isinstance(event, dict) and isinstance(event.get("object"), dict)):
+            raise UnavailableError(f"cannot {self._call}: an event has no object")
+        if event.get("type") == "ERROR":
+            raise error_in_event(self._call, event["object"])
+        return event

@@ -16,10 +16,9 @@ from msgspec import Struct
 from dra_driver.errors import ApiError, DriverError, GoneError, UnavailableError
 from dra_driver.fields import at, entries
 from dra_driver.host.worker import LogOnce, Worker
-from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.resource import Resource
-from dra_driver.kube.stream import WatchStream
+from dra_driver.kube.responses import WatchStream
 
 log = structlog.get_logger()
 
@@ -29,6 +28,31 @@ _SERVER_SECONDS = 300
 
 _HEALTHY_SECONDS = 10.0
 """A stream that lasted this long did not fail, even if nothing happened in it."""
+
+
+class Backoff:
+    """Delays of `first`, doubling up to `most` seconds, each shortened by up to half at random.
+
+    So, as Kubernetes API conventions ask, a thousand nodes do not come back to a restarted API
+    server at the same moment.
+    """
+
+    def __init__(self, *, first: float, most: float, random: Callable[[], float]) -> None:
+        """Take the first and the longest delay; `random` gives numbers in [0, 1)."""
+        self._first = first
+        self._most = most
+        self._random = random
+        self._next = first
+
+    def delay(self) -> float:
+        """Return the seconds to wait now, and lengthen the next delay."""
+        delay = self._next * (1 - self._random() / 2)
+        self._next = min(self._next * 2, self._most)
+        return delay
+
+    def reset(self) -> None:
+        """Start with the first delay again: something worked."""
+        self._next = self._first
 
 
 class Listed(Struct, frozen=True, kw_only=True):

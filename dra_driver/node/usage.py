@@ -14,7 +14,7 @@ from dra_driver.claims.model.claim import PodsOf
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.host.worker import LogOnce
 from dra_driver.node.processes import NOT_SEEN, sees_processes
-from dra_driver.ops.usage_metrics import UsageSeries
+from dra_driver.ops.metrics import UsageSeries
 from dra_driver.usage.model import NodeUse
 from dra_driver.usage.node import Loads, NodeLook, known_below
 from dra_driver.usage.processes import Processes

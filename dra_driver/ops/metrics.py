@@ -9,10 +9,11 @@ event. The registry belongs to the object, not to the process.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from enum import StrEnum
+from enum import Enum, StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.process_collector import ProcessCollector
@@ -20,8 +21,6 @@ from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
-
-    from dra_driver.ops.usage_metrics import UsageSeries
 
 
 T = TypeVar("T")
@@ -55,6 +54,69 @@ class SliceWrite(StrEnum):
 _SECONDS = (0.003125, 0.00625, 0.0125, 0.025, *(0.05 * 2**n for n in range(9)), 25.6, 51.2)
 
 _ERROR_STAGES = ("lock_acquire", "devices", "publish_resources")
+
+
+_GPU = ("gpu", "device", "uuid")
+_CONTAINER = ("namespace", "pod", "container", "claim", *_GPU)
+
+
+class UsageMetric(Enum):
+    """Who uses GPUs: name, text and labels of each metric.
+
+    Labels come and go with containers, so nothing of them is kept between scrapes.
+    """
+
+    UP = ("gpu_usage_up", "1 if the GPU answered NVML in time, else 0.", ("gpu",))
+    MEMORY = ("gpu_memory_used_bytes", "Memory in use on a GPU or MIG device.", _GPU)
+    MEMORY_TOTAL = ("gpu_memory_total_bytes", "Memory of a GPU or MIG device.", _GPU)
+    BUSY = (
+        "gpu_utilization_ratio",
+        "Part of the time in which kernels ran on a GPU; none in MIG mode.",
+        _GPU,
+    )
+    OTHER_MEMORY = (
+        "gpu_other_memory_used_bytes",
+        "Memory of processes in no container: MPS servers (owner mps), the node's own (host).",
+        (*_GPU, "owner"),
+    )
+    CONTAINER_MEMORY = (
+        "container_gpu_memory_used_bytes",
+        "Memory that a container's processes have on a GPU or MIG device.",
+        _CONTAINER,
+    )
+    CONTAINER_LIMIT = (
+        "container_gpu_memory_limit_bytes",
+        "Memory that a container may have there, if its claims limit it.",
+        _CONTAINER,
+    )
+    CONTAINER_SM = (
+        "container_gpu_sm_utilization_ratio",
+        "Part of the time in which a container's kernels ran on a GPU; none in MIG mode or by MPS.",
+        _CONTAINER,
+    )
+    CONTAINER_PROCESSES = (
+        "container_gpu_processes",
+        "Processes of a container on a GPU or MIG device.",
+        _CONTAINER,
+    )
+    LEFT_OUT = (
+        "usage_containers_left_out",
+        "Containers without series, because there are too many.",
+        (),
+    )
+
+    @property
+    def full_name(self) -> str:
+        """Its name as it is exported."""
+        return f"nvidia_dra_{self.value[0]}"
+
+
+class UsageSeries(Struct, frozen=True):
+    """One value; `labels` in the order of the metric's labels."""
+
+    metric: UsageMetric
+    labels: Sequence[str]
+    value: float
 
 
 class _Registered:
@@ -262,10 +324,8 @@ class Metrics(_Registered):
 
         self._registry.register(_AtScrape([(name, text, ("driver", "gpu"))], samples))
 
-    def watch_usage(self, series: "Callable[[], Iterable[UsageSeries]]") -> None:
+    def watch_usage(self, series: Callable[[], Iterable[UsageSeries]]) -> None:
         """Ask `series` at each scrape who uses the GPUs."""
-        from dra_driver.ops.usage_metrics import UsageMetric  # noqa: PLC0415 (off by default)
-
         gauges = [(use.full_name, use.value[1], ("driver", *use.value[2])) for use in UsageMetric]
 
         def samples() -> Iterator[_Sample]:

@@ -9,23 +9,22 @@ The result does not change when claims create or delete MIG devices: a MIG devic
 made stays published as the partition that was allocated.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from msgspec import Struct, field
 from msgspec.structs import astuple, replace
 
-from dra_driver.devices.device import Base, Mig, NodeDevice, Whole
-from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode, Refusal
+from dra_driver.devices.device import Base, Device, Mig, NodeDevice, Vfio, Whole
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode, PassthroughGpu, Refusal
 from dra_driver.devices.nvlink import joined
 from dra_driver.slices import counters, order
 from dra_driver.slices.attributes import Omitted
 from dra_driver.slices.consumable import NO_CONSUMABLES
 from dra_driver.slices.offer.gpu import GpuBasis, GpuOffer, offer_of
 from dra_driver.slices.offer.mig import ALL, MigOffer
-from dra_driver.slices.offer.passthrough import passthrough_devices
 from dra_driver.slices.offer.shares import NO_SHARES, ShareOffer
-from dra_driver.slices.wire import Published, WireDevice
+from dra_driver.slices.wire import Published, WireDevice, wire_form
 
 NONE_REFUSED: Mapping[GpuUuid, Refusal] = MappingProxyType({})
 """No GPU is known to refuse the switch to MIG mode."""
@@ -123,7 +122,7 @@ def projection(
             withheld.append(Withheld(index=gpu.index, reason=reason))
     filled = order.in_fill_order(offer.gpu for offer in offers.values())
     in_order = {gpu.minor: offers[gpu.minor] for gpu in filled}
-    for_machines = tuple(passthrough_devices(inventory))
+    for_machines = tuple(_passthrough_devices(inventory))
     return _arranged(in_order, for_machines, withheld, share)
 
 
@@ -159,6 +158,27 @@ def _arranged(
             Note(index=offer.gpu.index, text=text) for offer in filled for text in offer.notes
         ),
     )
+
+
+def _vfio(card: PassthroughGpu) -> Device:
+    """Return the device by which a virtual machine gets a GPU of the PCI bus."""
+    return Device(base=Vfio(gpu=card.gpu.uuid, address=card.gpu.pci_address, number=card.number))
+
+
+def _passthrough_devices(inventory: Inventory) -> Iterator[Published]:
+    """Yield a device for each GPU that can be given to a virtual machine.
+
+    Nothing else is published of such a GPU, so the device consumes no counters.
+    """
+    for card in inventory.passthrough:
+        if card.problem is None:
+            yield wire_form(
+                NodeDevice(gpu=card.gpu, device=_vfio(card)),
+                inventory,
+                joined={},
+                in_parts=False,
+                consumable_by=NO_CONSUMABLES,
+            )
 
 
 def _omitted(published: Sequence[Published]) -> Iterable[Omitted]:

@@ -7,7 +7,7 @@ is limited: those with the least memory are left out.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from dra_driver.ops.usage_metrics import UsageMetric, UsageSeries
+from dra_driver.ops.metrics import UsageMetric, UsageSeries
 from dra_driver.usage.model import DeviceUse, GpuUse, NodeUse, User, added
 
 MOST_CONTAINERS = 1000

@@ -16,8 +16,7 @@ from dra_driver.claims.state.validity import why_gone
 from dra_driver.devices.device import DeviceKind
 from dra_driver.errors import ConfigError, NotFoundError, UnavailableError
 from dra_driver.kube.resource import RESOURCE_CLAIMS, RESOURCE_SLICES, Call, Resource
-from dra_driver.kube.responses import object_in
-from dra_driver.kube.stream import WatchStream
+from dra_driver.kube.responses import WatchStream, object_in
 from dra_driver.kube.watch import Changed, Listed, Watch
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import projection

@@ -13,7 +13,7 @@ from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.devices.device import Device, equal_shares
 from dra_driver.devices.load import GpuLoad
 from dra_driver.devices.shares import MIB, Division, ShareStrategy
-from dra_driver.ops.usage_metrics import UsageMetric
+from dra_driver.ops.metrics import UsageMetric
 from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.share_memory import ShareMemory

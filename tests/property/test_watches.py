@@ -15,11 +15,10 @@ from testbed.apiserver.kinds import kind_of
 from testbed.apiserver.server import ApiServer
 
 from clock import Clock
-from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.own_node import OwnNode
 from dra_driver.kube.resource import NODES
-from dra_driver.kube.watch import Changed, Listed, Watch
+from dra_driver.kube.watch import Backoff, Changed, Listed, Watch
 from sampling import examples
 
 NODE = kind_of("v1", "Node")

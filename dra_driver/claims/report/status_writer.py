@@ -59,9 +59,9 @@ from dra_driver.errors import (
     UnavailableError,
 )
 from dra_driver.host.worker import LogOnce, Worker
-from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.resource import RESOURCE_CLAIMS
+from dra_driver.kube.watch import Backoff
 
 log = structlog.get_logger()
 

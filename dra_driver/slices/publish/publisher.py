@@ -17,9 +17,8 @@ from msgspec import Struct
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import DriverError, InvalidError, UnavailableError
 from dra_driver.host.worker import LogOnce, Worker
-from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.resource import RESOURCE_SLICES
-from dra_driver.kube.watch import Changed, Listed, Watch
+from dra_driver.kube.watch import Backoff, Changed, Listed, Watch
 from dra_driver.slices.publish.publication import Publication
 
 log = structlog.get_logger()

@@ -12,7 +12,7 @@ import pytest
 
 from dra_driver.errors import UnavailableError
 from dra_driver.kube import connections as http
-from dra_driver.kube import stream
+from dra_driver.kube import responses
 from dra_driver.kube.connections import BrokenError, Connections, NotReachableError, Response
 from dra_driver.kube.resource import RESOURCE_CLAIMS, Call
 
@@ -286,12 +286,12 @@ def test_a_body_that_is_larger_than_any_answer_is_not_kept(
 def test_an_event_that_is_larger_than_any_object_ends_its_stream(
     server: Server, connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "_LONGEST_EVENT", 1024 * 1024)
+    monkeypatch.setattr(responses, "_LONGEST_EVENT", 1024 * 1024)
     event = b'{"type": "ADDED", "object": {}}\n'
     body = event + b"x" * 0x200000
     server.answers = [[CHUNKED + b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n"]]
     response = connections.request("GET", "/", headers={}, timeout=5, stream=True)
-    events = iter(stream.WatchStream(Call(verb="watch", resource=RESOURCE_CLAIMS), response))
+    events = iter(responses.WatchStream(Call(verb="watch", resource=RESOURCE_CLAIMS), response))
     assert next(events)["type"] == "ADDED"
     with pytest.raises(UnavailableError, match="an event has more than 1 MiB"):
         next(events)

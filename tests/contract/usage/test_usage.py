@@ -24,7 +24,7 @@ from dra_driver.devices.load import ProcessKind
 from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.errors import SetupError
 from dra_driver.node.usage import NodeUsage, node_look
-from dra_driver.ops.usage_metrics import UsageMetric
+from dra_driver.ops.metrics import UsageMetric
 from dra_driver.simulator import layout
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.processes import UNKNOWN_PERCENT, Activity, let_do

@@ -9,7 +9,7 @@ from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.devices.device import DeviceKind
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad, ProcessKind
 from dra_driver.mps.domain import Daemon
-from dra_driver.ops.usage_metrics import UsageMetric
+from dra_driver.ops.metrics import UsageMetric
 from dra_driver.usage.model import DeviceUse, GpuUse, Known, NodeUse, Process, User, used
 from dra_driver.usage.processes import ContainerName, PodProcess, SeenProcess
 from dra_driver.usage.series import series

@@ -1,6 +1,6 @@
 """Delays between tries."""
 
-from dra_driver.kube.backoff import Backoff
+from dra_driver.kube.watch import Backoff
 
 
 def test_delays_double_up_to_the_longest() -> None:

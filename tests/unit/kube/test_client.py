@@ -6,7 +6,7 @@ import pytest
 
 from clock import Clock
 from dra_driver.errors import SetupError
-from dra_driver.kube.token import REREAD_SECONDS, TokenFile
+from dra_driver.kube.client import REREAD_SECONDS, TokenFile
 
 
 def test_a_token_is_read_again_after_a_minute_and_not_before(tmp_path: Path) -> None:
