@@ -16,10 +16,11 @@ from unittest import mock
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.errors import ConflictError
 from dra_driver.mps.members import SharedDomains
-from worlds.configs import CONFIGS, PATIENCE, REQUESTS, SHARES
+from worlds.configs import PATIENCE
 from worlds.driver import Driver
 from worlds.mps import MpsDomains
 from worlds.node import Node
+from worlds.ways import WAYS
 
 TESTS = Path(__file__).parents[1]
 
@@ -100,37 +101,20 @@ def contend(root: str, name: str, device: str, rounds: str) -> None:
         driver.unprepare(refs[name])
 
 
-def die(root: str, mode: str, call: str, at: str) -> None:
-    """Make a call of a driver whose GPUs are played, and be killed at a step of it."""
-    driver = Driver(Path(root), step=die_at(at))
-    ref = driver.api.add("gpu-1", configs=CONFIGS[mode])
-    {"prepare": driver.prepare, "unprepare": driver.unprepare}[call](ref)
-
-
-def die_on_node(root: str, mode: str, call: str, at: str) -> None:
-    """Make a call of a node's driver that shares for real, and be killed at a step of it."""
-    node = Node(Path(root), played=False, step=die_at(at))
-    ref = node.claim_migs(0, 1) if mode == "mig" else node.claim_gpus(REQUESTS[mode])
+def die(root: str, name: str, call: str, at: str) -> None:
+    """Make a call for a claim with a way to use GPUs, and be killed at a moment of it."""
+    way = WAYS[name]()
+    node = way.open(Path(root), die_at(at))
+    when, _, asked = at.partition(" ")
+    if when in ("before", "after"):
+        setattr(node.mps.requests, asked, _deadly(getattr(node.mps.requests, asked), when))
+    ref = way.claim(node)
     {"prepare": node.driver.prepare, "unprepare": node.driver.unprepare}[call](ref)
 
 
 def die_taking_over(root: str, at: str) -> None:
     """Take a node over from NVIDIA's driver, and be killed at a step of it."""
     Node(Path(root), step=die_at(at)).take_over().run()
-
-
-def die_with_share(root: str, mode: str, call: str, at: str) -> None:
-    """Make a call for a claim of shares, and be killed at a step of it.
-
-    Beside the steps of the claim, those of its way into the MPS domain and out: `before` or `after`
-    one of the calls to the supervisor (mps/requests.py), such as `before write_desired`.
-    """
-    node = Node(Path(root), played=False, step=die_at(at))
-    when, _, name = at.partition(" ")
-    if name:
-        setattr(node.mps.requests, name, _deadly(getattr(node.mps.requests, name), when))
-    ref = node.claim_shares(SHARES[mode])
-    {"prepare": node.driver.prepare, "unprepare": node.driver.unprepare}[call](ref)
 
 
 def _deadly(call: Callable[..., Any], when: str) -> Callable[..., Any]:

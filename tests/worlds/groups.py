@@ -49,9 +49,9 @@ class Groups:
             make_group(group)
         return group
 
-    def pod(self, containers: int = 0) -> tuple[str, Path]:
+    def pod(self, containers: int = 0, uid: str = "") -> tuple[str, Path]:
         """Make the group of a pod, as the kubelet with systemd does, and those of containers."""
-        uid = str(uuid.uuid4())
+        uid = uid or str(uuid.uuid4())
         top = "kubepods.slice/kubepods-burstable.slice"
         pod = f"{top}/kubepods-burstable-pod{uid.replace('-', '_')}.slice"
         for number in range(containers):

@@ -23,16 +23,6 @@ class KilledError(BaseException):
     """Stands for kill -9: nothing in the driver catches it."""
 
 
-def raise_at(name: str) -> Step:
-    """A step that ends a call of this process as a kill would."""
-
-    def step(said: str) -> None:
-        if said == name:
-            raise KilledError
-
-    return step
-
-
 def _around(
     owner: Any,
     method: str,

@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,123 +13,10 @@ from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.claims.state.records import stored_records
 from dra_driver.errors import DeviceError
-from worlds import child
 from worlds.configs import CONFIGS
 from worlds.driver import Driver
 
 GPU = make.gpu(1).uuid
-PREPARE_STEPS = [
-    ("exclusive", "marked"),
-    ("exclusive", "recorded"),
-    ("exclusive", "described"),
-    ("exclusive", "specified"),
-    ("sharing", "marked"),
-    ("sharing", "intended"),
-    ("sharing", "applied"),
-    ("sharing", "recorded"),
-]
-UNPREPARE_STEPS = [
-    ("exclusive", "unspecified"),
-    ("exclusive", "forgotten"),
-    ("sharing", "undone"),
-    ("sharing", "unspecified"),
-    ("sharing", "forgotten"),
-]
-
-
-Killed = Callable[[str, str, str], tuple[Driver, ClaimRef]]
-
-
-@pytest.fixture(scope="module")
-def wrecks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, str], Path]:
-    """What a driver leaves when it is killed at a step; made once for all tests."""
-
-    @cache
-    def wreck(mode: str, call: str, step: str) -> Path:
-        root = tmp_path_factory.mktemp("wreck")
-        if call == "unprepare":
-            before = Driver(root)
-            before.prepare(before.api.add("gpu-1", configs=CONFIGS[mode]))
-            before.close()
-        assert child.was_killed(child.fork("die", root, mode, call, step))
-        return root
-
-    return wreck
-
-
-@pytest.fixture
-def killed(wrecks: Callable[[str, str, str], Path], tmp_path: Path) -> Iterator[Killed]:
-    """Give the driver that is started after one was killed at a step, and the claim."""
-    drivers: list[Driver] = []
-
-    def start(mode: str, call: str, step: str) -> tuple[Driver, ClaimRef]:
-        root = tmp_path / "node"
-        shutil.copytree(wrecks(mode, call, step), root)
-        drivers.append(Driver(root))
-        return drivers[-1], drivers[-1].api.add("gpu-1", configs=CONFIGS[mode])
-
-    yield start
-    for driver in drivers:
-        driver.close()
-
-
-@pytest.mark.parametrize(("mode", "step"), PREPARE_STEPS)
-@pytest.mark.parametrize("after", ["prepare", "unprepare", "mend"])
-def test_killed_in_prepare_it_is_completed_or_taken_back(
-    killed: Killed, mode: str, step: str, after: str
-) -> None:
-    driver, ref = killed(mode, "prepare", step)
-    if after == "prepare":
-        (device,) = driver.prepare(ref)
-        assert device.name == "gpu-1"
-    elif after == "unprepare":
-        driver.unprepare(ref)
-    else:
-        assert not driver.reconciler(ReconcileTiming()).mend()
-    record = driver.claims.records.read(ref.uid)
-    assert {"prepare": record, "unprepare": not record, "mend": True}[after]
-    if record:
-        assert record.state is RecordState.PREPARED
-        assert driver.nodes(ref) == ["/dev/nvidia1"]
-        assert driver.set_on(GPU) == (ref.uid if mode == "sharing" else None)
-        driver.unprepare(ref)
-    assert driver.set_on(GPU) is None
-    assert driver.left() == []
-
-
-@pytest.mark.parametrize(("mode", "step"), UNPREPARE_STEPS)
-@pytest.mark.parametrize(
-    "after",
-    ["unprepare", "mend and unprepare", "prepare and unprepare", "mend and prepare and unprepare"],
-)
-def test_killed_in_unprepare_nothing_is_left_in_the_end(
-    killed: Killed, mode: str, step: str, after: str
-) -> None:
-    driver, ref = killed(mode, "unprepare", step)
-
-    def prepare() -> None:
-        driver.prepare(ref)
-        assert driver.set_on(GPU) == (ref.uid if mode == "sharing" else None)
-        assert driver.nodes(ref) == ["/dev/nvidia1"]
-
-    calls: dict[str, Callable[[], object]] = {
-        "unprepare": lambda: driver.unprepare(ref),
-        "prepare": prepare,
-        "mend": driver.reconciler(ReconcileTiming()).mend,
-    }
-    for call in after.split(" and "):
-        calls[call]()
-    assert driver.set_on(GPU) is None
-    assert driver.left() == []
-
-
-@pytest.mark.parametrize("mode", ["exclusive", "sharing"])
-def test_a_mark_without_a_record_goes_with_the_next_start(killed: Killed, mode: str) -> None:
-    driver, ref = killed(mode, "unprepare", "forgotten")
-    assert driver.left() == [f"plugin/gpus/{GPU}/{ref.uid}"]
-    assert not driver.reconciler(ReconcileTiming()).mend()
-    assert driver.left() == []
-
 
 Cut = Callable[[str, str], tuple[Driver, ClaimRef]]
 

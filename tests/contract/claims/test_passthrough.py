@@ -21,7 +21,6 @@ from dra_driver.simulator import profile as profiles
 from dra_driver.simulator import sysfs
 from dra_driver.simulator.machine import Machine
 from dra_driver.slices.project import projection
-from worlds.moments import KilledError, raise_at
 from worlds.node import Node
 from worlds.nvidia import NvidiaDriver, taken_over
 from worlds.nvidia_files import entry_of
@@ -342,19 +341,3 @@ def test_what_nvidias_driver_had_begun_for_a_machine_is_dropped(vms: Vms) -> Non
     assert vms.left() == []
     vms.driver.prepare(ref)
     assert vms.driver.nodes(ref) == [vms.group()]
-
-
-STEPS = ("marked", "intended", "applied", "recorded", "described", "specified")
-
-
-@pytest.mark.parametrize("at", STEPS)
-def test_killed_at_any_step_the_claim_is_prepared_or_taken_back(vms: Vms, at: str) -> None:
-    ref, before = vms.claim(FIRST), vms.drivers()
-    vms.restart(step=raise_at(at))
-    with pytest.raises(KilledError):
-        vms.driver.prepare(ref)
-    vms.restart()
-    vms.driver.prepare(ref)
-    vms.driver.unprepare(ref)
-    assert vms.drivers() == before
-    assert vms.left() == []

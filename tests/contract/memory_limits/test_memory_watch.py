@@ -3,25 +3,13 @@
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from itertools import product
-from pathlib import Path
 
-import pytest
-
-from crashes import deaths
 from dra_driver.claims.memory.watch import ESCAPED, NO_MEMORY, NOT_IN_FORCE
-from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import UnavailableError
 from dra_driver.host.envelope import seal, unseal
 from worlds.limited_node import LimitedNode, share
-from worlds.moments import KilledError, raise_at
-
-PREPARE_STEPS = ["marked", "intended", "applied", "recorded", "described", "specified"]
-UNPREPARE_STEPS = ["undone", "unspecified", "forgotten"]
-HERE = "tests/contract/memory_limits/test_memory_watch.py"
 
 
 def test_a_pod_whose_group_was_made_again_is_limited_again(node: LimitedNode) -> None:
@@ -219,63 +207,3 @@ def test_a_claim_that_comes_before_a_look_has_the_lock_keeps_the_limit_of_all_po
     node.look_after()
     assert (node.limit(group), node.others()) == (node.share_mib, 1)
     node.watch._locks.close()
-
-
-@pytest.mark.parametrize(
-    ("step", "after"), deaths(HERE, [(step,) for step in PREPARE_STEPS], ("prepare", "mend"))
-)
-def test_a_driver_killed_in_prepare_limits_wholly_or_not_at_all(
-    node: LimitedNode, step: str, after: str
-) -> None:
-    pod, group = node.pod()
-    ref = node.claim_of(pod, share(0))
-    node.restart(step=raise_at(step))
-    with pytest.raises(KilledError):
-        node.driver.prepare(ref)
-    node.restart()
-    call(node, after, ref)
-    check(node, ref, group)
-    node.driver.unprepare(ref)
-    check(node, ref, group)
-    assert node.left() == []
-
-
-@pytest.mark.parametrize(
-    ("step", "last", "after"),
-    deaths(HERE, [*product(UNPREPARE_STEPS, (True, False))], ("unprepare", "mend")),
-)
-def test_a_driver_killed_in_unprepare_leaves_no_limit_in_the_end(
-    node: LimitedNode, step: str, after: str, last: bool
-) -> None:
-    (pod, group), (other, beside) = node.pod(), node.pod()
-    ref = node.claim_of(pod, share(0))
-    node.driver.prepare(ref)
-    neighbour = node.claim_of(other, share(1), name="neighbour")
-    if not last:
-        node.driver.prepare(neighbour)
-    node.restart(step=raise_at(step))
-    with pytest.raises(KilledError):
-        node.driver.unprepare(ref)
-    node.restart()
-    call(node, after, ref)
-    node.look_after()
-    # Where NVML was closed after it was cleared, that of all pods is the nearest.
-    assert node.limit(group) in ((None,) if last else (None, 1))
-    assert node.limit(beside) == (None if last else node.share_mib)
-    node.driver.unprepare(neighbour)
-    assert node.others() is None
-    assert node.left() == []
-
-
-def call(node: LimitedNode, what: str, ref: ClaimRef) -> None:
-    if what == "mend":
-        assert node.driver.reconciler(ReconcileTiming()).mend() == set()
-    else:
-        {"prepare": node.driver.prepare, "unprepare": node.driver.unprepare}[what](ref)
-
-
-def check(node: LimitedNode, ref: ClaimRef, group: Path) -> None:
-    """Check that limits are in force for just the claims that are prepared."""
-    is_there = node.driver.claims.records.read(ref.uid) is not None
-    assert node.limit(group) == (node.share_mib if is_there else None)
-    assert node.others() == (1 if is_there else None)
