@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from dra_driver.admin.validate.requests import DEVICES
+from dra_driver.admin.validate.claim_fields import DEVICES
 from resource_nvidia_com.problems import Path, Problem, dotted
 
 Object = Mapping[str, object]

@@ -11,8 +11,6 @@ from dra_driver.admin.doctor.checks import (
     autoscalers,
     cluster_checks,
     node_checks,
-    passthrough,
-    past_scheduler,
     pod_checks,
     runtime_checks,
     schedulers,
@@ -138,7 +136,7 @@ class Sources:
     def passthrough(self) -> Iterable[Seen]:
         """Judge whether virtual machines can have the GPUs, where the driver offers them."""
         if self._vfio or self._installed_with_vfio():
-            return self.of_gpus(lambda inventory: passthrough.judged(inventory.passthrough))
+            return self.of_gpus(lambda inventory: node_checks.for_machines(inventory.passthrough))
         return [ok("GPUs are not offered to virtual machines (--vfio)")]
 
     def _installed_with_vfio(self) -> bool:
@@ -179,7 +177,7 @@ class Sources:
         pods = (pod for node in looked_at for pod in cluster.pods_on(node))
         classes = cluster.every(DEVICE_CLASSES)
         unseen = len(with_gpus) - len(looked_at)
-        yield from past_scheduler.judged(pods, nodes, classes, unseen=unseen)
+        yield from pod_checks.past_scheduler(pods, nodes, classes, unseen=unseen)
 
     def share_config(self) -> Iterator[Seen]:
         """Judge the share configs: what this node's driver says, and what its ConfigMap has."""

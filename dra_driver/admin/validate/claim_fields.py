@@ -1,4 +1,4 @@
-"""Fields of a claim or template that stand in the wrong place, and where they belong. Pure.
+"""Where claims, templates and classes have their fields, and which stand in the wrong place. Pure.
 
 The API server refuses them as unknown, without a word about their place. Fields that no version of
 resource.k8s.io has are left to it, as are all values.
@@ -6,10 +6,43 @@ resource.k8s.io has are left to it, as are all values.
 
 from collections.abc import Iterator, Mapping
 
-from dra_driver.admin.validate.requests import CLAIMS, requests_of
-from dra_driver.fields import at, mapping
+from dra_driver.fields import at, entries, mapping, text
 from resource_nvidia_com.printable import plain, shown
 from resource_nvidia_com.problems import Path, Problem, dotted, parts
+
+CLAIMS: Mapping[str, Path] = {
+    "ResourceClaim": ("spec", "devices"),
+    "ResourceClaimTemplate": ("spec", "spec", "devices"),
+}
+"""Where objects of each kind have requests."""
+
+DEVICES: Mapping[str, Path] = {**CLAIMS, "DeviceClass": ("spec",)}
+"""Where objects of each kind have configs."""
+
+
+def requests_of(value: object) -> Iterator[tuple[Path, object]]:
+    """Yield (path, what it asks for) of each request of an object, and of each alternative."""
+    path = CLAIMS.get(str(at(value, "kind")))
+    if path:
+        for below, _, request in alternatives(at(value, *path)):
+            yield (*path, *below), request
+
+
+def alternatives(devices: object) -> Iterator[tuple[Path, str, object]]:
+    """Yield (path below `devices`, name, what it asks for) of each request and alternative.
+
+    In v1beta1 a request says by itself what it asks for.
+    """
+    for index, request in enumerate(entries(devices, "requests")):
+        name, path = text(request, "name"), ("requests", index)
+        several = entries(request, "firstAvailable")
+        for number, choice in enumerate(several):
+            yield (*path, "firstAvailable", number), f"{name}/{text(choice, 'name')}", choice
+        if isinstance(exactly := at(request, "exactly"), Mapping):
+            yield (*path, "exactly"), name, exactly
+        elif not several:
+            yield path, name, request
+
 
 CONVERTS = "`dra-driver convert FILE` converts it"
 """Added for older APIs, after what to write instead."""

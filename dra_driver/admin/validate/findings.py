@@ -13,7 +13,7 @@ from typing import Literal, Self
 from msgspec import Struct
 
 from dra_driver.admin.validate import card_needs, near_misses, objects, pods, selectors
-from dra_driver.admin.validate.claim_fields import CONVERTS
+from dra_driver.admin.validate.claim_fields import CONVERTS, DEVICES
 from dra_driver.admin.validate.meant_for import WrittenConfig, in_vain, overridden
 from dra_driver.admin.validate.node_configs import (
     Wrong,
@@ -22,7 +22,6 @@ from dra_driver.admin.validate.node_configs import (
     wrong_in_document,
     wrong_in_text,
 )
-from dra_driver.admin.validate.requests import DEVICES
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import at, entries
 from dra_driver.manifest import BrokenManifestError, Document, Place, read_documents

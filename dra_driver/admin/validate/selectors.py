@@ -18,7 +18,7 @@ from dra_driver.admin.cel.values import (
     NotUnderstoodError,
     Semver,
 )
-from dra_driver.admin.validate.requests import requests_of
+from dra_driver.admin.validate.claim_fields import requests_of
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import at, entries, text
 from resource_nvidia_com.problems import Path, Problem, dotted

@@ -10,8 +10,7 @@ from pathlib import Path
 from dra_driver.admin.table import aligned
 from dra_driver.bench.model import Report, Result
 from dra_driver.bench.report.figures import throughput, worst_latency
-from dra_driver.bench.report.spread import Spread
-from dra_driver.bench.report.summary import Row, summary
+from dra_driver.bench.report.summary import Row, Spread, summary
 from dra_driver.bench.report.view import NONE, absolute, ratio_of
 from dra_driver.bench.workload import Workload
 from dra_driver.errors import SetupError

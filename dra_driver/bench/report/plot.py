@@ -19,8 +19,7 @@ from msgspec import Struct
 from dra_driver.bench.model import Figure as FigureName
 from dra_driver.bench.model import Report, Sweep, mean_of
 from dra_driver.bench.report.figures import throughput
-from dra_driver.bench.report.spread import Spread
-from dra_driver.bench.report.summary import Row, summary
+from dra_driver.bench.report.summary import Row, Spread, summary
 from dra_driver.bench.report.view import absolute, unit_of
 
 _STYLE: Any = {

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from dra_driver.bench.model import Figure, Goal, Report
-from dra_driver.bench.report.spread import Spread
-from dra_driver.bench.report.summary import Row, summary
+from dra_driver.bench.report.summary import Row, Spread, summary
 from dra_driver.bench.report.sweep import as_claim, as_share_config
 from dra_driver.bench.strategies import Sharing, Strategy
 from dra_driver.bench.workload import WorkloadKind

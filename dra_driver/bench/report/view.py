@@ -16,8 +16,7 @@ from dra_driver.bench.report.figures import (
     throughput,
     worst_latency,
 )
-from dra_driver.bench.report.spread import Spread, spread
-from dra_driver.bench.report.summary import Row, summary
+from dra_driver.bench.report.summary import Row, Spread, spread, summary
 from dra_driver.bench.report.verdict import advice
 from dra_driver.bench.strategies import OF_MIG, Sharing
 

@@ -8,12 +8,15 @@ from dra_driver.bench.tenant import kernels, matrices
 from dra_driver.bench.tenant.device import (
     Device,
     RefusedError,
+    Task,
+    check_first,
     count,
+    mib_of,
     pointer,
     real,
     unsigned,
+    unworked,
 )
-from dra_driver.bench.tenant.task import Task, check_first, mib_of, unworked
 from dra_driver.bench.workload import MIB, Precision, Workload
 
 

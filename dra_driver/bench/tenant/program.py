@@ -25,10 +25,9 @@ from dra_driver.bench import lines
 from dra_driver.bench.model import Card, Usage
 from dra_driver.bench.tenant import arrivals
 from dra_driver.bench.tenant.card import CardDoor, Watch
-from dra_driver.bench.tenant.device import RefusedError
+from dra_driver.bench.tenant.device import RefusedError, Task
 from dra_driver.bench.tenant.programs import Program, program_of
 from dra_driver.bench.tenant.supervised import uptime
-from dra_driver.bench.tenant.task import Task
 from dra_driver.bench.tenant.tasks import task
 from dra_driver.bench.workload import WorkloadKind
 from dra_driver.devices.nvml.gpm import GpmCount, GpmUsage

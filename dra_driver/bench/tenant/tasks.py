@@ -7,12 +7,14 @@ from dra_driver.bench.tenant import kernels, matrix_tasks
 from dra_driver.bench.tenant.device import (
     Device,
     RefusedError,
+    Task,
+    check_first,
     count,
+    mib_of,
     pointer,
     real,
     unsigned,
 )
-from dra_driver.bench.tenant.task import Task, check_first, mib_of
 from dra_driver.bench.workload import MIB, Workload, WorkloadKind
 
 _CHUNK_MIB = 256

@@ -20,8 +20,7 @@ from dra_driver.bench.model import (
 )
 from dra_driver.bench.report import plot
 from dra_driver.bench.report.page import page
-from dra_driver.bench.report.spread import spread
-from dra_driver.bench.report.summary import summary
+from dra_driver.bench.report.summary import spread, summary
 from dra_driver.bench.report.verdict import advice
 from dra_driver.bench.report.view import COSTS, as_text, rows
 from dra_driver.bench.strategies import Part, Sharing, Strategy

@@ -7,7 +7,7 @@ import pytest
 
 import make
 from doctored import ERROR, INFO, OK, WARNING, severities
-from dra_driver.admin.doctor.checks import passthrough
+from dra_driver.admin.doctor.checks import node_checks
 from dra_driver.admin.doctor.checks.finding import Severity
 from dra_driver.admin.doctor.every_check import OF_NODES
 from dra_driver.admin.doctor.facts.installed import sorted_out
@@ -20,15 +20,15 @@ BOUND_TO_NVIDIA = "it is bound to nvidia: bind it to vfio-pci at boot"
 
 
 def test_gpus_that_can_be_had_are_counted() -> None:
-    (one,) = passthrough.judged([make.passthrough(0), make.passthrough(1)])
+    (one,) = node_checks.for_machines([make.passthrough(0), make.passthrough(1)])
     assert one.severity is OK
     assert one.text == "2 GPUs can be given to virtual machines"
-    assert severities(passthrough.judged([])) == [INFO]
+    assert severities(node_checks.for_machines([])) == [INFO]
 
 
 def test_what_keeps_several_gpus_away_is_said_once_with_what_to_do() -> None:
     problem = "the kernel has no IOMMU in use: turn it on in the firmware"
-    (one,) = passthrough.judged([make.passthrough(n, problem=problem) for n in range(2)])
+    (one,) = node_checks.for_machines([make.passthrough(n, problem=problem) for n in range(2)])
     assert one.severity is WARNING
     assert one.text == (
         "0000:10:00.0, 0000:11:00.0 are not offered to virtual machines: the kernel has no "
@@ -43,7 +43,7 @@ def test_gpus_of_the_gpu_driver_are_a_warning_where_machines_have_none(
 ) -> None:
     cards = [make.passthrough(0, driver="nvidia", problem=BOUND_TO_NVIDIA)]
     cards += [make.passthrough(1)] if with_another else []
-    first, *_ = passthrough.judged(cards)
+    first, *_ = node_checks.for_machines(cards)
     assert first.severity is severity
     assert first.advice == "bind it to vfio-pci at boot"
 

@@ -19,7 +19,7 @@ from dra_driver.claims.takeover import peer_claims
 from dra_driver.claims.takeover.peer_claims import PeerClaims
 from dra_driver.claims.takeover.take_over import STUCK
 from dra_driver.devices.driver_root.modprobe import BY_HAND
-from dra_driver.devices.model import Gpu, Inventory, MigMode
+from dra_driver.devices.model import GPU_DRIVER, Gpu, Inventory, MigMode, PassthroughGpu
 from dra_driver.devices.names import gpu_name
 from dra_driver.devices.nvml.memory_limits import FIRST_DRIVER
 from dra_driver.slices.offer.mig import COST_BEFORE_1_37, KubernetesVersion, has_cheap_counters
@@ -319,3 +319,29 @@ def labelled(facts: DriverFacts, labels: Iterable[str], node: str) -> Iterator[S
             f"kubectl label node {node} {NODE_LABEL}, or install Node Feature Discovery, which "
             "labels such nodes",
         )
+
+
+def for_machines(cards: Sequence[PassthroughGpu]) -> Iterator[Seen]:
+    """Judge whether virtual machines can have the GPUs of the PCI bus.
+
+    What a card lacks is said in the driver's own words (devices/passthrough/rules.py), whose second
+    half, behind a colon, is what to do.
+    """
+    offered = [card for card in cards if card.problem is None]
+    by_problem: dict[str, list[PassthroughGpu]] = {}
+    for card in cards:
+        if card.problem is not None:
+            by_problem.setdefault(card.problem, []).append(card)
+    for problem, refused in by_problem.items():
+        reason, _, advice = problem.partition(": ")
+        verb = "is" if len(refused) == 1 else "are"
+        are_for_containers = offered and all(card.driver == GPU_DRIVER for card in refused)
+        yield (info if are_for_containers else warning)(
+            f"{named([card.gpu.pci_address for card in refused])} {verb} not offered to virtual "
+            f"machines: {reason}",
+            advice or "nothing, if that is intended",
+        )
+    if offered:
+        yield ok(f"{count(len(offered), 'GPU')} can be given to virtual machines")
+    elif not cards:
+        yield info("there is no GPU on the PCI bus to give to a virtual machine")

@@ -1,4 +1,4 @@
-"""The state of our DaemonSets' pods, node by node. Pure: facts in, findings out.
+"""The state of our DaemonSets' pods, node by node, and pods past the scheduler. Pure.
 
 A DaemonSet counts a pod as ready between two crashes, and never says why a pod is not. So each pod
 is checked, and so are nodes that should have one. Of a pod, only the most severe finding is
@@ -8,9 +8,12 @@ reported.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
+from dra_driver.admin.api.nodes import Node
 from dra_driver.admin.doctor.checks.finding import Seen, error, info, ok, warning
 from dra_driver.admin.doctor.facts.installed import Installed
 from dra_driver.admin.doctor.facts.pod_facts import Container, DaemonPod, Ended
+from dra_driver.admin.explain.demand import BYPASSED_ADVICE, bypassing, of_pod
+from dra_driver.fields import Object
 from dra_driver.words import count, named
 
 _STARTS_WITHIN = timedelta(minutes=2)
@@ -238,3 +241,27 @@ def _times(number: int) -> str:
 def _cut(words: str) -> str:
     """Return the end of a text that others wrote, where a crash gives its reason."""
     return words if len(words) <= _LONGEST_MESSAGE else f"…{words[-_LONGEST_MESSAGE:]}"
+
+
+def past_scheduler(
+    pods: Iterable[Object], nodes: Mapping[str, Node], classes: Sequence[Object], *, unseen: int
+) -> Iterator[Seen]:
+    """Check the pods of nodes with GPUs; `unseen` is the number of such nodes left out.
+
+    If a pod that was put on its node without the scheduler asks for GPUs by a resource name with a
+    DeviceClass, the kubelet starts it without checking that anybody has allocated them (KEP-5004):
+    it runs without GPUs, and without a message.
+    """
+    reasons = []
+    for pod in pods:
+        demand = of_pod(pod, lambda _: None, lambda _: None, classes)
+        if why := bypassing(demand, nodes.get(demand.on_node)):
+            reasons.append(f"{demand.name}: {why}")
+    for reason in reasons[:_MOST_PODS]:
+        yield warning(reason, BYPASSED_ADVICE)
+    if len(reasons) > _MOST_PODS:
+        yield warning(f"{count(len(reasons) - _MOST_PODS, 'more pod')} like these", BYPASSED_ADVICE)
+    if not reasons:
+        yield ok("no pod on a node with GPUs goes past the scheduler")
+    if unseen:
+        yield info(f"{count(unseen, 'more node')} not looked at", "--node-name NODE shows one")
