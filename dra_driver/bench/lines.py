@@ -35,9 +35,6 @@ class Ready(_Line):
     card: Card | None = None
     is_simulated: bool = False
     mps: str = ""
-    thread_percentage: str = ""
-    multiprocessors: Count | None = None
-    seen_memory_mib: Count | None = None
     context_seconds: Amount | None = None
     memory_mib: Count | None = None
     refused_mib: Count | None = None
@@ -81,7 +78,6 @@ class Failed(_Line):
 
     event: Literal["failed"] = "failed"
     reason: str
-    refused: bool = False
 
 
 Said = Ready | Waiting | Done | Ended | Failed

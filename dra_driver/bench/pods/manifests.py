@@ -52,8 +52,6 @@ class Place(Struct, frozen=True, kw_only=True):
     node: str = ""
     shares: str = ""
     pull_secret: str = ""
-    pull_policy: str = "IfNotPresent"
-    python: str = "python3"
     patience: float = 600.0
 
 
@@ -136,7 +134,7 @@ def pod(strategy: Strategy, seats: Sequence[Part], number: int, place: Place) ->
     container: JsonObject = {
         "name": TENANT,
         "image": (seat.is_command and place.command_image) or place.image,
-        "imagePullPolicy": place.pull_policy,
+        "imagePullPolicy": "IfNotPresent",
         "command": _command(seats, number, place),
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -211,7 +209,7 @@ def _command(seats: Sequence[Part], number: int, place: Place) -> list[str]:
         if place.command_image:
             return list(commands.held_by_sh(start, words))
         held = ("-m", "dra_driver.bench.tenant.supervised", "--start", start)
-        return [place.python, *held, *words]
+        return ["python3", *held, *words]
     spec = lines.Spec(
         number=number,
         work=work,
@@ -219,7 +217,7 @@ def _command(seats: Sequence[Part], number: int, place: Place) -> list[str]:
         patience=place.patience,
         watches=number == watcher(seats),
     )
-    return [place.python, "-m", "dra_driver.bench.tenant.program", spec.model_dump_json()]
+    return ["python3", "-m", "dra_driver.bench.tenant.program", spec.model_dump_json()]
 
 
 def allocated(thing: Mapping[str, object]) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from cuda.bindings import driver, nvrtc
 
-from dra_driver.bench.tenant.device import Argument, RefusedError, Seen
+from dra_driver.bench.tenant.device import Argument, RefusedError
 from dra_driver.bench.tenant.kernels import Grid
 from dra_driver.bench.tenant.programs import Program
 from dra_driver.errors import DeviceError
@@ -65,32 +65,21 @@ class Gpu:
         """Give the context back, and all memory with it."""
         driver.cuDevicePrimaryCtxRelease(self._device)
 
-    def seen(self) -> Seen:
-        """Return what CUDA says of the device."""
-        name = _done(driver.cuDeviceGetName(256, self._device), "cuDeviceGetName")
-        _free, total = _done(driver.cuMemGetInfo(), "cuMemGetInfo")
-        known = driver.CUdevice_attribute
-        return Seen(
-            name=bytes(name).rstrip(b"\0").decode(errors="replace"),
-            multiprocessors=self._attribute(known.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
-            memory_mib=int(total) >> 20,
-            capability=(
-                self._attribute(known.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
-                self._attribute(known.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
-            ),
-        )
-
     def compile(self) -> None:
         """Compile the kernels for this device, and load them.
 
         Raises DeviceError if it lacks their instructions.
         """
-        program, capability = self._program, self.seen().capability
+        known, program = driver.CUdevice_attribute, self._program
+        capability = (
+            self._attribute(known.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+            self._attribute(known.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+        )
         if capability < program.least:
             (least, than), (major, minor) = program.least, capability
             raise DeviceError(
                 f"{program.needs} of compute capability {least}.{than} or later, and this one has"
-                f" {major}.{minor}: choose --precision fp32"
+                f" {major}.{minor}: choose `precision: fp32`"
             )
         image = ctypes.create_string_buffer(compiled(program.source, capability))
         module = _done(driver.cuModuleLoadData(ctypes.addressof(image)), "cuModuleLoadData")

@@ -72,15 +72,6 @@ class RefusedError(DeviceError):
     """The GPU, or a limit on it, has less memory than was asked for."""
 
 
-class Seen(Struct, frozen=True, kw_only=True):
-    """The device as CUDA shows it to this process. Under limits it shows less than the card has."""
-
-    name: str
-    multiprocessors: int
-    memory_mib: int
-    capability: tuple[int, int]
-
-
 class Device(Protocol):
     """A GPU with a context."""
 

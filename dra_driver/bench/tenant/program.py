@@ -25,7 +25,7 @@ from dra_driver.bench import lines
 from dra_driver.bench.model import Card, Usage
 from dra_driver.bench.tenant import arrivals
 from dra_driver.bench.tenant.card import CardDoor, Watch
-from dra_driver.bench.tenant.device import RefusedError, Task
+from dra_driver.bench.tenant.device import Task
 from dra_driver.bench.tenant.programs import Program, program_of
 from dra_driver.bench.tenant.supervised import uptime
 from dra_driver.bench.tenant.tasks import task
@@ -52,7 +52,7 @@ def main(words: Sequence[str], open_gpu: OpenGpu | None = None) -> int:
     try:
         _live(spec, open_gpu or partial(_open_gpu, program_of(spec.work)))
     except DriverError as error:
-        _say(lines.Failed(reason=str(error), refused=isinstance(error, RefusedError)))
+        _say(lines.Failed(reason=str(error)))
         return 1
     return 0
 
@@ -74,12 +74,9 @@ def _live(spec: lines.Spec, open_gpu: OpenGpu) -> None:
             todo = task(gpu, spec.work)
             todo.step()
             todo.check()
-            seen = gpu.seen()
             _say(
                 _ready(
                     card=card,
-                    multiprocessors=seen.multiprocessors,
-                    seen_memory_mib=seen.memory_mib,
                     context_seconds=took,
                     memory_mib=todo.memory_mib,
                     refused_mib=todo.refused_mib,
@@ -96,13 +93,7 @@ def _live(spec: lines.Spec, open_gpu: OpenGpu) -> None:
 
 
 def _ready(**facts: Any) -> lines.Ready:
-    environment = os.environ
-    return lines.Ready(
-        at=uptime(),
-        mps=environment.get("CUDA_MPS_PIPE_DIRECTORY", ""),
-        thread_percentage=environment.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""),
-        **facts,
-    )
+    return lines.Ready(at=uptime(), mps=os.environ.get("CUDA_MPS_PIPE_DIRECTORY", ""), **facts)
 
 
 def _warm_up(spec: lines.Spec, todo: Task, seconds: float) -> None:

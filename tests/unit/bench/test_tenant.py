@@ -63,8 +63,6 @@ def test_every_work_is_done_and_its_outcome_checked(
     asked = work(WorkloadKind(kind), memory_mib=12, rate=100.0, width=64)
     ready, *_, done = tenant(tmp_path, library, asked)
     assert isinstance(ready, lines.Ready)
-    assert ready.multiprocessors == 132
-    assert ready.seen_memory_mib == 16384
     assert ready.context_seconds is not None
     assert isinstance(done, lines.Done)
     assert done.steps
@@ -124,7 +122,7 @@ def test_a_card_without_the_instructions_is_refused(tmp_path: Path, library: Pat
         (failed,) = tenant(tmp_path, library, asked, {"TEST_CUDA_OLD": "1"})
         assert isinstance(failed, lines.Failed)
         assert said in failed.reason
-        assert failed.reason.endswith("and this one has 5.0: choose --precision fp32")
+        assert failed.reason.endswith("and this one has 5.0: choose `precision: fp32`")
 
 
 def test_nvrtc_makes_code_for_cards_it_knows_and_ptx_for_newer_ones() -> None:
