@@ -9,9 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import yaml
-
-from dra_driver.admin.output import Output, yaml_text
+from dra_driver.admin.output import Output, for_programs
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.slices.pool import build_slices
@@ -54,13 +52,6 @@ def as_list(slices: Iterable[Object]) -> Object:
 def printed(document: Object, output: Output) -> str:
     """Return a document as JSON, or as YAML with each item of a List by itself."""
     if output == "json":
-        return f"{json.dumps(document, indent=2)}\n"
+        return for_programs(f"{json.dumps(document, indent=2)}\n", output)
     documents = document["items"] if document.get("kind") == "List" else [document]
-    return "".join(f"---\n{yaml_text(each, width=100, dumper=_Plain)}" for each in documents)
-
-
-class _Plain(yaml.SafeDumper):
-    """Writes repeated values again, where YAML would refer to the first."""
-
-    def ignore_aliases(self, _data: object) -> bool:
-        return True
+    return "".join(f"---\n{for_programs(json.dumps(each), 'yaml')}" for each in documents)
