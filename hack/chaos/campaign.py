@@ -16,13 +16,12 @@ from testbed.disk import SmallDisk
 from testbed.node import GpuNode, put_share_config
 
 from chaos import look as looks
-from chaos.divisions import DIVISIONS, config, division_of
 from chaos.greed import Memory
 from chaos.holds import Look, ProcessSeen, Wanted, judge, judge_containers
 from chaos.plan import Event, Round
 from chaos.strikes import ENDS, Strikes
 from chaos.troubles import GREEDY
-from chaos.workloads import NAMESPACE, claims_of, objects, pods_of
+from chaos.workloads import DIVISIONS, NAMESPACE, claims_of, config, division_of, objects, pods_of
 
 SETTLE = 240.0
 """Seconds until everything has to hold after all was mended: a refused kubelet tries again after a

@@ -21,9 +21,8 @@ from testbed.node import GpuNode, put_share_config
 from testbed.pods import make_namespace
 
 from chaos.campaign import Campaign, Report, Violation
-from chaos.divisions import DIVISIONS, config
 from chaos.plan import Round, rounds
-from chaos.workloads import NAMESPACE
+from chaos.workloads import DIVISIONS, NAMESPACE, config
 
 _DISK_BYTES = 24 * 1024 * 1024
 _DISK_INODES = 4096

@@ -10,8 +10,7 @@ from types import MappingProxyType
 
 from testbed.machine import GpuSettings
 
-from chaos.divisions import MPS
-from chaos.workloads import Kind, kind_of, pods_of
+from chaos.workloads import MPS, Kind, kind_of, pods_of
 from dra_driver.words import named
 
 

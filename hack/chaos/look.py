@@ -13,9 +13,8 @@ from testbed.mounts import mounts_below
 from testbed.node import GpuNode
 from testbed.pods import exec_in, explain, is_ready, parse_gpu_list, parse_mig_list
 
-from chaos.divisions import division_of
 from chaos.holds import ClaimSeen, ContainerSeen, Look, ProcessSeen
-from chaos.workloads import NAMESPACE, pods_of
+from chaos.workloads import NAMESPACE, division_of, pods_of
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _GROUP = "dra-driver-mps"

@@ -10,9 +10,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from chaos.divisions import DIVISIONS
 from chaos.troubles import LONGEST, TROUBLES, Trouble
-from chaos.workloads import KINDS, kind_of
+from chaos.workloads import DIVISIONS, KINDS, kind_of
 
 GPUS = 8
 BUDGET = 7

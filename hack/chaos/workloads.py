@@ -1,8 +1,15 @@
-"""What runs on the node: claims and pods of every kind, and what each must see at the end."""
+"""What runs on the node: claims and pods of every kind, and what each must see at the end.
 
+And the share configs between which a campaign changes. Each of them divides all GPUs, so that a
+workload with a share always has a place; claims for whole GPUs and for MIG devices get theirs, too.
+Shares serve a name that whole GPUs do not serve.
+"""
+
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import yaml
 from testbed.api import Object, thing
 from testbed.claims import claim, gpu_config, mig_profile, opaque
 from testbed.driver import DRIVER_NAME
@@ -129,3 +136,37 @@ def _pod(name: str, *claims: str) -> Object:
         "containers": [container("ctr", resources)],
     }
     return thing("Pod", name, spec=spec)
+
+
+# Share configs
+
+_RESOURCE = "nvidia.com/gpu"
+_COUNTS: Mapping[str, tuple[str, int]] = {"mps": ("mps", 10), "turns": ("timeSlicing", 4)}
+_MORE: Mapping[str, Object] = {"mps": {}, "turns": {"memory": "equal"}}
+_SHARE_NAME = re.compile(r"^gpu-\d+-single-share-\d+-of-(?P<count>\d+)$")
+
+DIVISIONS = tuple(_COUNTS)
+"""Their names, that of the first config first."""
+
+MPS = "mps"
+"""The one whose shares are served by MPS."""
+
+
+def config(division: str) -> str:
+    """The share config, as a file's text."""
+    kind, count = _COUNTS[division]
+    sharing: Object = {
+        "renameByDefault": True,
+        "failRequestsGreaterThanOne": True,
+        "resources": [{"name": _RESOURCE, "replicas": count, **_MORE[division]}],
+    }
+    flags = {"plugin": {"sharedDevicesAllocationPolicy": "packed"}}
+    return yaml.safe_dump({"version": "v1", "flags": flags, "sharing": {kind: sharing}})
+
+
+def division_of(device: str) -> str | None:
+    """The division in which a device of this name is a share; None if it is no share."""
+    match = _SHARE_NAME.match(device)
+    if match is None:
+        return None
+    return next(name for name, (_, count) in _COUNTS.items() if count == int(match["count"]))

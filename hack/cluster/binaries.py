@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster import build, crio_programs, crun, debian
+from cluster import build, debian, runtimes
 from cluster.errors import BinariesUnavailableError, ClusterError, SourceError
 from cluster.progress import Progress
 from cluster.release import Downloads, assets
@@ -54,7 +54,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "cni": ("bridge", "host-local", "loopback"),
     "busybox": ("busybox",),
     "containerd": build.CONTAINERD_PROGRAMS,
-    "crio": crio_programs.PROGRAMS,
+    "crio": runtimes.CRIO_PROGRAMS,
     # Last, because it may take minutes and everything else exists by then.
     "kubernetes": build.KUBERNETES_PROGRAMS,
 }
@@ -230,12 +230,12 @@ class Store:
         if group == "crio":
 
             def make(folder: Path) -> None:
-                go = self._go(crio_programs.job(versions))
-                crio_programs.bring(go, versions, folder, self.cache, self.progress)
+                go = self._go(runtimes.crio_job(versions))
+                runtimes.bring_crio(go, versions, folder, self.cache, self.progress)
 
             yield "Go modules and Debian's package conmon", make
         elif group == "crun":
-            yield crun.SOURCE, lambda folder: crun.bring(folder, self.cache)
+            yield runtimes.CRUN_SOURCE, lambda folder: runtimes.bring_crun(folder, self.cache)
         elif compiled := build.jobs(group, versions):
 
             def compile_all(folder: Path) -> None:

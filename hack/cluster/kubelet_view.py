@@ -10,15 +10,21 @@ kubelet, under the same pid:
 - kernel.panic, vm.overcommit_memory … are set for the whole machine at every start.
 
 The kubelet's root folder is a shared mount, so volumes it mounts there reach containerd.
+
+A mount needs a folder below it. A cluster that makes one notes it; the last cluster that is removed
+deletes the noted ones, if they are empty.
 """
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 from cluster import mounts
+from cluster.state import RUN, all_folders, locked
 
+NOTE = "made-on-this-machine"
 HOST_FOLDERS = (Path("/var/lib/kubelet"), Path("/var/log/containers"))
 SYSCTLS = (
     "vm/overcommit_memory",
@@ -58,3 +64,30 @@ def become(state: Path, command: Sequence[str]) -> NoReturn:
     """Cover the machine's paths and turn this process into the kubelet."""
     cover(state)
     os.execv(command[0], list(command))  # noqa: S606 - this process is to become the kubelet
+
+
+def ensure_host_folders() -> None:
+    """Make the folders that the kubelet's view covers, and note the new ones."""
+    with locked("host-folders"):
+        note = RUN / NOTE
+        for folder in HOST_FOLDERS:
+            missing = [path for path in (folder, *folder.parents) if not path.exists()]
+            if missing:
+                folder.mkdir(parents=True)
+                with note.open("a") as lines:
+                    lines.writelines(f"{path}\n" for path in missing)
+
+
+def remove_host_folders(root: Path) -> None:
+    """Remove the noted folders, deepest first and only empty ones, unless a cluster is left.
+
+    Call it under the lock: a cluster is recorded before it needs the folders, so none is
+    overlooked.
+    """
+    with locked("host-folders"):
+        note = RUN / NOTE
+        if note.exists() and not all_folders(root):
+            for line in sorted(note.read_text().splitlines(), key=len, reverse=True):
+                with suppress(OSError):
+                    Path(line).rmdir()
+            note.unlink()

@@ -10,7 +10,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from cluster import cgroups, host_folders, mounts, network
+from cluster import cgroups, kubelet_view, mounts, network
 from cluster.errors import ClusterError
 from cluster.processes import kill_owned, wait_until
 from cluster.progress import Progress
@@ -112,7 +112,7 @@ def _remove_shared(root: Path) -> None:
     """Remove what clusters share, if this was the last one."""
     folders = [root]
     if not all_folders(root):
-        host_folders.remove_host_folders(root)
+        kubelet_view.remove_host_folders(root)
         folders += [CNI_RESULTS, CNI_RESULTS.parent, CONTAINERD_SHIMS, CONTAINERD_SHIMS.parent, RUN]
     for folder in folders:
         # Only empty folders are removed: others may use them.

@@ -20,8 +20,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from testbed.apiserver.apply import applied
 from testbed.apiserver.claim_rules import check_bytes, check_granted
-from testbed.apiserver.event_rules import check_event
 from testbed.apiserver.kinds import KINDS, SELECTED, Kind, Target, target_of
+from testbed.apiserver.rules import check_event
 from testbed.apiserver.store import Event, Object, Refusal, Store
 
 
