@@ -239,32 +239,6 @@ def test_what_is_owed_is_settled_on_the_gpus_asked_for_and_their_marks_go(node: 
     assert node.marks() == [GPU.uuid], "the claim still has it"
 
 
-def test_while_a_daemon_remains_its_gpu_stays_marked_and_its_device_is_not_destroyed(
-    node: Node,
-) -> None:
-    node.refusals["MPS"] = DeviceError("it hangs")
-    owed = (ELSEWHERE, OLD_MADE, DAEMON, MADE)
-    record = node.claim(GPU, pending=tuple(owes(each) for each in owed))
-    left = node.cleanup.settle(record, deadline=DEADLINE)
-    assert [one.of for one in left] == [ELSEWHERE, DAEMON, MADE]
-    assert OLD_MADE in node.done
-    assert MADE not in node.done
-    assert node.marks() == [GPU.uuid, OTHER.uuid]
-
-
-def test_a_setting_on_a_gpu_that_a_claim_has_by_now_is_left_alone(node: Node) -> None:
-    record = node.claim(GPU, pending=(owes(SETTING, since=5.0),))
-    assert node.cleanup.settle(record, deadline=DEADLINE) == record.pending
-    released = node.claim(
-        GPU, uid="uid-2", state=RecordState.RELEASED, pending=(owes(SETTING, since=5.0),)
-    )
-    assert node.cleanup.settle(released, deadline=DEADLINE) == released.pending
-    node.holdings.records.delete(record.ref.uid)
-    assert node.cleanup.settle(released, deadline=DEADLINE) == ()
-    assert [one for one in node.done if one == SETTING] == [SETTING]
-    assert node.record("uid-2") is None
-
-
 @pytest.mark.parametrize(
     ("of", "wanted", "is_free"),
     [
@@ -307,31 +281,3 @@ def test_after_a_reboot_a_claim_lapses_and_its_record_stays(node: Node) -> None:
     assert node.record() == replace(record, pending=())
     assert node.marks() == [GPU.uuid]
     assert node.done.count("spec") == 2
-
-
-@pytest.mark.parametrize(
-    ("of", "facts", "keeps"),
-    [
-        (MADE, {"may_pass": True, "since": 0.0}, False),
-        (MADE, {"may_pass": True}, True),
-        (MADE, {"may_pass": True, "since": "now"}, True),
-        (MADE, {"may_pass": False}, False),
-        (MODE, {"may_pass": True}, False),
-        (DAEMON, {"may_pass": True}, False),
-    ],
-)
-def test_only_a_process_on_a_mig_device_keeps_a_pod_and_only_for_a_while(
-    node: Node, of: ClaimStep, facts: dict[str, Any], keeps: bool
-) -> None:
-    if facts.get("since") == "now":
-        facts = facts | {"since": time.time() - 50}
-    cleanup = owes(of, **facts)
-    assert node.cleanup.keeps_pod(cleanup, longest=100.0) is keeps
-    node.inventory = make.inventory(driver_version=None)
-    assert not node.cleanup.keeps_pod(cleanup, longest=100.0)
-
-
-def test_pending_cleanups_are_counted_by_name(node: Node) -> None:
-    node.claim(GPU, pending=(owes(MADE), owes(MODE), owes(DAEMON)))
-    node.claim(OTHER, uid="uid-2", pending=(owes(ELSEWHERE),))
-    assert node.cleanup.count_pending() == {"MIG": 2, "MPS": 2}

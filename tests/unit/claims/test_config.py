@@ -50,28 +50,6 @@ def test_without_configs_all_devices_stand_under_the_default() -> None:
     assert [result.device for result in group.results] == ["gpu-0", "gpu-1"]
 
 
-def test_a_claim_config_overrides_a_class_config() -> None:
-    configs = [make.config(**MPS), make.config("a", source="FromClass", **TIME_SLICING)]
-    assert strategies(claim("a", configs=configs)) == {"gpu-0": "MPS"}
-
-
-def test_of_two_claim_configs_the_later_one_holds() -> None:
-    configs = [make.config("a", **MPS), make.config(**TIME_SLICING)]
-    assert strategies(claim("a", configs=configs)) == {"gpu-0": "TimeSlicing"}
-
-
-def test_a_config_holds_for_the_requests_it_names() -> None:
-    configs = [make.config("b", **MPS)]
-    assert strategies(claim("a", "b", configs=configs)) == {"gpu-0": None, "gpu-1": "MPS"}
-
-
-def test_a_config_that_names_a_request_covers_its_sub_requests() -> None:
-    assert strategies(claim("a/large", configs=[make.config("a", **MPS)])) == {"gpu-0": "MPS"}
-    assert strategies(claim("a/large", configs=[make.config("a/large", **MPS)])) == {"gpu-0": "MPS"}
-    assert strategies(claim("a/large", configs=[make.config("a/small", **MPS)])) == {"gpu-0": None}
-    assert strategies(claim("ab", configs=[make.config("a", **MPS)])) == {"gpu-0": None}
-
-
 def test_devices_of_the_same_config_are_one_group() -> None:
     configs = [make.config("a", "b", **MPS), make.config("c", **MPS)]
     groups = group_by_config(claim("a", "b", "c", configs=configs), GPUS)
@@ -94,11 +72,6 @@ def test_a_config_of_another_kind_for_the_request_is_an_error_that_names_both() 
         "spec.devices.config[0] of the claim names that request; write a GpuConfig there, "
         "or another request"
     )
-
-
-def test_a_later_config_that_fits_hides_an_earlier_one_that_does_not() -> None:
-    configs = [make.config("a", kind="MigDeviceConfig"), make.config("a", **MPS)]
-    assert strategies(claim("a", configs=configs)) == {"gpu-0": "MPS"}
 
 
 def test_a_wrong_config_is_refused_even_where_it_holds_for_nothing() -> None:

@@ -8,58 +8,44 @@ import pytest
 from msgspec.structs import replace
 
 import make
-from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
-from dra_driver.claims.model.steps import MakeMigDevices, TurnMigModeOff
 from dra_driver.claims.prepare import resolve
 from dra_driver.claims.prepare.mig import MigDevices
 from dra_driver.claims.state.holdings import open_holdings
-from dra_driver.devices.device import Device, Mig, equal_shares, mig_of
+from dra_driver.devices.device import Device, equal_shares
 from dra_driver.devices.model import Gpu, MigDevice, MigMode, MigSlot
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.errors import DeviceError, StateError
 
 GPU = make.gpu(0, mig=make.mig())
 WITHOUT_MIG = make.gpu(1)
-FOUND, OTHER = make.mig_device(0, start=2), make.mig_device(0, start=4)
+FOUND = make.mig_device(0, start=2)
 WHOLE, MIG = make.device(GPU), make.device(FOUND)
-PLACE, OTHER_PLACE = (Device(base=make.place(one)) for one in (FOUND, OTHER))
+PLACE = Device(base=make.place(FOUND))
 DIVISION = Division(count=2, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True)
 SHARE = equal_shares(MIG.base, DIVISION)[1]
 
 
 class Node:
-    """GPUs whose MIG modes are as they are set, and MIG devices as they are made."""
+    """GPUs whose MIG modes are as they are set, and MIG devices as a test puts them there."""
 
-    def __init__(self, folder: Path, *, switches_modes: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         self.on: set[str] = set()
         self.there: dict[MigSlot, MigDevice] = {}
         holdings = open_holdings(folder, boot_id="boot-1", version="1.2.3")
-        self.ownership = holdings.ownership
         node: Any = self
-        self.mig = MigDevices(node, holdings, node, node, switches_modes=switches_modes)
+        self.mig = MigDevices(node, holdings, node, node, switches_modes=False)
 
     def resolve(self, record: ClaimRecord, gpu: Gpu = GPU) -> ClaimRecord:
         return resolve.resolve(self.mig, record, {one.uuid: one for one in (gpu, WITHOUT_MIG)})
 
-    # Hardware, inventory, and who is told of switches
+    # Hardware and inventory
 
     def mode(self, gpu: str) -> MigMode:
         return MigMode.ENABLED if gpu in self.on else MigMode.DISABLED
 
-    def set_mode(self, gpu: str, mode: MigMode) -> None:
-        (self.on.add if mode is MigMode.ENABLED else self.on.remove)(gpu)
-
     def find(self, slot: MigSlot) -> MigDevice | None:
         return self.there.get(slot)
-
-    def make(self, place: Mig) -> Mig:
-        made = {one.slot: one for one in (FOUND, OTHER)}[place.slot]
-        self.there[place.slot] = made
-        return mig_of(replace(made, made_here=True))
-
-    def destroy(self, slot: MigSlot) -> None:
-        del self.there[slot]
 
     def current(self) -> Any:
         return make.inventory(GPU)
@@ -97,31 +83,6 @@ def test_a_whole_gpu_is_there_and_one_without_mig_is_not_asked_for_its_mode(node
     assert node.resolve(record) == record
 
 
-@pytest.mark.parametrize("is_ours", [True, False])
-@pytest.mark.parametrize("switches_modes", [True, False])
-def test_mig_mode_is_turned_off_for_a_whole_gpu_only_where_it_is_ours_or_may_be(
-    tmp_path: Path, switches_modes: bool, is_ours: bool
-) -> None:
-    node = Node(tmp_path, switches_modes=switches_modes)
-    node.on = {GPU.uuid}
-    if is_ours:
-        node.ownership.note_mode(GPU.uuid)
-    if not (is_ours or switches_modes):
-        with pytest.raises(
-            DeviceError, match=r'"device-0" is in MIG mode and cannot be .* \(nvidia-smi -i 0 -mig'
-        ):
-            node.resolve(claim(WHOLE))
-        return
-    record = node.resolve(claim(WHOLE))
-    off = TurnMigModeOff(devices=(WHOLE,), restore=not is_ours)
-    assert record.steps == (off,)
-    node.mig.do(off)
-    assert not node.on
-    assert not node.ownership.turned_on(GPU.uuid)
-    node.mig.undo(off)
-    assert node.on == (set() if is_ours else {GPU.uuid})
-
-
 def test_with_admin_access_no_mode_is_switched_and_a_gpu_in_mig_mode_is_seen(node: Node) -> None:
     node.on = {GPU.uuid}
     seen = claim(WHOLE, admin_access=[0])
@@ -130,25 +91,6 @@ def test_with_admin_access_no_mode_is_switched_and_a_gpu_in_mig_mode_is_seen(nod
     with pytest.raises(DeviceError, match='"device-0" is in MIG mode and cannot be used as a'):
         node.resolve(claim(WHOLE), in_mig_mode)
     assert node.resolve(seen, in_mig_mode) == seen
-
-
-def test_a_place_where_nothing_is_has_a_mig_device_made_that_takes_its_place(node: Node) -> None:
-    node.on = {GPU.uuid}
-    record = node.resolve(claim(PLACE, OTHER_PLACE, PLACE))
-    step = MakeMigDevices(devices=(PLACE, OTHER_PLACE), claim=ClaimUid("uid-1"))
-    assert record.steps == (step,)
-    made = node.mig.do(step)
-    here, there = (make.device(replace(one, made_here=True)) for one in (FOUND, OTHER))
-    assert devices(resolve.with_made(record, made)) == [here, there, here]
-    node.mig.undo(step)
-    assert node.there == {}
-
-
-def test_a_mig_device_that_is_there_is_taken_as_it_is(node: Node) -> None:
-    node.there = {FOUND.slot: FOUND}
-    record = node.resolve(claim(PLACE, MIG, SHARE))
-    assert devices(record) == [MIG, MIG, SHARE]
-    assert record.steps == ()
 
 
 def test_a_share_of_what_is_not_there_any_more_is_refused(node: Node) -> None:
