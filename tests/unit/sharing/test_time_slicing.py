@@ -96,6 +96,7 @@ def test_cards_without_preemption_are_refused_when_planned() -> None:
     ):
         strategy.plan([group(old)], 0.0)
     assert strategy.plan([group(old, interval="Default")], 0.0)
+    assert strategy.plan([group(make.gpu(1, cuda_compute_capability=(6, 0)))], 0.0)
 
 
 def test_a_time_slice_of_another_driver_is_undone_to_the_default_when_its_claim_ends() -> None:
