@@ -11,7 +11,7 @@ import pytest
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.shares import MIB
-from dra_driver.errors import ConfigError, DeviceError, LostError, TransientError, try_all
+from dra_driver.errors import ConfigError, DeviceError, LostError, try_all
 from dra_driver.sharing.pod_groups import PodGroups
 from dra_driver.sharing.pod_limits import PodLimits
 from dra_driver.simulator import profile as profiles
@@ -47,32 +47,12 @@ def node(tmp_path: Path) -> Iterator[Node]:
     made.session.close()
 
 
-def test_an_over_asking_pod_is_refused_and_its_neighbour_is_not(node: Node) -> None:
-    (greedy, group), (modest, beside) = node.groups.pod(2), node.groups.pod(1)
-    node.limits.limit(greedy, node.one, 60 * GIB)
-    node.limits.limit(modest, node.one, 15 * GIB)
-    first, second = sorted(group.glob("*.scope"))
-
-    assert node.take(first, 40 * GIB, pid=1)
-    assert not node.take(second, 21 * GIB, pid=2)
-    assert node.take(second, 20 * GIB, pid=2)
-    assert node.take(next(beside.glob("*.scope")), 15 * GIB, pid=3)
-
-
 def test_a_limit_holds_that_the_driver_has_rounded_down_by_less_than_a_mib(node: Node) -> None:
     pod, _ = node.groups.pod()
     node.limits.limit(pod, node.one, GIB - 4096)
     sizes = (GIB - 8192, GIB - 4096, GIB, GIB + 2**20)
     held = [node.limits.holds(pod, node.one, size) for size in sizes]
     assert held == [False, True, True, False]
-
-
-def test_each_gpu_has_its_own_limit(node: Node) -> None:
-    pod, group = node.groups.pod()
-    node.limits.limit(pod, node.one, 10 * GIB)
-    node.limits.limit(pod, node.two, 20 * GIB)
-
-    assert [node.hard(uuid, group) for uuid in (node.one, node.two)] == [10 * GIB, 20 * GIB]
 
 
 def test_a_container_that_comes_later_is_limited_from_its_start(node: Node) -> None:
@@ -118,20 +98,6 @@ def test_nothing_is_set_on_containers_at_any_time(node: Node) -> None:
     assert node.limits.free_containers(pod, node.one, 5 * GIB) == ()
 
 
-def test_limits_that_are_gone_are_noticed(node: Node) -> None:
-    pod, group = node.groups.pod()
-    wanted = (node.one, 10 * GIB)
-    assert not node.limits.holds(pod, *wanted)
-    node.limits.limit(pod, *wanted)
-    assert node.limits.holds(pod, *wanted)
-    assert not node.limits.holds(pod, node.one, 9 * GIB)
-    # Aside, not away: a new folder can have the identity of one that is gone.
-    group.rename(node.groups.root / "aside")
-    assert node.limits.holds(pod, *wanted)  # there is nobody to be limited
-    node.groups.make(str(group.relative_to(node.groups.root)))
-    assert not node.limits.holds(pod, *wanted)
-
-
 def test_pods_without_a_limit_are_refused(node: Node) -> None:
     (shared, group), (other, beside) = node.groups.pod(1), node.groups.pod(1)
     node.limits.limit(shared, node.one, 10 * GIB)
@@ -159,12 +125,6 @@ def test_pods_of_each_kubelet_are_refused_and_admitted_again(node: Node) -> None
     node.limits.refuse_others(node.one)
     node.limits.admit_others(node.one)
     assert [node.hard(node.one, top) for top in tops] == [None, None]
-
-
-def test_a_pod_without_a_group_is_waited_for(node: Node) -> None:
-    with pytest.raises(TransientError, match="pod absent has no control group"):
-        node.limits.limit("absent", node.one, GIB)
-    node.limits.unlimit("absent", node.one)
 
 
 @pytest.mark.parametrize("size", [0, -1])
@@ -198,17 +158,6 @@ def test_a_refused_limit_leaves_those_that_were_set(node: Node) -> None:
     assert node.hard(first, group) == GIB
 
 
-def test_a_cleared_container_escapes_its_pod_and_is_noticed(node: Node) -> None:
-    pod, group = node.groups.pod(2)
-    node.limits.limit(pod, node.one, 10 * GIB)
-    assert node.limits.free_containers(pod, node.one, 10 * GIB) == ()
-    escaped, _ = sorted(group.glob("*.scope"))
-    node.session.set_memory_limit(node.one, escaped, None)
-
-    assert node.take(escaped, 30 * GIB)
-    assert node.limits.free_containers(pod, node.one, 10 * GIB) == (escaped,)
-
-
 def test_clearing_before_the_group_goes_keeps_a_later_group_free(node: Node) -> None:
     pod, group = node.groups.pod()
     node.limits.limit(pod, node.one, GIB)
@@ -217,17 +166,6 @@ def test_clearing_before_the_group_goes_keeps_a_later_group_free(node: Node) -> 
     other = group.rename(node.groups.root / "other")
 
     assert node.take(other, 2 * GIB)
-
-
-def test_limits_end_with_the_last_session_on_the_gpu_and_are_set_again(node: Node) -> None:
-    pod, _ = node.groups.pod()
-    node.limits.limit(pod, node.one, GIB)
-    node.session.close()
-    node.session.look()
-
-    assert not node.limits.holds(pod, node.one, GIB)
-    node.limits.limit(pod, node.one, GIB)
-    assert node.limits.holds(pod, node.one, GIB)
 
 
 def test_without_the_nodes_control_groups_the_reason_says_so(node: Node) -> None:
