@@ -35,7 +35,7 @@ NVIDIA_DRIVER_ROOT = option(
     default=Path("/"),
     names=("host_driver_root",),
     variable=True,
-    help="Root of the GPU driver's installation, on the host.",
+    help="Root of the GPU driver's files, on the host.",
 )
 CONTAINER_DRIVER_ROOT = option(
     group=PLACES,

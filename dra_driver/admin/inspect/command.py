@@ -76,8 +76,8 @@ class Inspect(common_settings.RootSettings):
     )
     template: Template | None = option(
         default=None,
-        help="Print a template of a new node for this autoscaler instead, without attributes that "
-        "only a real node has.",
+        metavar="AUTOSCALER",
+        help="Print a template of a new node for cluster-autoscaler or karpenter instead.",
     )
     cdi: bool = option(
         default=False,
@@ -85,7 +85,7 @@ class Inspect(common_settings.RootSettings):
     )
     profile: str = option(
         default="",
-        help="GPUs of a profile, such as h100x8 or a YAML file; unset: this node's.",
+        help="GPUs of a profile (h100x8, or a YAML file) instead of this node's.",
     )
     instance_type: str = option(
         default="", help="GPUs of a cloud's machine type, such as p5.48xlarge, likewise."
@@ -99,7 +99,7 @@ class Inspect(common_settings.RootSettings):
     count: int = option(
         check=bounds(least=1),
         default=1,
-        help="Number of Nodes; several are NAME-0, NAME-1 and so on.",
+        help="Number of Nodes; several are NAME-0, NAME-1 …",
     )
     mig: MigSetting = _brief(common_settings.MIG)
     mig_profiles: str = _brief(common_settings.MIG_PROFILES)
