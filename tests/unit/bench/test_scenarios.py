@@ -1,5 +1,8 @@
 """Scenarios as files: what is expanded, what is refused and where, and what comes of it."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from dra_driver.bench.pods.manifests import PULL_SECRET, Place, claim, pod
@@ -276,3 +279,10 @@ def test_pods_of_a_scenario_ask_for_their_own_devices_and_settings() -> None:
     assert given["CUDA_MPS_CLIENT_PRIORITY"] == "1"
     more = second["activeDeadlineSeconds"] - first["activeDeadlineSeconds"]  # type: ignore[index]
     assert more == 5
+
+
+def test_the_scenario_on_the_page_is_one() -> None:
+    page = (Path(__file__).parents[3] / "docs/choosing.md").read_text()
+    (text,) = re.findall(r"```yaml\n(answers:.*?)```", page, re.DOTALL)
+    names = [strategy.name for strategy in plan(text).strategies]
+    assert names == ["alone", "two by MPS"]
