@@ -200,7 +200,7 @@ def test_an_interrupted_run_puts_back_what_it_has_changed(machine: Machine, tmp_
             assert process.poll() is None, process.communicate()[0]
             time.sleep(0.05)
         assert tried.found()["as_before"] is None
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
         said, _ = process.communicate(timeout=100)
     assert process.returncode != 0
     tried.check_as_before()

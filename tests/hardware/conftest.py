@@ -7,6 +7,7 @@ RESTORE=1 (only undo a run that was killed).
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ REPORT = Report(Path(os.environ.get("REPORT", HERE.parents[1] / "build/hardware"
 
 
 def pytest_sessionstart() -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # with all that is undone then
     if unknown := ALLOW - CHANGES.keys():
         pytest.exit(f"ALLOW={','.join(unknown)}: it is none of {', '.join(CHANGES)}", returncode=2)
     if os.environ.get("RESTORE"):
