@@ -80,6 +80,10 @@ def nothing_left_behind(
     assert not left, "\n".join(left)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--allowed-skips", type=Path, help="file of reasons, other skips fail the run")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # Where the simulator's library lies with a blank or a colon, LD_PRELOAD cannot name it.
     folder = tempfile.gettempdir()
@@ -96,18 +100,17 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """In CI, let a run fail that has left out a test for a reason not in allowed-skips.txt."""
+    """Let a run fail that has skipped a test for a reason that is not allowed."""
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
-    if terminal is None or not os.environ.get("CI"):
+    file = session.config.getoption("allowed_skips", None)
+    if terminal is None or file is None:
         return
-    lines = Path(__file__).with_name("allowed-skips.txt").read_text().splitlines()
+    lines = file.read_text().splitlines()
     allowed = "|".join(line for line in lines if line and not line.startswith("#"))
     for report in terminal.stats.get("skipped", ()):
         reason = report.longrepr[2].removeprefix("Skipped: ")
         if not re.fullmatch(allowed, reason):
-            terminal.write_line(
-                f"skipped, which is not allowed: {report.nodeid}: {reason}", red=True
-            )
+            terminal.write_line(f"\nthis skip is not allowed: {report.nodeid}: {reason}", red=True)
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
