@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from dra_driver.claims.model.steps import MIG
+from dra_driver.claims.model.record import MIG
 from dra_driver.devices.health.findings import Cause, Severity
 from dra_driver.mps.domain import State
 from dra_driver.ops.metrics import Metrics, MpsMetrics, UsageMetric, UsageSeries

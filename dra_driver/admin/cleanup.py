@@ -51,9 +51,9 @@ from dra_driver.errors import (
     SetupError,
     TransientError,
 )
-from dra_driver.host.boot import read_boot_id
 from dra_driver.host.files import is_folder
 from dra_driver.host.ofd_lock import holder_of
+from dra_driver.host.process import read_boot_id
 from dra_driver.kube.connect import connect
 from dra_driver.kube.resource import RESOURCE_SLICES
 from dra_driver.kubelet.sockets import is_live

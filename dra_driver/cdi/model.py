@@ -1,17 +1,27 @@
-"""The parts of a CDI spec that this driver writes, as frozen values.
+"""A CDI spec: its parts that this driver writes, as frozen values, and their layout.
 
-Fields, their names and rules are those of the Container Device Interface, SPEC.md. The values come
-from cdi/driver_edits.py, cdi/devices.py and sharing/; cdi/spec.py lays them out. Host
-paths are as the container runtime sees them, and container paths are as the container sees them.
+Fields, their names and rules are those of the Container Device Interface, SPEC.md, and of its Go
+library, with which containerd and CRI-O load files. A loader refuses unknown fields and drops the
+whole file for one bad entry, so a claim would fail at container start with "unresolvable CDI
+devices". The values come from cdi/driver_edits.py, cdi/devices.py and sharing/, and all of them are
+made by this driver; what comes from outside, such as paths in settings, is checked where it comes
+in. Host paths are as the container runtime sees them, and container paths are as the container sees
+them. No file is touched here.
 """
 
 from collections.abc import Iterable, Mapping
 from itertools import chain
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
+import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 T = TypeVar("T")
+
+VENDOR = "k8s.gpu.nvidia.com"
+CLASS = "claim"
+KIND = f"{VENDOR}/{CLASS}"
 
 
 class DeviceNode(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -76,3 +86,62 @@ def merged(*parts: Edits) -> Edits:
 
 def _union(entries: Iterable[tuple[T, ...]]) -> tuple[T, ...]:
     return tuple(dict.fromkeys(chain.from_iterable(entries)))
+
+
+def claim_device_name(uid: str, device: str, share_id: str | None = None) -> str:
+    """Return the CDI name of a claim's device, or of the share of it that one request has."""
+    return f"{uid}-{device}" if share_id is None else f"{uid}-{device}-{share_id}"
+
+
+def claim_device_id(uid: str, device: str, share_id: str | None = None) -> str:
+    """Return the fully qualified CDI name, `vendor/class=name`, that the kubelet is told."""
+    return f"{KIND}={claim_device_name(uid, device, share_id)}"
+
+
+def render(spec: Spec) -> dict[str, object]:
+    """Return a spec as the CDI JSON object, its entries in a fixed order.
+
+    Device nodes and mounts are sorted by path depth, then path, so that a mount never hides one
+    below it and equal content gives equal bytes. Env and hooks keep their order, which matters.
+    """
+    document: dict[str, object] = {
+        "cdiVersion": minimum_version(spec),
+        "kind": KIND,
+        "devices": [
+            {"name": name, "containerEdits": _edits(edits)}
+            for name, edits in sorted(spec.devices.items())
+        ],
+    }
+    common = _edits(spec.edits)
+    return document | {"containerEdits": common} if common else document
+
+
+def minimum_version(spec: Spec) -> str:
+    """Return the lowest CDI version that has every feature the spec uses.
+
+    A runtime refuses versions that are newer than it knows.
+    """
+    every = [spec.edits, *spec.devices.values()]
+    if any(gid for edits in every for gid in edits.additional_gids):
+        return "0.7.0"
+    starts_with_digit = any(name[:1].isdigit() for name in spec.devices)
+    if starts_with_digit or any(node.host_path for edits in every for node in edits.device_nodes):
+        return "0.5.0"
+    return "0.3.0"
+
+
+def _edits(edits: Edits) -> dict[str, object]:
+    nodes = sorted(edits.device_nodes, key=lambda node: _depth_first(node.path))
+    mounts = sorted(edits.mounts, key=lambda mount: _depth_first(mount.container_path))
+    gids = sorted({gid for gid in edits.additional_gids if gid})
+    ordered = replace(
+        edits, device_nodes=tuple(nodes), mounts=tuple(mounts), additional_gids=tuple(gids)
+    )
+    document: dict[str, Any] = msgspec.to_builtins(ordered)
+    for node in document.get("deviceNodes", ()):
+        node |= {"type": "c", "permissions": "rwm"}
+    return document
+
+
+def _depth_first(path: str) -> tuple[int, str]:
+    return path.count("/"), path

@@ -19,8 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from dra_driver.cdi.model import Edits, Mount, Spec
-from dra_driver.cdi.spec import CLASS, VENDOR, render
+from dra_driver.cdi.model import CLASS, VENDOR, Edits, Mount, Spec, render
 from dra_driver.errors import StateError
 from dra_driver.host.files import (
     TEMPORARY_SUFFIX,

@@ -1,4 +1,4 @@
-"""This process as a whole: what ends it, its memory, and the stacks of its threads.
+"""This process as a whole: what ends it, its memory, its boot and PIDs, and its threads' stacks.
 
 In: SIGTERM and SIGINT, and exceptions that no thread has caught. Out: the reason to end, for the
 main thread, which waits for it and then stops everything in order. A process with a part missing
@@ -20,6 +20,8 @@ from types import FrameType
 
 import structlog
 from msgspec import Struct
+
+from dra_driver.errors import SetupError
 
 log = structlog.get_logger()
 
@@ -127,3 +129,38 @@ def _stacks() -> str:
         + "".join(traceback.format_stack(frame))
         for ident, frame in sys._current_frames().items()  # noqa: SLF001 (documented for this)
     )
+
+
+def read_boot_id(proc_root: Path) -> str:
+    """Return the id of this boot, new after each reboot (random(4)). Raises SetupError."""
+    path = proc_root / "sys/kernel/random/boot_id"
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError as error:
+        raise SetupError(
+            f"{path} cannot be read: {error.strerror}; check that procfs is mounted at --proc-root"
+        ) from error
+
+
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
+"""PROC_PID_INIT_INO (include/linux/proc_ns.h)."""
+
+
+def first_procfs(*folders: Path) -> Path:
+    """Return the first folder that is a procfs of this process; /proc if none is."""
+    return next((proc for proc in folders if (proc / "self").is_symlink()), Path("/proc"))
+
+
+def has_pids_of_host(proc: Path, host_proc: Path | None = None) -> bool:
+    """Tell whether the PIDs of this process are the host's.
+
+    `host_proc` is where the host's own procfs may be mounted; without it the PID namespace has to
+    be the kernel's first one.
+    """
+    with suppress(OSError):
+        own = (proc / "self/ns/pid").stat().st_ino
+        if host_proc is not None:
+            with suppress(OSError):
+                return own == (host_proc / "1/ns/pid").stat().st_ino
+        return own == _FIRST_PID_NAMESPACE
+    return False

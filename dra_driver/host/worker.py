@@ -1,7 +1,10 @@
-"""A thread that works until it is told to stop, and what such threads log once."""
+"""A thread that works until it is told to stop, what such threads log once, and whom they call."""
 
 import threading
-from collections.abc import Container
+from collections.abc import Callable, Container
+from typing import Generic, ParamSpec
+
+P = ParamSpec("P")
 
 
 class Worker:
@@ -60,3 +63,19 @@ class LogOnce:
     def keep(self, those: Container[str]) -> None:
         """Forget the reasons that concern anything but those."""
         self._last = {about: reason for about, reason in self._last.items() if about in those}
+
+
+class Listeners(Generic[P]):
+    """Whom to call when something has changed, in the order of adding; no call may block."""
+
+    def __init__(self) -> None:
+        self._calls: list[Callable[P, object]] = []
+
+    def add(self, *calls: Callable[P, object]) -> None:
+        """Add calls; not once threads run."""
+        self._calls += calls
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Make all calls."""
+        for call in self._calls:
+            call(*args, **kwargs)

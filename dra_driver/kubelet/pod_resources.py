@@ -23,7 +23,7 @@ from pathlib import Path
 import grpc
 import structlog
 
-from dra_driver.cdi.spec import KIND
+from dra_driver.cdi.model import KIND
 from dra_driver.claims.model.claim import ClaimUid, ConsumerPod, PodName
 from dra_driver.errors import TransientError
 from dra_driver.host.worker import LogOnce

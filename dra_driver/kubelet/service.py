@@ -25,8 +25,8 @@ from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import DeviceRecord
 from dra_driver.claims.prepare.preparer import ClaimPreparer
 from dra_driver.errors import DriverError
-from dra_driver.host.listeners import Listeners
 from dra_driver.host.turns import turn
+from dra_driver.host.worker import Listeners
 from dra_driver.kubelet.protos import dra_v1_pb2 as v1
 from dra_driver.kubelet.protos import dra_v1_pb2_grpc as v1_rpc
 from dra_driver.ops.metrics import Metrics, Operation

@@ -12,8 +12,7 @@ from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.memory.watch import MemoryWatch
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.claims.model.steps import MIG
+from dra_driver.claims.model.record import MIG, ClaimRecord
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.preparer import ClaimPreparer
 from dra_driver.claims.report.claim_events import about_claim, about_pod

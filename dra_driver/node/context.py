@@ -13,8 +13,8 @@ from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.state.holdings import Holdings, open_holdings
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.host.boot import read_boot_id
-from dra_driver.host.listeners import Listeners
+from dra_driver.host.process import read_boot_id
+from dra_driver.host.worker import Listeners
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.connect import connect_pod
 from dra_driver.kube.own_node import OwnNode

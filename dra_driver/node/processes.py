@@ -1,7 +1,7 @@
 """Whether this process sees those of containers: it does where its PIDs are the host's."""
 
 from dra_driver.cdi.roots import Roots
-from dra_driver.host.pids import first_procfs, has_pids_of_host
+from dra_driver.host.process import first_procfs, has_pids_of_host
 
 NOT_SEEN = (
     "this container has its own PID namespace, so NVML does not list other containers' processes; "

@@ -14,7 +14,7 @@ from dra_driver.claims.reconcile.still_running import PodHolder, StillRunning
 from dra_driver.devices.control_groups import USUAL, find_hierarchy
 from dra_driver.devices.holders import Holder, device_number, has_open
 from dra_driver.devices.model import GpuUuid, Inventory
-from dra_driver.host.pids import first_procfs
+from dra_driver.host.process import first_procfs
 from dra_driver.kubelet.pod_resources import PodResources
 from dra_driver.sharing.pod_groups import PodGroups
 

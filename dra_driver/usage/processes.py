@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from dra_driver.devices.holders import harmless
-from dra_driver.host.pids import first_procfs
+from dra_driver.host.process import first_procfs
 from dra_driver.sharing.pod_groups import classes, is_top
 
 _LONGEST_STAT = 4096

@@ -17,8 +17,7 @@ from testbed.containers import BARE_ENV, Container, Containers, Found, look_up
 import driver_layouts
 import make
 from dra_driver.cdi.edits_cache import NodeEdits
-from dra_driver.cdi.model import Spec
-from dra_driver.cdi.spec import claim_device_id, claim_device_name
+from dra_driver.cdi.model import Spec, claim_device_id, claim_device_name
 from dra_driver.cdi.store import SpecStore
 from driver_layouts import EGL_PLATFORMS, LAYOUTS, RUNNING, Layout
 

@@ -22,7 +22,7 @@ from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.state.records import stored_records
 from dra_driver.devices.device import Mig
-from dra_driver.host.boot import read_boot_id
+from dra_driver.host.process import read_boot_id
 from e2e.kubernetes import needs
 from e2e.nvidia_specs import NvidiaSpecs
 from e2e.scene import NAMESPACE, Scene

@@ -16,9 +16,8 @@ import driver_tree
 import make
 from cdi_rules import judge
 from dra_driver.cdi.edits_cache import EditsCache
-from dra_driver.cdi.model import Edits, Spec
+from dra_driver.cdi.model import Edits, Spec, claim_device_name, render
 from dra_driver.cdi.roots import Roots
-from dra_driver.cdi.spec import claim_device_name, render
 from dra_driver.cdi.store import SpecStore
 from dra_driver.devices.driver_root.elf import read_soname
 from sampling import examples

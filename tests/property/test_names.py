@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.cdi.spec import claim_device_id, claim_device_name
+from dra_driver.cdi.model import claim_device_id, claim_device_name
 from dra_driver.devices.names import (
     GpuName,
     MigName,

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.errors import SetupError
-from dra_driver.host.boot import read_boot_id
+from dra_driver.host.process import read_boot_id
 
 
 def test_the_boot_id_is_the_kernels(tmp_path: Path) -> None:

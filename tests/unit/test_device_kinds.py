@@ -16,8 +16,7 @@ import make
 from dra_driver.cdi.edits_cache import NodeEdits
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.roots import Roots
-from dra_driver.claims.model.record import decode, encode
-from dra_driver.claims.model.steps import ClaimStep, MigStep
+from dra_driver.claims.model.record import ClaimStep, MigStep, decode, encode
 from dra_driver.devices.device import Base, Device, DeviceKind, NodeDevice, Vfio, mig_at, name_of
 from dra_driver.devices.names import parse_device_name
 from dra_driver.devices.shares import ConsumedShare, Division, EqualShare, Share, ShareStrategy

@@ -9,8 +9,7 @@ from dra_driver import cli
 from dra_driver.admin.status.command import NodeStatus, look, report, table
 from dra_driver.admin.status.gone_part import gone
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerGroup, ConsumerPod
-from dra_driver.claims.model.record import ClaimRecord, PendingCleanup, RecordState
-from dra_driver.claims.model.steps import MakeMigDevices
+from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices, PendingCleanup, RecordState
 from dra_driver.claims.state.records import RecordStore, StoredRecords
 from dra_driver.devices.device import Device, DeviceKey, DeviceKind, Vfio, Whole
 from dra_driver.devices.model import MigDevice

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from dra_driver.host.boot import read_boot_id
+from dra_driver.host.process import read_boot_id
 from dra_driver.host.turns import Turns
 
 LONG = 30.0
@@ -101,7 +101,7 @@ def test_of_a_turn_that_is_taken_away_it_is_said_where_the_call_was(tmp_path: Pa
             pass
         file.write("boot-1")
     thread.join(10)
-    assert re.fullmatch(r"host/boot\.py:\d+ in read_boot_id", logs[0]["line"])
+    assert re.fullmatch(r"host/process\.py:\d+ in read_boot_id", logs[0]["line"])
 
 
 def test_outside_of_a_call_there_is_nothing_to_wait_for() -> None:

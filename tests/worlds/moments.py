@@ -11,8 +11,7 @@ may end the process there, or fill a disk.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dra_driver.claims.model.record import ClaimRecord, RecordState
-from dra_driver.claims.model.steps import ClaimStep, MigStep
+from dra_driver.claims.model.record import ClaimRecord, ClaimStep, MigStep, RecordState
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.takeover.take_over import TakeOver
 

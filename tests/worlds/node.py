@@ -12,8 +12,8 @@ from typing import Any
 
 import make
 from dra_driver.cdi.edits_cache import EditsCache
+from dra_driver.cdi.model import claim_device_name
 from dra_driver.cdi.roots import Roots, find_roots
-from dra_driver.cdi.spec import claim_device_name
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.prepare.steps import Sharing
 from dra_driver.claims.state.holdings import open_holdings

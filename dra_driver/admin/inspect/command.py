@@ -42,7 +42,7 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import ConfigError, DeviceError, SetupError, StateError, TransientError
 from dra_driver.gpu_words import gpu_words
-from dra_driver.host.boot import read_boot_id
+from dra_driver.host.process import read_boot_id
 from dra_driver.node.passthrough import passthrough_gpus
 from dra_driver.shares.config import read_file, read_node_config
 from dra_driver.shares.divide import divide

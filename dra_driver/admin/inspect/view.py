@@ -11,8 +11,7 @@ from typing import Any
 
 from dra_driver.admin.output import Output, for_programs
 from dra_driver.admin.table import aligned
-from dra_driver.cdi.model import Edits, Spec
-from dra_driver.cdi.spec import render
+from dra_driver.cdi.model import Edits, Spec, render
 from dra_driver.devices.device import Device, DeviceKind, Mig, NodeDevice, mig_of, name_of
 from dra_driver.devices.model import ExcludedGpu, Gpu, Inventory, MigDevice
 from dra_driver.devices.names import gpu_name

@@ -29,8 +29,8 @@ from dra_driver.command_line import CommandSettings, changed, option
 from dra_driver.common_settings import NODE_NAME
 from dra_driver.devices.names import DRIVER_NAME, in_order, undivided_name
 from dra_driver.errors import SetupError, StateError
-from dra_driver.host.boot import read_boot_id
 from dra_driver.host.files import is_folder
+from dra_driver.host.process import read_boot_id
 from dra_driver.mps.domain import DomainId, Status, is_shared
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.shares.notes import ShareNotes, read_notes

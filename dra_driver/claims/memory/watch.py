@@ -18,8 +18,7 @@ import structlog
 from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimUid, ConsumerPod, PodsOf
-from dra_driver.claims.model.record import ClaimRecord, RecordState
-from dra_driver.claims.model.steps import ClaimStep
+from dra_driver.claims.model.record import ClaimRecord, ClaimStep, RecordState
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.report.claim_events import ClaimEvents, about_pod
 from dra_driver.claims.state.holdings import memory_parts

@@ -5,22 +5,76 @@ again when the claim is prepared. A repeated Prepare is answered from it. It hol
 needed to answer the kubelet and to undo, because the API server may no longer have the claim then.
 Its JSON follows from its values, so a new device or step needs no code to be read and written.
 
-`steps` are in the order in which they are done. Once a claim is being taken back (`released`), all
-of them are pending cleanups, whether done or not: it does no harm to undo one twice.
+`steps` are all that is done for a claim, in the order in which it is done: first what makes devices
+exist, then what shares them. Code that reads a step first checks its type. Once a claim is being
+taken back (`released`), all of them are pending cleanups, whether done or not: it does no harm to
+undo one twice.
 """
 
 import re
 from enum import StrEnum
+from typing import ClassVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dra_driver.claims.model.claim import ClaimRef, ConsumerGroup, ConsumerPod, allocation_id
-from dra_driver.claims.model.steps import ClaimStep
-from dra_driver.devices.device import Device
+from dra_driver.claims.model.claim import (
+    ClaimRef,
+    ClaimUid,
+    ConsumerGroup,
+    ConsumerPod,
+    allocation_id,
+)
+from dra_driver.devices.device import Device, Mig
 from dra_driver.devices.model import GpuUuid
 from dra_driver.host.envelope import seal, unseal, value_of
+from dra_driver.sharing.steps import SharingStep, Step
+
+MIG = "MIG"
+"""The name of steps that make devices exist, in logs, metrics and status."""
+
+
+class MakeMigDevices(Step, frozen=True, kw_only=True, tag="makeMigDevices"):
+    """Makes MIG devices on one GPU. `claim` is the UID of the claim that they are made for."""
+
+    name: ClassVar[str] = MIG
+    excludes: ClassVar[bool] = True
+
+    claim: ClaimUid
+
+    @property
+    def gpu(self) -> GpuUuid:
+        """The GPU on which they are made."""
+        return self.devices[0].gpu
+
+    @property
+    def places(self) -> tuple[Mig, ...]:
+        """The places where they are made."""
+        return tuple(device.base for device in self.devices if isinstance(device.base, Mig))
+
+
+class TurnMigModeOff(Step, frozen=True, kw_only=True, tag="turnMigModeOff"):
+    """Turns off MIG mode of a GPU, so that it can be used as a whole.
+
+    `restore` says that the mode was on before, and not turned on by this driver: undo turns it on.
+    """
+
+    name: ClassVar[str] = MIG
+
+    restore: bool
+
+    @property
+    def gpu(self) -> GpuUuid:
+        """The GPU whose mode is turned off."""
+        return self.devices[0].gpu
+
+
+MigStep = MakeMigDevices | TurnMigModeOff
+"""A step that makes devices exist."""
+
+ClaimStep = MigStep | SharingStep
+"""Any step that is done for a claim."""
 
 _WRITER = "writtenBy"
 _WRITTEN_BY = re.compile(rb'"writtenBy":\s?"([0-9A-Za-z.+!-]{1,64})"')

@@ -14,7 +14,7 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dra_driver.cdi.spec import claim_device_id
+from dra_driver.cdi.model import claim_device_id
 from dra_driver.claims.model.claim import Claim, Result
 from dra_driver.claims.model.config import ConfigGroup, group_by_config
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState

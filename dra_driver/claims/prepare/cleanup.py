@@ -20,8 +20,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import structlog
 from msgspec.structs import replace
 
-from dra_driver.claims.model.record import ClaimRecord, PendingCleanup, RecordState
-from dra_driver.claims.model.steps import ClaimStep, MakeMigDevices, MigStep
+from dra_driver.claims.model.record import (
+    ClaimRecord,
+    ClaimStep,
+    MakeMigDevices,
+    MigStep,
+    PendingCleanup,
+    RecordState,
+)
 from dra_driver.claims.prepare.specs import ClaimSpecs
 from dra_driver.claims.prepare.steps import Steps, mig_steps, sharing_steps
 from dra_driver.claims.state.holdings import Holdings

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 import structlog
 
 from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.claims.model.steps import MIG
+from dra_driver.claims.model.record import MIG, ClaimRecord
 from dra_driver.claims.prepare.mig import MigDevices
 from dra_driver.claims.prepare.specs import ClaimSpecs
 from dra_driver.claims.prepare.steps import NO_WAIT, Steps

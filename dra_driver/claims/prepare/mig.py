@@ -15,8 +15,13 @@ import structlog
 from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
-from dra_driver.claims.model.steps import MakeMigDevices, MigStep, TurnMigModeOff
+from dra_driver.claims.model.record import (
+    ClaimRecord,
+    DeviceRecord,
+    MakeMigDevices,
+    MigStep,
+    TurnMigModeOff,
+)
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.devices.device import Device, Mig, Whole, mig_of, overlap
 from dra_driver.devices.mig.making import MigInstances

@@ -12,8 +12,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
-from dra_driver.claims.model.steps import MakeMigDevices, TurnMigModeOff
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, MakeMigDevices, TurnMigModeOff
 from dra_driver.claims.prepare.mig import MigDevices
 from dra_driver.devices.device import Base, Device, Mig, Vfio, Whole, place_of
 from dra_driver.devices.mig.partitions import is_whole

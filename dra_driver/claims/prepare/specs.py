@@ -1,6 +1,6 @@
 """The CDI spec of each claim: derived from its record, and written again whenever it is missing.
 
-In: a record. Out: a spec with one CDI device for each device of the claim (cdi/spec.py), kept as a
+In: a record. Out: a spec with one CDI device for each device of the claim (cdi/model.py), kept as a
 file (cdi/store.py), and the files with device metadata that it mounts
 (claims/prepare/device_metadata.py). These are written before the spec and deleted after it.
 
@@ -13,8 +13,7 @@ import structlog
 from msgspec.structs import replace
 
 from dra_driver.cdi.edits_cache import EditsCache, missing_files
-from dra_driver.cdi.model import Edits, Mount, Spec
-from dra_driver.cdi.spec import KIND, claim_device_name
+from dra_driver.cdi.model import KIND, Edits, Mount, Spec, claim_device_name
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord

@@ -22,8 +22,7 @@ from msgspec.structs import replace
 from dra_driver.cdi.model import Edits
 from dra_driver.claims.model.claim import Result
 from dra_driver.claims.model.config import ConfigGroup
-from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
-from dra_driver.claims.model.steps import ClaimStep, MigStep
+from dra_driver.claims.model.record import ClaimRecord, ClaimStep, DeviceRecord, MigStep
 from dra_driver.claims.prepare.allocation import Allocation
 from dra_driver.claims.prepare.mig import MigDevices
 from dra_driver.devices.device import Device, DeviceKey, Mig, MigIds, Vfio

@@ -6,8 +6,7 @@ In: a record and one of its devices. Out: the words that `dra-driver status` sho
 
 from collections.abc import Iterable, Iterator
 
-from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
-from dra_driver.claims.model.steps import MigStep
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, MigStep
 from dra_driver.sharing.base import EXCLUSIVE
 from dra_driver.sharing.steps import Description, SharingStep, UseShares
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection
 from msgspec import Struct, field
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
-from dra_driver.host.listeners import Listeners
-from dra_driver.host.worker import Worker
+from dra_driver.host.worker import Listeners, Worker
 
 IDLE_SECONDS = 3600.0
 """The longest wait of the thread for a first note, which wakes it."""

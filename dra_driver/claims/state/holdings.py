@@ -12,8 +12,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
-from dra_driver.claims.model.steps import MakeMigDevices, MigStep
+from dra_driver.claims.model.record import (
+    ClaimRecord,
+    DeviceRecord,
+    MakeMigDevices,
+    MigStep,
+    RecordState,
+)
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.claims.state.records import RecordStore
 from dra_driver.devices.device import Device, overlap

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from dra_driver.cdi.spec import claim_device_id
+from dra_driver.cdi.model import claim_device_id
 from dra_driver.claims.model.claim import Claim, ClaimRef, ClaimUid, Result, parse_claim
 from dra_driver.claims.model.config import group_by_config
-from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
-from dra_driver.claims.model.steps import MakeMigDevices
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, MakeMigDevices, RecordState
 from dra_driver.claims.prepare.allocation import consumed, kind_named
 from dra_driver.claims.takeover.nvidia_checkpoint import (
     PeerCheckpoint,

@@ -35,8 +35,7 @@ from dra_driver.common_settings import (
 )
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
-from dra_driver.host.boot import read_boot_id
-from dra_driver.host.process import Shutdown
+from dra_driver.host.process import Shutdown, read_boot_id
 from dra_driver.mps.daemon import mounts
 from dra_driver.mps.daemon.control import Control, host_view
 from dra_driver.mps.daemon.health import WorkerTiming

@@ -3,7 +3,7 @@
 import pytest
 
 import make
-from dra_driver.cdi.spec import claim_device_name
+from dra_driver.cdi.model import claim_device_name
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import ConflictError

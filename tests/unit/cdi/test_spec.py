@@ -7,8 +7,17 @@ import pytest
 from msgspec.structs import replace
 
 from cdi_rules import judge
-from dra_driver.cdi.model import DeviceNode, Edits, Hook, Mount, Spec
-from dra_driver.cdi.spec import claim_device_id, claim_device_name, minimum_version, render
+from dra_driver.cdi.model import (
+    DeviceNode,
+    Edits,
+    Hook,
+    Mount,
+    Spec,
+    claim_device_id,
+    claim_device_name,
+    minimum_version,
+    render,
+)
 
 SOME_EDITS = Edits(env=("A=b",))
 

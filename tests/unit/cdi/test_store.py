@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.cdi.model import Edits, Spec
-from dra_driver.cdi.spec import render
+from dra_driver.cdi.model import Edits, Spec, render
 from dra_driver.cdi.store import SpecStore
 from dra_driver.errors import StateError
 

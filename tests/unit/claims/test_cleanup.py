@@ -9,8 +9,15 @@ from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.model.record import ClaimRecord, PendingCleanup, RecordState
-from dra_driver.claims.model.steps import ClaimStep, MakeMigDevices, MigStep, TurnMigModeOff
+from dra_driver.claims.model.record import (
+    ClaimRecord,
+    ClaimStep,
+    MakeMigDevices,
+    MigStep,
+    PendingCleanup,
+    RecordState,
+    TurnMigModeOff,
+)
 from dra_driver.claims.prepare.cleanup import Cleanup
 from dra_driver.claims.prepare.steps import NO_WAIT, Sharing, Steps
 from dra_driver.claims.state.holdings import open_holdings

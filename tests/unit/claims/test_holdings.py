@@ -8,8 +8,15 @@ from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
-from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, PendingCleanup, RecordState
-from dra_driver.claims.model.steps import ClaimStep, MakeMigDevices, TurnMigModeOff
+from dra_driver.claims.model.record import (
+    ClaimRecord,
+    ClaimStep,
+    DeviceRecord,
+    MakeMigDevices,
+    PendingCleanup,
+    RecordState,
+    TurnMigModeOff,
+)
 from dra_driver.claims.state.holdings import Neighbours, open_holdings
 from dra_driver.devices.device import Device, equal_shares
 from dra_driver.devices.model import GpuUuid

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 import make
-from dra_driver.cdi.spec import claim_device_id
+from dra_driver.cdi.model import claim_device_id
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.report.claim_status import entries
 from dra_driver.devices.device import Device, equal_shares, name_of

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 import make
 from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.model.steps import MakeMigDevices
+from dra_driver.claims.model.record import MakeMigDevices
 from dra_driver.claims.prepare.mig import MigDevices
 from dra_driver.devices.device import Device
 from dra_driver.devices.mig.partitions import partitions

@@ -12,12 +12,13 @@ from dra_driver.claims.model.claim import ConsumerGroup, ConsumerPod
 from dra_driver.claims.model.record import (
     ClaimRecord,
     DeviceRecord,
+    MakeMigDevices,
     PendingCleanup,
+    TurnMigModeOff,
     decode,
     encode,
     written_by,
 )
-from dra_driver.claims.model.steps import MakeMigDevices, TurnMigModeOff
 from dra_driver.devices.device import (
     Device,
     DeviceKey,

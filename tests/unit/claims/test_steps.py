@@ -10,8 +10,14 @@ import make
 from dra_driver.cdi.model import Edits
 from dra_driver.claims.model.claim import ConsumerGroup, ConsumerPod, Result
 from dra_driver.claims.model.config import ConfigGroup
-from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
-from dra_driver.claims.model.steps import ClaimStep, MakeMigDevices, MigStep, TurnMigModeOff
+from dra_driver.claims.model.record import (
+    ClaimRecord,
+    ClaimStep,
+    DeviceRecord,
+    MakeMigDevices,
+    MigStep,
+    TurnMigModeOff,
+)
 from dra_driver.claims.prepare.allocation import Allocation
 from dra_driver.claims.prepare.steps import NO_WAIT, Sharing, Steps, mig_steps, sharing_steps
 from dra_driver.devices.device import Device, DeviceKey, Mig, equal_shares

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.host.pids import has_pids_of_host
+from dra_driver.host.process import has_pids_of_host
 from dra_driver.usage.processes import PodProcess, Processes, now_ticks
 
 UID = "0b9c4c6e-0d2a-4c55-8f3c-7f2b0a1d9e11"

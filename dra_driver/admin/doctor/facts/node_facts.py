@@ -17,9 +17,8 @@ from msgspec import Struct, field
 from dra_driver.admin.doctor.facts.places import Places, names_in, read_text
 from dra_driver.admin.doctor.facts.runtime_config import RuntimeConfig, read_runtime_configs
 from dra_driver.cdi.edits_cache import missing_files
-from dra_driver.cdi.model import Edits
+from dra_driver.cdi.model import KIND, Edits
 from dra_driver.cdi.nodes import CONTROL_NODES, REQUIRED, known_numbers
-from dra_driver.cdi.spec import KIND
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.state.records import stored_records
 from dra_driver.claims.takeover import peer_claims
@@ -34,7 +33,7 @@ from dra_driver.devices.passthrough.bus import PciBus, is_vfio
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DriverError
-from dra_driver.host.boot import read_boot_id
+from dra_driver.host.process import read_boot_id
 from dra_driver.kubelet.sockets import is_live
 from dra_driver.node.passthrough import passthrough_gpus
 
