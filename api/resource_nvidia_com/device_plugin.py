@@ -24,7 +24,6 @@ from resource_nvidia_com.problems import (
     hint,
 )
 from resource_nvidia_com.resource_names import resource_name, shareable_name
-from resource_nvidia_com.rules import Flag, OneOf, WholeNumber
 from resource_nvidia_com.share_devices import (
     AllDevices,
     DeviceChoice,
@@ -198,22 +197,19 @@ def _some(value: object) -> object:
     return value
 
 
+_NAME = Field(strict=False)
+"""A name is read from text, which a strict enumeration would refuse."""
+
+
 class ReplicatedResource(ConfigModel):
     """One entry under `resources`, as it is written."""
 
     name: Annotated[str, PlainValidator(shareable_name)]
     rename: Annotated[str | None, PlainValidator(resource_name)] = None
     devices: Annotated[DeviceChoice, PlainValidator(device_choice)] = AllDevices()
-    replicas: Annotated[
-        int, WholeNumber(least=1, most=MOST_REPLICAS, title="the number of replicas")
-    ]
-    memory: Annotated[
-        Memory | None, OneOf(values=Memory, singular="memory", plural="values of memory")
-    ] = None
-    over_limit: Annotated[
-        OverLimit | None,
-        OneOf(values=OverLimit, singular="overLimit", plural="values of overLimit"),
-    ] = None
+    replicas: Annotated[int, Field(ge=1, le=MOST_REPLICAS)]
+    memory: Annotated[Memory | None, _NAME] = None
+    over_limit: Annotated[OverLimit | None, _NAME] = None
 
     def served_as(self, *, rename_by_default: bool) -> str:
         """Return the name that pods ask for."""
@@ -223,8 +219,8 @@ class ReplicatedResource(ConfigModel):
 class ReplicatedSection(ConfigModel):
     """`sharing.timeSlicing` or `sharing.mps`."""
 
-    rename_by_default: Annotated[bool, Flag()] = False
-    fail_requests_greater_than_one: Annotated[bool | None, Flag()] = None
+    rename_by_default: bool = False
+    fail_requests_greater_than_one: bool | None = None
     resources: Annotated[list[ReplicatedResource], BeforeValidator(_some)] = Field(
         default_factory=list, validate_default=True
     )
@@ -233,9 +229,7 @@ class ReplicatedSection(ConfigModel):
 class MpsSection(ReplicatedSection):
     """`sharing.mps`, with a field of this driver's own."""
 
-    compute: Annotated[
-        Compute, OneOf(values=Compute, singular="compute", plural="values of compute")
-    ] = Compute.DIVIDED
+    compute: Annotated[Compute, _NAME] = Compute.DIVIDED
 
 
 class SharingSection(ConfigModel):
@@ -250,10 +244,7 @@ class PluginSection(ConfigModel):
 
     model_config = ConfigDict(extra="allow")
 
-    shared_devices_allocation_policy: Annotated[
-        AllocationPolicy | None,
-        OneOf(values=AllocationPolicy, singular="policy", plural="policies"),
-    ] = None
+    shared_devices_allocation_policy: Annotated[AllocationPolicy | None, _NAME] = None
 
 
 class FlagsSection(ConfigModel):

@@ -5,8 +5,10 @@ names every field that is wrong, in the order of the model's fields, and then wh
 knows. Users write the camelCase names of the API; programs may make models by the names of Python.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -23,7 +25,6 @@ from resource_nvidia_com.problems import (
     hint,
     lost_indent,
 )
-from resource_nvidia_com.rules import OneOf, Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +85,11 @@ def checked(model: type[Model], value: Mapping[str, object]) -> Model:
         raise InvalidConfigError([_problem(model, value, detail) for detail in details]) from error
 
 
-def rule_of(field: FieldInfo) -> Rule | None:
-    """Return the rule that a field's value must keep."""
-    return next((rule for rule in field.metadata if isinstance(rule, Rule)), None)
+def names_of(field: FieldInfo) -> Sequence[str]:
+    """Return the names that a field can have; none if it holds something else."""
+    kinds = (field.annotation, *get_args(field.annotation))
+    enums = (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, StrEnum))
+    return [*next(enums, ())]
 
 
 def part_of(field: FieldInfo) -> type[ConfigModel] | None:
@@ -97,8 +100,22 @@ def part_of(field: FieldInfo) -> type[ConfigModel] | None:
     )
 
 
+_TYPES = MappingProxyType(
+    {
+        "bool_type": "true or false",
+        "dict_type": "a JSON object",
+        "greater_than_equal": "at least {ge}",
+        "int_type": "a whole number",
+        "less_than_equal": "at most {le}",
+        "list_type": "a list",
+        "model_type": "a JSON object",
+    }
+)
+"""What a value must be, by the type of pydantic's error."""
+
+
 def _problem(model: type[ConfigModel], value: Any, error: ErrorDetails) -> Problem:
-    path: Path = error["loc"]
+    path: Path = error["loc"][:-1] if error["loc"][-1:] == ("[key]",) else error["loc"]
     where = dotted(path)
     match error["type"]:
         case "value_error":
@@ -107,10 +124,12 @@ def _problem(model: type[ConfigModel], value: Any, error: ErrorDetails) -> Probl
             if error["type"] == "string_unicode":  # a name that is no Unicode
                 path = (*path, error["input"])
             text = _of_name(*_holder(model, value, path), path)
-        case "model_type":
-            text = f"{where}: must be a JSON object, not {shown(error['input'])}"
-        case "list_type":
-            text = f"{where}: must be a list, not {shown(error['input'])}"
+        case "enum":
+            names = names_of(_holder(model, value, path)[0][str(path[-1])])
+            text = f"{where}: must be {either(names)}, not {shown(error['input'])}"
+        case kind if kind in _TYPES:
+            must = _TYPES[kind].format(**error.get("ctx", {}))
+            text = f"{where}: must be {must}, not {shown(error['input'])}"
         case _:
             text = f"{where}: {error['msg']}"
     return Problem(path=path, text=text)
@@ -132,8 +151,7 @@ def _of_name(fields: Mapping[str, FieldInfo], value: Mapping[str, object], path:
     """Return that a field is missing, or that there is none of this name."""
     where, name = dotted(path), str(path[-1])
     if name in fields:
-        rule = rule_of(fields[name])
-        names = f": must be {either(rule.values)}" if isinstance(rule, OneOf) else ""
-        return f'missing field "{where}"{names}'
+        names = names_of(fields[name])
+        return f'missing field "{where}"' + (f": must be {either(names)}" if names else "")
     allowed = f"{hint(name, fields)}allowed fields: {', '.join(fields)}{lost_indent(name, value)}"
     return f'unknown field "{where}": {allowed}'

@@ -73,7 +73,7 @@ def test_the_models_of_configs_are_loaded_for_the_first_one_and_not_before(
         assert kubelet.unprepare(plain)["uid-plain"].error == ""
         assert has("dra_driver.claims.model.config")
         assert not has("resource_nvidia_com.model")
-        assert "must not be greater than 100" in kubelet.prepare(wrong)["uid-wrong"].error
+        assert "must be at most 100" in kubelet.prepare(wrong)["uid-wrong"].error
         assert has("resource_nvidia_com.model")
 
 

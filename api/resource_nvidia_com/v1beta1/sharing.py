@@ -1,8 +1,8 @@
 """How the containers of a claim share its device: time-slicing or MPS.
 
-The part `sharing` of GpuConfig and MigDeviceConfig. Field names, defaults and the texts of the
-rules are those of NVIDIA's DRA driver, group resource.nvidia.com/v1beta1, so that a config that
-works there works here and a refusal reads the same. What the settings do is not here.
+The part `sharing` of GpuConfig and MigDeviceConfig. Field names and defaults are those of NVIDIA's
+DRA driver, group resource.nvidia.com/v1beta1, so that a config that works there works here. Names
+are read from text, which a strict enumeration would refuse. What the settings do is not here.
 """
 
 from typing import Annotated, ClassVar, Self
@@ -10,20 +10,12 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field
 
 from resource_nvidia_com.model import ConfigModel, Exclusion
-from resource_nvidia_com.rules import Flag, OneOf, Size, SizePerDevice, WholeNumber
+from resource_nvidia_com.rules import Size, SizePerDevice
 from resource_nvidia_com.v1beta1.names import Interval, SharingStrategy
-
-# The daemon of MPS takes limits in whole MiB, and zero would be none at all.
-_LEAST_LIMIT = "1Mi"
 
 Strategy = Annotated[
     SharingStrategy,
-    OneOf(
-        values=SharingStrategy,
-        singular="GPU sharing strategy",
-        plural="GPU sharing strategies",
-    ),
-    Field(description="How containers share the device."),
+    Field(strict=False, description="How containers share the device."),
 ]
 
 _NO_MPS_CONFIG = Exclusion(
@@ -45,8 +37,7 @@ class TimeSlicingConfig(ConfigModel):
 
     interval: Annotated[
         Interval | None,
-        OneOf(values=Interval, singular="time-slice interval", plural="time-slice intervals"),
-        Field(description="How long a process may keep the GPU; Default if not set."),
+        Field(strict=False, description="How long a process may keep the GPU; Default if not set."),
     ] = None
 
     def normalise(self) -> Self:
@@ -59,17 +50,16 @@ class MpsConfig(ConfigModel):
 
     default_active_thread_percentage: Annotated[
         int | None,
-        WholeNumber(least=0, most=100, title="active thread percentage"),
-        Field(description="Percentage of a device's threads that one client may use."),
+        Field(
+            ge=0, le=100, description="Percentage of a device's threads that one client may use."
+        ),
     ] = None
     default_pinned_device_memory_limit: Annotated[
-        str | None,
-        Size(least=_LEAST_LIMIT),
+        Size | None,
         Field(description="Memory that one client may use of each device; at least 1Mi."),
     ] = None
     default_per_device_pinned_memory_limit: Annotated[
-        dict[str, str] | None,
-        SizePerDevice(least=_LEAST_LIMIT),
+        SizePerDevice | None,
         Field(
             description="The same for single devices: by UUID, or by index among the UUIDs of the "
             "devices under this config in alphabetical order."
@@ -77,7 +67,6 @@ class MpsConfig(ConfigModel):
     ] = None
     multi_user: Annotated[
         bool | None,
-        Flag(),
         Field(description="Whether clients of several Unix users may share a device at a time."),
     ] = None
 

@@ -1,6 +1,6 @@
 """VfioDeviceConfig: what a claim or a DeviceClass may say about GPUs that are passed through.
 
-Field names, defaults and the texts of the rules are those of NVIDIA's DRA driver. What the kernel
+Field names and defaults are those of NVIDIA's DRA driver. What the kernel
 has of either interface is not here (kernel, Documentation/driver-api/vfio.rst).
 """
 
@@ -9,7 +9,6 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field
 
 from resource_nvidia_com.model import ConfigModel
-from resource_nvidia_com.rules import Flag, OneOf
 from resource_nvidia_com.v1beta1.names import API_VERSION, BackendPolicy
 
 
@@ -18,14 +17,13 @@ class IommuConfig(ConfigModel):
 
     backend_policy: Annotated[
         BackendPolicy | None,
-        OneOf(
-            values=BackendPolicy, singular="IOMMU backend policy", plural="IOMMU backend policies"
+        Field(
+            strict=False,
+            description="Which device nodes the containers get; LegacyOnly if not set.",
         ),
-        Field(description="Which device nodes the containers get; LegacyOnly if not set."),
     ] = None
     enable_api_device: Annotated[
         bool | None,
-        Flag(),
         Field(
             alias="enableAPIDevice",
             description="Whether they also get the interface's own node, /dev/vfio/vfio or "

@@ -12,23 +12,21 @@ understood.
 
 from collections.abc import Iterable, Iterator, Mapping
 from types import NoneType
-from typing import get_args
+from typing import Literal, get_args, get_origin
 
+from annotated_types import Ge, Le
 from msgspec import Struct
 from pydantic.fields import FieldInfo
 
-from resource_nvidia_com.model import ConfigModel, Exclusion, part_of, rule_of
+from resource_nvidia_com.model import ConfigModel, Exclusion, names_of, part_of
 from resource_nvidia_com.printable import either
 from resource_nvidia_com.quantity import PATTERN
 from resource_nvidia_com.rules import (
     DEVICE_KEY,
+    LEAST_LIMIT,
     LONGEST_QUANTITY,
-    Flag,
-    OneOf,
-    Rule,
     Size,
     SizePerDevice,
-    WholeNumber,
 )
 from resource_nvidia_com.v1beta1.names import API_VERSION
 
@@ -149,29 +147,27 @@ def _define_object(made: Checks, path: tuple[str, ...], parent: str) -> None:
 
 
 def _check_field(made: Checks, path: tuple[str, ...], parent: str, info: FieldInfo) -> None:
-    name, rule = path[-1], rule_of(info)
-    if rule is None:
-        raise TypeError(f"field {name} has no rule, so the admission policy cannot check it")
+    name = path[-1]
     if info.is_required() == (NoneType in get_args(info.annotation)):
         raise TypeError(f"field {name} must be either required or nullable")
-    if isinstance(rule, SizePerDevice):
-        _check_sizes(made, path, parent, rule)
+    if SizePerDevice in get_args(info.annotation):
+        _check_sizes(made, path, parent)
         return
     over, value = parent, _value(name)
     if not info.is_required():
         made.define(name, parent, f"{value} != null")
         over, value = name, "it"
-    condition, text = _rule(rule, value)
+    condition, text = _rule(name, info, value)
     required = "is required and " if info.is_required() else ""
     made.refuse(path, over, condition, f"{required}{text}")
 
 
-def _check_sizes(made: Checks, path: tuple[str, ...], parent: str, rule: SizePerDevice) -> None:
+def _check_sizes(made: Checks, path: tuple[str, ...], parent: str) -> None:
     _define_object(made, path, parent)
     keys = f"it.all(device, device.matches({literal(DEVICE_KEY)}))"
     text = "must name each device by UUID (GPU-… or MIG-…) or by index (0 to 31)"
     made.refuse(path, path[-1], keys, text)
-    condition, text = _rule(Size(least=rule.least), "one")
+    condition, text = _size("one")
     each = f"it.map(device, it[device]).all(one,\n{condition})"
     made.refuse(path, path[-1], each, f"of each device {text}")
 
@@ -186,30 +182,35 @@ def _check_exclusion(made: Checks, part: _Part, exclusion: Exclusion) -> None:
     )
 
 
-def _rule(rule: Rule, it: str) -> tuple[str, str]:
-    """Return CEL for whether the value `it` keeps the rule, and the rule in words."""
-    match rule:
-        case OneOf():
-            return _in(it, rule.values), f"must be {either(rule.values)}"
-        case WholeNumber():
-            return (
-                f"type({it}) == int && {it} >= {rule.least} && {it} <= {rule.most}",
-                f"must be a whole number from {rule.least} to {rule.most}",
-            )
-        case Flag():
-            return f"type({it}) == bool", "must be true or false"
-        case Size():
-            # The pattern comes before the quantity: Go takes hours for an exponent of nine digits.
-            parts = (
-                f"(type({it}) == string || type({it}) == int || type({it}) == double)",
-                f"string({it}).size() <= {LONGEST_QUANTITY}",
-                f"string({it}).matches({literal(PATTERN)})",
-                f"quantity(string({it})).compareTo(quantity({literal(rule.least)})) >= 0",
-            )
-            text = f"must be a quantity of at least {rule.least}, such as 512Mi or 10Gi"
-            return "\n&& ".join(parts), text
-        case _:
-            raise TypeError(f"{type(rule).__name__} takes more than one validation")
+def _rule(name: str, info: FieldInfo, it: str) -> tuple[str, str]:
+    """Return CEL for whether the value `it` keeps the rule of a field, and the rule in words."""
+    kinds = {info.annotation, *get_args(info.annotation)}
+    if names := names_of(info):
+        return _in(it, names), f"must be {either(names)}"
+    if bool in kinds:
+        return f"type({it}) == bool", "must be true or false"
+    if Size in kinds:
+        return _size(it)
+    least = next((bound.ge for bound in info.metadata if isinstance(bound, Ge)), None)
+    most = next((bound.le for bound in info.metadata if isinstance(bound, Le)), None)
+    if int not in kinds or None in (least, most):
+        raise TypeError(f"field {name} has no rule, so the admission policy cannot check it")
+    return (
+        f"type({it}) == int && {it} >= {least} && {it} <= {most}",
+        f"must be a whole number from {least} to {most}",
+    )
+
+
+def _size(it: str) -> tuple[str, str]:
+    # The pattern comes before the quantity: Go takes hours for an exponent of nine digits.
+    parts = (
+        f"(type({it}) == string || type({it}) == int || type({it}) == double)",
+        f"string({it}).size() <= {LONGEST_QUANTITY}",
+        f"string({it}).matches({literal(PATTERN)})",
+        f"quantity(string({it})).compareTo(quantity({literal(LEAST_LIMIT)})) >= 0",
+    )
+    text = f"must be a quantity of at least {LEAST_LIMIT}, such as 512Mi or 10Gi"
+    return "\n&& ".join(parts), text
 
 
 def _fields(models: Models) -> dict[str, FieldInfo]:
@@ -223,8 +224,10 @@ def _fields(models: Models) -> dict[str, FieldInfo]:
     return fields
 
 
-def _says(field: FieldInfo) -> tuple[Rule | None, bool]:
-    return rule_of(field), field.is_required()
+def _says(field: FieldInfo) -> tuple[object, ...]:
+    if part_of(field) is not None or get_origin(field.annotation) is Literal:  # its kind
+        return (field.is_required(),)
+    return field.annotation, field.metadata, field.is_required()
 
 
 def _exclusions(models: Models) -> Iterator[Exclusion]:

@@ -41,12 +41,12 @@ _ADVICE = MappingProxyType(
             "run the driver's container privileged, with the node's control groups writable",
         ),
         pynvml.NVML_ERROR_NOT_FOUND: (
-            "the control group does not exist, or does not have the controller dmem",
-            "check that dmem is in the file cgroup.subtree_control of each group above it",
+            "the control group does not exist",
+            "see whether its pod still runs",
         ),
         pynvml.NVML_ERROR_NOT_SUPPORTED: (
             "the GPU driver does not limit memory there",
-            "enable the controller dmem or misc, and set the driver's RmMemacctMode to 3",
+            "enable the controller misc, and set the driver's RmMemacctMode to 3",
         ),
         pynvml.NVML_ERROR_INVALID_ARGUMENT: (
             "processes of the control group use more than that now, or it is not a control group",

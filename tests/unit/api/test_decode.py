@@ -126,25 +126,19 @@ def test_a_mig_device_has_no_time_slice_settings() -> None:
     [
         (
             {"strategy": "Foo"},
-            (
-                "sharing.strategy: unknown GPU sharing strategy: Foo, "
-                "supported GPU sharing strategies: TimeSlicing, MPS"
-            ),
+            'sharing.strategy: must be TimeSlicing or MPS, not "Foo"',
         ),
         (
             {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Forever"}},
-            (
-                "unknown time-slice interval: Forever, "
-                "supported time-slice intervals: Default, Short, Medium, Long"
-            ),
+            'interval: must be Default, Short, Medium or Long, not "Forever"',
         ),
         (
             {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": -1}},
-            "active thread percentage must not be negative",
+            "Percentage: must be at least 0, not -1",
         ),
         (
             {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 101}},
-            "active thread percentage must not be greater than 100",
+            "Percentage: must be at most 100, not 101",
         ),
         (
             {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": "50"}},
@@ -156,7 +150,7 @@ def test_a_mig_device_has_no_time_slice_settings() -> None:
         ),
         (
             {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "1M"}},
-            "invalid limit: default value set too low: 1M",
+            "MemoryLimit: 1M is too low: must be at least 1Mi",
         ),
         (
             {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "lots"}},
@@ -168,11 +162,11 @@ def test_a_mig_device_has_no_time_slice_settings() -> None:
         ),
         (
             {"strategy": "MPS", "mpsConfig": {"defaultPerDevicePinnedMemoryLimit": {"0": "1k"}}},
-            "invalid limit: value set too low: 0: 1k",
+            "MemoryLimit.0: 1k is too low: must be at least 1Mi",
         ),
         (
             {"strategy": "MPS", "mpsConfig": {"defaultPerDevicePinnedMemoryLimit": {"x": "1Gi"}}},
-            "invalid device: unable to parse key as an integer: x",
+            "MemoryLimit.x: must be a device's UUID",
         ),
         (
             {"strategy": "TimeSlicing", "mpsConfig": {}},

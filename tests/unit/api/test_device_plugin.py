@@ -203,8 +203,8 @@ def test_what_is_said_of_a_limit_that_there_is_none_of_is_named() -> None:
     ("fields", "by", "text"),
     [
         ({"memory": "equal"}, "mps", r"resources\[0\].memory: mps always divides memory"),
-        ({"memory": "half"}, "timeSlicing", "unknown memory: half"),
-        ({"overLimit": "kill"}, "mps", "unknown overLimit: kill"),
+        ({"memory": "half"}, "timeSlicing", 'memory: must be shared or equal, not "half"'),
+        ({"overLimit": "kill"}, "mps", 'overLimit: must be report or end, not "kill"'),
     ],
 )
 def test_memory_that_cannot_be_divided_so_is_refused(
@@ -253,7 +253,7 @@ def test_the_policy_of_the_plugin_for_shared_devices_is_taken() -> None:
     assert (packed.packed, packed.warnings) == (True, ())
     assert not decode_node_config(flags("distributed")).packed
     assert not decode_node_config(sharing(gpu())).packed
-    with pytest.raises(InvalidConfigError, match="supported policies: distributed, packed"):
+    with pytest.raises(InvalidConfigError, match="must be distributed or packed"):
         decode_node_config(flags("spread"))
 
 

@@ -54,7 +54,7 @@ def test_a_program_can_write_a_config_by_the_names_of_python() -> None:
 
 
 def test_a_program_cannot_make_a_config_that_the_driver_refuses() -> None:
-    with pytest.raises(ValidationError, match="must not be greater than 100"):
+    with pytest.raises(ValidationError, match="less than or equal to 100"):
         MpsConfig(default_active_thread_percentage=101)
 
 

@@ -55,8 +55,8 @@ def test_an_error_stands_where_the_wrong_field_stands() -> None:
     assert (finding.line, finding.column) == (22, 15)
     assert finding.subject == "ResourceClaimTemplate shared"
     assert finding.text == (
-        "spec.spec.devices.config[0].opaque.parameters.sharing.strategy: unknown GPU sharing "
-        "strategy: TimeSlice, supported GPU sharing strategies: TimeSlicing, MPS"
+        "spec.spec.devices.config[0].opaque.parameters.sharing.strategy: must be TimeSlicing or "
+        'MPS, not "TimeSlice"'
     )
 
 

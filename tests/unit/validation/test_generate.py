@@ -3,13 +3,13 @@ from typing import Annotated, Any
 
 import pytest
 import yaml
+from pydantic import Field
 
 from dra_driver.admin.admission.cel import checks
 from dra_driver.admin.admission.generate import POLICY, SCHEMAS, generated
 from dra_driver.admin.admission.policy import policy_checks
 from resource_nvidia_com.decode import MODELS
 from resource_nvidia_com.model import ConfigModel, Exclusion, part_of
-from resource_nvidia_com.rules import WholeNumber
 from resource_nvidia_com.schema import json_schemas
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -68,11 +68,11 @@ def test_each_message_is_its_rule_s_alone_and_begins_with_the_field() -> None:
 
 
 class Number(ConfigModel):
-    number: Annotated[int | None, WholeNumber(least=0, most=9, title="n")] = None
+    number: Annotated[int | None, Field(ge=0, le=9)] = None
 
 
 class OtherNumber(ConfigModel):
-    number: Annotated[int | None, WholeNumber(least=0, most=5, title="n")] = None
+    number: Annotated[int | None, Field(ge=0, le=5)] = None
 
 
 class Unruled(ConfigModel):
@@ -81,11 +81,11 @@ class Unruled(ConfigModel):
 
 class Nested(ConfigModel):
     inner: Number | None = None
-    number: Annotated[int | None, WholeNumber(least=0, most=9, title="n")] = None
+    number: Annotated[int | None, Field(ge=0, le=9)] = None
 
 
 class Needed(ConfigModel):
-    number: Annotated[int, WholeNumber(least=0, most=9, title="n")]
+    number: Annotated[int, Field(ge=0, le=9)]
 
 
 class Whole(ConfigModel):
