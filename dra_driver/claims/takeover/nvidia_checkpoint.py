@@ -33,7 +33,9 @@ _GPU = re.compile(r"GPU-[A-Za-z0-9-]{1,91}")
 _MIG = re.compile(r"MIG-[A-Za-z0-9/-]{1,120}")
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _WORD = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?")
-_CDI_ID = re.compile(r"[a-z0-9.-]{1,120}/[A-Za-z0-9_-]{1,60}=[A-Za-z0-9_.:-]{1,255}")
+_CDI_ID = re.compile(
+    r"[a-z0-9.-]{1,120}/[A-Za-z0-9_-]{1,60}=[A-Za-z0-9](?:[A-Za-z0-9_.:-]{0,253}[A-Za-z0-9])?"
+)
 _DAEMON_END = re.compile(r"-[0-9a-f]{5}")
 _BLANKS = re.compile(r"[ \t\r\n]*")
 

@@ -130,6 +130,7 @@ def test_where_another_version_counts_it_is_not_read(start: bytes) -> None:
         ({UID: claim(gpu(), mpsControlDaemonID=f"{UID}-1a2b3/..")}, "which is not a valid id"),
         ({"a/b": claim(gpu())}, "is not a valid UID"),
         ({UID: claim({"gpu": {"info": {"uuid": "../x"}, "device": told("a")}})}, "not what stands"),
+        ({UID: claim({"gpu": {"info": {"uuid": GPU}, "device": told("gpu-")}})}, "not what stands"),
     ],
 )
 def test_what_that_driver_never_writes_is_not_read_and_hides_no_other_claim(
