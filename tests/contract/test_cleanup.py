@@ -18,7 +18,7 @@ from dra_driver.simulator.machine import Machine
 from worlds import mps as played_mps
 from worlds.configs import HALF, LONG
 from worlds.nvidia import checkpoint
-from worlds.nvidia_files import FOLDERS, Left, entry_of
+from worlds.nvidia_files import FOLDERS, SEED, Left, entry_of
 from worlds.process import SLICES, ProcessNode, eventually, supervised
 
 MIG = "gpu-0-mig-1g10gb-19-0"
@@ -200,7 +200,7 @@ def test_a_checkpoint_that_cannot_be_read_is_put_aside_and_daemons_of_its_claims
 def test_what_nvidias_driver_had_prepared_is_taken_back_when_its_pods_have_ended(
     node: ProcessNode, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine = node.install_gpus("h100x8", Options(userspace="real"))
+    machine = node.install_gpus("h100x8", Options(userspace="real", seed=SEED))
     left = Left(name)
     left.restore_machine(machine)
     left.restore_files(node.place.data, node.place.cdi_root)
@@ -225,7 +225,7 @@ def test_what_nvidias_driver_had_prepared_is_taken_back_when_its_pods_have_ended
 def test_a_claim_of_nvidias_driver_that_is_not_understood_keeps_no_gpu_from_it(
     node: ProcessNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine = node.install_gpus("h100x8")
+    machine = node.install_gpus("h100x8", Options(userspace="stand-in", seed=SEED))
     left = Left("dynamic-mig")
     left.restore_machine(machine)
     claims, odd = left.prepared, left.refs["whole"]

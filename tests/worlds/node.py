@@ -79,12 +79,13 @@ class Node:
         userspace: UserspaceChoice = "stand-in",
         *,
         finds_files: bool = False,
+        seed: str | None = None,
     ) -> "Node":
         """Make one. With NVIDIA's own user-space files sharing is real; SetupError without.
 
         With `finds_files`, claims get the files in the machine's driver root; else one node each.
         """
-        Machine.create(root / "driver", profile, Options(userspace=userspace))
+        Machine.create(root / "driver", profile, Options(userspace=userspace, seed=seed))
         return cls(root, played=userspace != "real", finds_files=finds_files)
 
     def _start(

@@ -1,8 +1,8 @@
 """A node as NVIDIA's own DRA driver has left it: its files, and the machine as it was then.
 
 The files are `tests/data/nvidia-driver/`, as that driver wrote them; a test that changes one says
-so. Of the simulated machine nothing has to be changed for them but the boot id, since its GPUs and
-MIG devices have the same UUIDs and ids at each start.
+so. Of the simulated machine `h100x8` nothing has to be changed for them but the boot id, since its
+GPUs and MIG devices have the same UUIDs and ids at each start with that seed.
 """
 
 import json
@@ -19,6 +19,8 @@ from worlds.node import Node
 FOLDER = Path(__file__).parents[1] / "data" / "nvidia-driver"
 FOLDERS = ("dynamic-mig", "static-mig", "shares")
 CHECKPOINT = "checkpoint.json"
+SEED = "h100-80gb-x8"
+"""The seed of the machine's UUIDs."""
 _SLICES = {"Default": 0, "Short": 1, "Medium": 2, "Long": 3}
 
 

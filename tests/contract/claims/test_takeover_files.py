@@ -17,7 +17,7 @@ from dra_driver.devices.device import Device, name_of
 from dra_driver.devices.mig.partitions import partitions
 from worlds.node import MakeNode, Node
 from worlds.nvidia import NvidiaDriver, checkpoint
-from worlds.nvidia_files import FOLDERS, Left, entry_of
+from worlds.nvidia_files import FOLDERS, SEED, Left, entry_of
 
 Change = Callable[[Left], bytes]
 
@@ -63,7 +63,7 @@ pytestmark = pytest.mark.usefixtures("real_userspace")
 
 @pytest.fixture
 def node(make_node: MakeNode) -> Node:
-    return make_node("h100x8", userspace="real")
+    return make_node("h100x8", userspace="real", seed=SEED)
 
 
 def take_over(node: Node, **facts: Any) -> TakeOver:

@@ -11,18 +11,7 @@ import pytest
 from dra_driver.errors import SetupError
 from dra_driver.simulator import driver_root, userspace
 from dra_driver.simulator.device_nodes import NodeKind
-from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
-
-
-def test_every_library_has_its_version_and_its_links(machine: Machine) -> None:
-    version = machine.description.driver_version
-    versioned = sorted(machine.library_folder.glob(f"*.so.{version}"))
-    assert {path.name.partition(".so.")[0] for path in versioned} >= {
-        "libcuda", "libnvidia-ml", "libnvidia-simulator", "libnvidia-ptxjitcompiler",
-    }  # fmt: skip
-    assert (machine.library_folder / "libcuda.so").resolve().name == f"libcuda.so.{version}"
-    assert machine.library.resolve().name == f"libnvidia-ml.so.{version}"
 
 
 def test_ldconfig_accepts_the_library_folder(machine: Machine, tmp_path: Path) -> None:
@@ -59,37 +48,6 @@ def test_device_nodes_have_the_drivers_numbers(machine: Machine) -> None:
     assert f"\n{machine.description.nodes.uvm_major} nvidia-uvm\n" in devices
 
 
-def test_a_pulled_gpu_leaves_no_file_behind(machine: Machine) -> None:
-    gpu = machine.gpus[3]
-    machine.remove_gpu(gpu.uuid)
-    left = [
-        path
-        for path in machine.driver_root.rglob("*")
-        if path.name in {gpu.pci, f"nvidia{gpu.minor}"} or gpu.pci in path.name
-    ]
-    assert left == []
-    machine.add_gpu(gpu.uuid)
-    assert (machine.dev_root / f"dev/nvidia{gpu.minor}").exists()
-    assert (machine.sys_root / "bus/pci/devices" / gpu.pci / "numa_node").exists()
-
-
-def test_a_reboot_gives_a_new_boot_id_and_forgets_settings(machine: Machine) -> None:
-    before, gpu = machine.boot_id, machine.gpus[0]
-    machine.set_fact(gpu.uuid, Fact.COMPUTE_MODE, 3)
-    machine.set_fact(gpu.uuid, Fact.TIME_SLICE, 2)
-    machine.lose_gpu(gpu.uuid)
-    machine.unload_driver()
-    (machine.driver_root / "run/left").mkdir()
-    (machine.driver_root / "tmp/left").touch()
-    machine.reboot()
-    assert machine.boot_id != before
-    assert (machine.compute_mode(gpu.uuid), machine.time_slice(gpu.uuid)) == (0, 0)
-    assert not machine.status()[0].lost
-    assert machine.driver_loaded
-    assert list((machine.driver_root / "run").iterdir()) == []
-    assert list((machine.driver_root / "tmp").iterdir()) == []
-
-
 def test_a_folder_with_other_files_is_neither_filled_nor_removed(tmp_path: Path) -> None:
     root = tmp_path / "precious"
     root.mkdir()
@@ -99,13 +57,6 @@ def test_a_folder_with_other_files_is_neither_filled_nor_removed(tmp_path: Path)
     with pytest.raises(SetupError, match="nothing was removed"):
         driver_root.down(root)
     assert [path.name for path in root.iterdir()] == ["thesis.txt"]
-
-
-def test_down_removes_everything_and_a_second_down_nothing(machine: Machine) -> None:
-    root = machine.driver_root
-    assert driver_root.down(root)
-    assert not driver_root.down(root)
-    assert list(root.parent.iterdir()) == []
 
 
 @pytest.mark.usefixtures("needs_root")

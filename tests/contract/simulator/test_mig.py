@@ -8,11 +8,9 @@ import pytest
 
 import mig_calls
 from contract.simulator.conftest import MakeMachine, Nvml
-from dra_driver.errors import SetupError
-from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
 
-ONE, ONE_MEDIA, TWO, THREE, FOUR, WHOLE = 19, 20, 14, 9, 5, 0
+THREE = 9
 
 
 @pytest.fixture
@@ -35,55 +33,6 @@ def code_of(call: Callable[..., object], *arguments: object) -> int:
     with pytest.raises(pynvml.NVMLError) as raised:
         call(*arguments)
     return int(raised.value.value)
-
-
-def test_switching_resets_what_was_set(hopper: Machine) -> None:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    gpu = pynvml.nvmlDeviceGetUUID(handle)
-    pynvml.nvmlDeviceSetComputeMode(handle, 3)
-    pynvml.nvmlDeviceSetMigMode(handle, 1)
-    assert hopper.compute_mode(gpu) == 0
-    assert code_of(pynvml.nvmlDeviceSetComputeMode, handle, 3) == 3
-    assert code_of(pynvml.nvmlDeviceGetUtilizationRates, handle) == 3
-
-
-@pytest.mark.parametrize(
-    ("name", "units", "whole"),
-    [
-        ("a100x8", 8, "7g.40gb"),
-        ("a100-80x8", 8, "7g.80gb"),
-        ("a30x4", 4, "4g.24gb"),
-        ("h100x8", 8, "7g.80gb"),
-        ("h200x8", 8, "7g.141gb"),
-        ("b200x8", 8, "7g.180gb"),
-        ("rtxpro6000x8", 12, "4g.96gb"),
-    ],
-)
-def test_profiles_and_placements_are_answered_with_mig_off(
-    name: str, units: int, whole: str, make_machine: MakeMachine, nvml: Nvml
-) -> None:
-    machine = make_machine(name)
-    card = machine.gpus[0].card
-    assert card.mig is not None
-    with nvml(machine):
-        handle = pynvml.nvmlDeviceGetHandleByUUID(machine.gpus[0].uuid)
-        found = dict(mig_calls.profiles(handle))
-        assert sorted(found) == sorted(profile.index for profile in card.mig.profiles)
-        for profile in card.mig.profiles:
-            info = found[profile.index]
-            assert (info.id, info.name) == (profile.id, f"MIG {profile.name}")
-            assert info.memorySizeMB == profile.memory_mib
-            assert info.multiprocessorCount == profile.multiprocessors
-            assert (info.jpegCount, info.ofaCount) == (profile.jpeg_engines, profile.ofa_engines)
-            assert mig_calls.placements(handle, profile.id) == [
-                (start, profile.size) for start in profile.starts
-            ]
-        assert max(
-            s + n for p in found.values() for s, n in mig_calls.placements(handle, p.id)
-        ) == (units)
-        assert (
-            found[card.mig.profiles[[p.name for p in card.mig.profiles].index(whole)].index].id == 0
-        )
 
 
 def test_a_mig_device_is_known_by_its_uuid_index_and_name(device: object) -> None:
@@ -116,16 +65,6 @@ def test_a_mig_device_is_known_by_its_uuid_index_and_name(device: object) -> Non
     assert code_of(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, device, 7) == 2
 
 
-def test_an_instance_made_again_in_its_place_is_the_same_device(hopper: Machine) -> None:
-    gpu = hopper.gpus[1].uuid
-    hopper.set_mig_mode(gpu, enabled=True)
-    first = hopper.create_mig(gpu, "1g.10gb", 3)
-    other = hopper.create_mig(gpu, "1g.10gb", 4)
-    hopper.destroy_mig(first)
-    assert hopper.create_mig(gpu, "1g.10gb", 3) == first
-    assert other != first
-
-
 def test_a_reboot_ends_instances_and_only_ampere_keeps_its_mode(make_machine: MakeMachine) -> None:
     for name, kept in (("a100x8", 1), ("h100x8", 0), ("b200x8", 0)):
         machine = make_machine(name, name=name)
@@ -142,50 +81,3 @@ def test_a_reboot_ends_instances_and_only_ampere_keeps_its_mode(make_machine: Ma
         machine.load_driver()
         assert machine.mig_devices(gpu) == []
         assert machine.status()[0].mig_mode == kept
-
-
-def test_gpus_that_are_in_mig_mode_from_boot_on_are_so_after_each_boot(
-    make_machine: MakeMachine, nvml: Nvml
-) -> None:
-    machine = make_machine("h100x8-mig")
-    gpu = machine.gpus[7].uuid
-    for _ in range(2):
-        assert [one.mig_mode for one in machine.status()] == [0] * 4 + [1] * 4
-        with nvml(machine):
-            handle = pynvml.nvmlDeviceGetHandleByUUID(gpu)
-            assert pynvml.nvmlDeviceGetMigMode(handle) == [1, 1]
-        machine.create_mig(gpu, "1g.10gb")
-        machine.set_mig_mode(machine.gpus[6].uuid, enabled=False)
-        machine.set_mig_mode(machine.gpus[0].uuid, enabled=True)
-        machine.reboot()
-        assert machine.mig_devices(gpu) == []
-
-
-def test_a_change_of_instances_is_an_event(hopper: Machine, device: object) -> None:
-    events = pynvml.nvmlEventSetCreate()
-    pynvml.nvmlDeviceRegisterEvents(device, pynvml.nvmlEventMigConfigChange, events)
-    instance = mig_calls.create(device, ONE, 0, 1)
-    data = pynvml.nvmlEventSetWait_v2(events, 1000)
-    assert (data.eventType, data.gpuInstanceId) == (pynvml.nvmlEventMigConfigChange, 11)
-    pynvml.nvmlGpuInstanceDestroy(instance)
-    assert pynvml.nvmlEventSetWait_v2(events, 1000).eventType == pynvml.nvmlEventMigConfigChange
-
-
-def test_what_cannot_be_done_by_hand_says_why(hopper: Machine) -> None:
-    with pytest.raises(SetupError, match="its MIG mode is off"):
-        hopper.create_mig(hopper.gpus[0].uuid, "1g.10gb")
-    hopper.set_mig_mode(hopper.gpus[0].uuid, enabled=True)
-    with pytest.raises(SetupError, match=r"has no MIG profile '9g'; it has 1g.10gb \(19\)"):
-        hopper.create_mig(hopper.gpus[0].uuid, "9g")
-    with pytest.raises(SetupError, match="cannot be placed there"):
-        hopper.create_mig(hopper.gpus[0].uuid, "2g.20gb", 1)
-    hopper.create_mig(hopper.gpus[0].uuid, "7g.80gb")
-    with pytest.raises(SetupError, match="are taken"):
-        hopper.create_mig(hopper.gpus[0].uuid, "1g.10gb")
-    with pytest.raises(SetupError, match="no MIG device is 'MIG-x'"):
-        hopper.destroy_mig("MIG-x")
-    with pytest.raises(SetupError, match="instances or processes are on the GPU"):
-        hopper.set_mig_mode(hopper.gpus[0].uuid, enabled=False)
-    hopper.set_fact(hopper.gpus[1].uuid, Fact.MIG_CURRENT, None)
-    with pytest.raises(SetupError, match="or it has none"):
-        hopper.set_mig_mode(hopper.gpus[1].uuid, enabled=True)

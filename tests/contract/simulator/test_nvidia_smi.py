@@ -152,7 +152,9 @@ def test_in_a_container_it_shows_the_gpus_whose_nodes_are_there(
     machine.create_mig(gpu.uuid, "1g.5gb", 0)
     mine = machine.create_mig(gpu.uuid, "2g.10gb", 2)
     assert "MIG" not in run("-L")
-    for access in (machine.proc_root / "driver/nvidia/capabilities").rglob("gi6/**/access"):
+    of_mine = next(one for one in machine.mig_devices(gpu.uuid) if one.uuid == mine)
+    instance = f"gi{of_mine.gpu_instance}/**/access"
+    for access in (machine.proc_root / "driver/nvidia/capabilities").rglob(instance):
         name = f"nvidia-caps/nvidia-cap{access.read_text().split()[1]}"
         (inside / "dev/nvidia-caps").mkdir(exist_ok=True)
         status = (machine.dev_root / "dev" / name).stat()
@@ -160,20 +162,3 @@ def test_in_a_container_it_shows_the_gpus_whose_nodes_are_there(
     assert run("-L").splitlines()[1:] == [f"  MIG 2g.10gb     Device  0: (UUID: {mine})"]
     machine.lose_gpu(gpu.uuid)
     assert "GPU is lost" in run("-L")
-
-
-def test_the_stand_in_says_that_it_is_one_and_does_what_the_driver_needs(
-    make_machine: MakeMachine,
-) -> None:
-    machine = make_machine("t4x4", userspace="stand-in")
-    uuids = in_order(machine)
-    listed = smi(machine, "-L")
-    assert "stand-in" in listed.stderr
-    assert listed.stdout.splitlines()[3] == f"GPU 3: Tesla T4 (UUID: {uuids[3]})"
-    assert smi(machine, "compute-policy", "-i", uuids[1], "--set-timeslice=2").returncode == 0
-    assert machine.time_slice(uuids[1]) == 2
-    listed = smi(machine, "compute-policy", "-i", uuids[1], "-l").stdout
-    assert "|   0   Timeslice       Medium        |" in listed
-    assert smi(machine, "-i", "2", "-c", "EXCLUSIVE_PROCESS").returncode == 0
-    assert machine.compute_mode(uuids[2]) == 3
-    assert smi(machine, "--frobnicate").returncode == 2

@@ -6,7 +6,6 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from contract.simulator.conftest import MakeMachine, Nvml
 from dra_driver.simulator.machine import Machine
 
 
@@ -51,38 +50,6 @@ def test_a_lookup_that_finds_nothing_says_why(
     with pytest.raises(pynvml.NVMLError) as raised:
         lookup(argument)
     assert raised.value.value == error
-
-
-def test_a_card_without_a_feature_says_not_supported(make_machine: MakeMachine, nvml: Nvml) -> None:
-    with nvml(make_machine("mixed")):
-        tesla = handles()[-1]
-        assert pynvml.nvmlDeviceGetName(tesla) == "Tesla P4"
-        for call in (
-            pynvml.nvmlDeviceGetMigMode,
-            pynvml.nvmlDeviceGetModuleId,
-            pynvml.nvmlDeviceGetRemappedRows,
-            lambda handle: pynvml.nvmlDeviceGetNvLinkState(handle, 0),
-        ):
-            with pytest.raises(pynvml.NVMLError_NotSupported):
-                call(tesla)
-        assert pynvml.nvmlDeviceGetMaxMigDeviceCount(tesla) == 0
-
-
-def test_a_failing_call_fails_as_often_as_asked_on_that_gpu_only(session: Machine) -> None:
-    first, second = handles()[:2]
-    session.fail_call(
-        "nvmlDeviceGetMemoryInfo_v2",
-        pynvml.NVML_ERROR_UNKNOWN,
-        uuid=pynvml.nvmlDeviceGetUUID(first),
-        times=2,
-    )
-    version = pynvml.nvmlMemory_v2
-    assert pynvml.nvmlDeviceGetMemoryInfo(second, version=version)
-    for _ in range(2):
-        with pytest.raises(pynvml.NVMLError_Unknown):
-            pynvml.nvmlDeviceGetMemoryInfo(first, version=version)
-    assert pynvml.nvmlDeviceGetMemoryInfo(first, version=version)
-    assert session.faults() == []
 
 
 def test_the_visible_gpus_are_those_with_device_nodes(

@@ -20,19 +20,6 @@ def vfio_nodes(machine: Machine) -> set[str]:
     return {str(path.relative_to(dev)) for path in dev.rglob("*") if not path.is_dir()}
 
 
-def test_cards_of_other_drivers_are_not_nvidias(tmp_path: Path) -> None:
-    machine = made(tmp_path, drivers={CARD: "vfio-pci", FREE: "none"})
-    for _ in range(2):
-        status = machine.status()
-        assert [one.driver for one in status] == ["vfio-pci", None, "nvidia", "nvidia"]
-        assert [one.present for one in status] == [False, False, True, True]
-        of_driver = machine.proc_root / "driver/nvidia/gpus"
-        assert {path.name for path in of_driver.iterdir()} == {gpu.pci for gpu in T4X4.gpus[2:]}
-        nodes = {path.name for path in (machine.dev_root / "dev").glob("nvidia[0-9]*")}
-        assert nodes == {"nvidia2", "nvidia3"}
-        machine.reboot()
-
-
 def test_a_card_at_vfio_pci_has_the_node_of_its_group_and_with_iommufd_its_own(
     tmp_path: Path,
 ) -> None:
@@ -59,12 +46,6 @@ def test_other_functions_are_in_the_group_of_their_card(tmp_path: Path) -> None:
     assert {path.name for path in (card / "iommu_group/devices").iterdir()} == {CARD, AUDIO}
     assert (card / f"consumer:pci:{AUDIO}").is_symlink()
     assert sysfs.driver_of(machine.sys_root, AUDIO) == "snd_hda_intel"
-
-
-def test_a_machine_without_an_iommu_has_no_groups(machine: Machine) -> None:
-    assert not list((machine.sys_root / "kernel/iommu_groups").iterdir())
-    assert not (machine.dev_root / "dev/vfio").exists()
-    assert not (machine.sys_root / "bus/pci/drivers/vfio-pci").exists()
 
 
 def test_nvswitches_are_on_the_bus(tmp_path: Path) -> None:
