@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dra_driver.cdi.edits_cache import EditsCache, NodeEdits
 from dra_driver.cdi.roots import Roots
-from dra_driver.simulator.elf import library_page
+from dra_driver.simulator.build import library_page
 
 _PROC_VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Mar  5 22:23:56 UTC 2024\n"
 

@@ -2,13 +2,16 @@
 
 In: the C sources beside this module, a cache folder. Out: shared objects, each built once per
 content of its sources and kept in the cache. A build is written under a temporary name and
-renamed, so two processes that build at once do no harm.
+renamed, so two processes that build at once do no harm. And one page of ELF for the front of the
+state file, which is named like a driver library so that container tools carry it along: those tools
+(ldconfig, soname readers) expect every such file to be ELF.
 """
 
 import functools
 import hashlib
-import re
+import platform
 import shutil
+import struct
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -22,6 +25,14 @@ SOURCES = Path(__file__).with_name("nvml")
 STAND_INS = Path(__file__).with_name("standins")
 
 _STRICT = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Werror")
+PAGE = 4096
+_ET_DYN = 3
+_PT_LOAD, _PT_DYNAMIC = 1, 2
+_DT_NULL, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT, _DT_SONAME = 0, 5, 6, 10, 11, 14
+_MACHINES = {"x86_64": 62, "aarch64": 183}
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SEGMENT = struct.Struct("<IIQQQQQQ")
+_ENTRY = struct.Struct("<qQ")
 _SHARED = ("-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,defs")
 
 
@@ -47,13 +58,6 @@ def find_compiler(environment: Mapping[str, str]) -> str:
         f"(looked for {chosen or 'cc, gcc, clang'}); install one, on Debian: "
         f"apt-get install gcc libc6-dev"
     )
-
-
-@functools.cache
-def functions() -> frozenset[str]:
-    """Return what NVML functions the simulated library has, before any is left out."""
-    texts = (path.read_text() for path in sorted(SOURCES.glob("*.c")))
-    return frozenset(name for text in texts for name in re.findall(r"\bnvml[A-Z]\w+", text))
 
 
 def compile_library(
@@ -111,6 +115,38 @@ def compile_program(source: str, cache: Path, environment: Mapping[str, str]) ->
     Raises SetupError if there is no compiler, or it failed.
     """
     return _build({source: (STAND_INS / source).read_text()}, [], cache, environment)
+
+
+def library_page(soname: str | None) -> bytes:
+    """Build the page for `soname`, or without one. Addresses equal file offsets."""
+    dynamic_at = _HEADER.size + 2 * _SEGMENT.size
+    entries = 6
+    symbols_at = dynamic_at + entries * _ENTRY.size
+    strings_at = symbols_at + 24  # one empty symbol
+    strings = b"\0" + (soname or "").encode() + b"\0"
+    dynamic = b"".join(
+        _ENTRY.pack(tag, value)
+        for tag, value in (
+            (_DT_STRTAB, strings_at),
+            (_DT_STRSZ, len(strings)),
+            (_DT_SYMTAB, symbols_at),
+            (_DT_SYMENT, 24),
+            (_DT_NULL, 0) if soname is None else (_DT_SONAME, 1),
+            (_DT_NULL, 0),
+        )
+    )
+    identification = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")  # 64 bits, little endian
+    header = _HEADER.pack(
+        identification, _ET_DYN, _MACHINES.get(platform.machine(), 62), 1,
+        0, _HEADER.size, 0, 0, _HEADER.size, _SEGMENT.size, 2, 0, 0, 0,
+    )  # fmt: skip
+    readable = 4
+    load = _SEGMENT.pack(_PT_LOAD, readable, 0, 0, 0, PAGE, PAGE, PAGE)
+    at_dynamic = _SEGMENT.pack(
+        _PT_DYNAMIC, readable, dynamic_at, dynamic_at, dynamic_at, len(dynamic), len(dynamic), 8
+    )
+    page = header + load + at_dynamic + dynamic + bytes(24) + strings
+    return page.ljust(PAGE, b"\0")
 
 
 def _build(

@@ -14,12 +14,12 @@ from typing import Literal
 from dra_driver.command_line import CommandSettings, argument, bounds, option, shaped
 from dra_driver.errors import SetupError
 from dra_driver.printing import say
-from dra_driver.simulator import health, mig
+from dra_driver.simulator import health
 from dra_driver.simulator.health import FabricState, RecoveryAction, Rows, Slowdown
 from dra_driver.simulator.layout import Fact, ProcessKind
 from dra_driver.simulator.machine import Machine
-from dra_driver.simulator.processes import Activity, let_do
-from dra_driver.simulator.state import EVENT_XID, State
+from dra_driver.simulator.processes import Activity
+from dra_driver.simulator.state import State
 
 _WHICH_GPU = "Index, UUID, PCI address or minor:N."
 # Not below /run: it is a small tmpfs, and device nodes do not work on it.
@@ -131,7 +131,7 @@ class Set(CommandSettings):
         machine = Machine(self.root)
         uuid = self.gpu if self._is_mig or not self.gpu else machine.find(self.gpu).uuid
         if self.xid is not None:
-            raise_xid(machine, uuid, self.xid)
+            machine.emit_xid(uuid, self.xid)
             say(f"XID {self.xid} on {uuid}")
         if self.given & set(_REPORTED):
             report(machine, uuid, self)
@@ -146,7 +146,7 @@ class Set(CommandSettings):
             say(f"process {pid} has {self.mib} MiB of {uuid}")
         if self.given & _DONE_BY_A_PROCESS:
             does = Activity(kind=_KINDS[self.kind], sm=self.sm, hides_memory=self.hides_memory)
-            let_do(machine, pid, does)
+            machine.let_do(pid, does)
             say(f"process {pid} is {f'{self.sm} % busy' if self.sm else 'idle'}")
 
     def _set_memory(self, machine: Machine, uuid: str, pid: int, memory: int) -> None:
@@ -156,8 +156,8 @@ class Set(CommandSettings):
                 machine.hold_instance(uuid, pid=pid, memory=memory)
             return
         slot = machine.find(uuid).slot
-        taken = [one for one in machine.allocations() if (one.pid, one.slot) == (pid, slot)]
-        has = sum(one.memory for one in taken)
+        on_gpu = [one for one in machine.holders() if one.gpu_instance is None]
+        has = sum(one.memory for one in on_gpu if (one.pid, one.slot) == (pid, slot))
         if memory < has or not memory:
             machine.release_memory(uuid, pid=pid)
             has = 0
@@ -195,22 +195,6 @@ def report(machine: Machine, uuid: str, wanted: Set) -> None:
                 health.set_fact(gpu, Fact.FABRIC_STATE, fabric)
         if wanted.recovery_action is not None:
             now.emit_event(slot, event_type=_EVENT_RECOVERY_ACTION, data=0)
-
-
-def raise_xid(machine: Machine, uuid: str, xid: int) -> None:
-    """Raise an XID event of a GPU or a MIG device. Raises SetupError if there is no such device."""
-    if not uuid.upper().startswith("MIG-"):
-        machine.emit_xid(uuid, xid)
-        return
-    with State(machine.state_file) as now:
-        slot, device = mig.find(now, uuid)
-        now.emit_event(
-            slot,
-            event_type=EVENT_XID,
-            data=xid,
-            gpu_instance=device.gpu_instance,
-            compute_instance=device.compute_instance,
-        )
 
 
 class Mig(CommandSettings):

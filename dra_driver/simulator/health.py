@@ -1,16 +1,17 @@
 """How simulated GPUs are doing: what a card reports when it is not well, and what heals it.
 
-In: a GPU's record, and what should be wrong with it. Out: the changed record. As on real cards, a
-reset does what the driver wanted a reset for, and replaces bad memory by spare memory; a reboot
-does that for all GPUs, and anything else the driver wanted; memory that could not be replaced stays
-bad; heat and power do not change.
+In: a GPU's record, and what should be wrong with it or with its NVLinks. Out: the changed record; a
+link between two GPUs changes at both, while one to a switch has only one GPU. As on real cards, a
+reset does what the driver wanted a reset for, replaces bad memory by spare memory, and brings links
+up again; a reboot does that for all GPUs, and anything else the driver wanted; memory that could
+not be replaced stays bad; heat and power do not change.
 """
 
 import enum
 
 from dra_driver.errors import SetupError
 from dra_driver.simulator import layout
-from dra_driver.simulator.layout import ABSENT, Fact
+from dra_driver.simulator.layout import ABSENT, Fact, LinkEnd, Text
 
 RecoveryAction = enum.IntEnum(
     "RecoveryAction",
@@ -87,6 +88,44 @@ def set_fact(gpu: layout.GpuRecord, fact: Fact, value: int) -> None:
             f"this card, or its driver, reports no {fact.name.lower().replace('_', ' ')}"
         )
     gpu.facts[fact] = value
+
+
+def set_link(record: layout.StateRecord, slot: int, number: int, *, is_up: bool) -> None:
+    """Bring a link of a GPU down or up.
+
+    Raises SetupError if the card has no such link, or it leads to nothing.
+    """
+    links = record.gpus[slot].links
+    if not (0 <= number < layout.MAX_LINKS and links[number].present):
+        there = sum(link.present for link in links)
+        raise SetupError(f"the card has no NVLink {number}; it has {there}, numbered from 0")
+    if links[number].kind == LinkEnd.NOTHING:
+        raise SetupError(f"NVLink {number} of the card leads to nothing, so it is never up")
+    links[number].active = int(is_up)
+    if links[number].kind == LinkEnd.GPU:
+        _other_end(record, slot, number).active = int(is_up)
+
+
+def retrain(record: layout.StateRecord, slot: int) -> None:
+    """Bring up all links of a GPU that lead somewhere, as a reset does."""
+    for number, link in enumerate(record.gpus[slot].links):
+        if link.present and link.kind != LinkEnd.NOTHING:
+            set_link(record, slot, number, is_up=True)
+
+
+def _other_end(record: layout.StateRecord, slot: int, number: int) -> layout.LinkRecord:
+    """Return the link at the other GPU: of several between the two, the one at the same place."""
+    address = _address(record, slot)
+    peer = bytes(record.gpus[slot].links[number].remote_bus_id)
+    before = [link for link in record.gpus[slot].links[:number] if link.remote_bus_id == peer]
+    others = [record.gpus[at] for at in range(record.gpu_count) if _address(record, at) == peer]
+    back = [link for gpu in others for link in gpu.links if link.remote_bus_id == address]
+    end: layout.LinkRecord = back[len(before)]
+    return end
+
+
+def _address(record: layout.StateRecord, slot: int) -> bytes:
+    return bytes(record.gpus[slot].texts[Text.PCI_BUS_ID].value)
 
 
 def _clear(gpu: layout.GpuRecord, fact: Fact) -> None:

@@ -20,9 +20,9 @@ from dra_driver.simulator import (
     build,
     device_nodes,
     driver_root,
+    health,
     memory,
     mig,
-    nvlink,
     procfs,
     state,
     sysfs,
@@ -31,11 +31,10 @@ from dra_driver.simulator import (
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.driver_root import Description, Options
 from dra_driver.simulator.hardware import SimulatedGpu
-from dra_driver.simulator.layout import Fact, Kill, MemoryBackend
-from dra_driver.simulator.memory import Allocation
+from dra_driver.simulator.layout import NOT_A_MIG_INSTANCE, Fact, Kill, MemoryBackend
 from dra_driver.simulator.mig import Holder, SimulatedMig
+from dra_driver.simulator.processes import Activity, let_do, occupy
 from dra_driver.simulator.profile import Profile
-from dra_driver.simulator.residents import occupy
 from dra_driver.simulator.state import EVENT_XID, FOR_EVER, Fault, State
 
 FUNCTION_NOT_FOUND = 13
@@ -179,7 +178,7 @@ class Machine:
         with self._state() as now:
             slot = now.slot_of(uuid)
             with now.locked() as record:
-                nvlink.set_link(record, slot, number, is_up=is_up)
+                health.set_link(record, slot, number, is_up=is_up)
 
     # MIG
 
@@ -301,10 +300,13 @@ class Machine:
         with self._state() as now:
             memory.release(now, now.slot_of(uuid), os.getpid() if pid is None else pid)
 
-    def allocations(self) -> list[Allocation]:
-        """Return what processes have taken of all GPUs."""
-        with self._state() as now:
-            return memory.allocations(now)
+    def let_do(self, pid: int, activity: Activity) -> None:
+        """Let a process do something on all GPUs and MIG devices that it has memory of.
+
+        Raises SetupError if it has none.
+        """
+        with self._state() as now, now.locked() as record:
+            let_do(record, pid, activity)
 
     def group_of(self, pid: int) -> Path | None:
         """Return the folder of the control group (v2) that a process of this host is in, if any.
@@ -421,13 +423,16 @@ class Machine:
             driver_root.add_gpu(self.driver_root, self.description, now, gpu)
 
     def emit_xid(self, uuid: str, xid: int) -> None:
-        """Raise an XID event on a GPU."""
-        self.emit_event(uuid, EVENT_XID, xid)
-
-    def emit_event(self, uuid: str, event_type: int, data: int = 0) -> None:
-        """Raise an event on a GPU; `event_type` is one of NVML's event bits."""
+        """Raise an XID event on a GPU or a MIG device."""
         with self._state() as now:
-            now.emit_event(now.slot_of(uuid), event_type=event_type, data=data)
+            slot, device = self._held(now, uuid)
+            now.emit_event(
+                slot,
+                event_type=EVENT_XID,
+                data=xid,
+                gpu_instance=device.gpu_instance if device else NOT_A_MIG_INSTANCE,
+                compute_instance=device.compute_instance if device else NOT_A_MIG_INSTANCE,
+            )
 
     def reboot(self, boot_id: str | None = None) -> None:
         """Restart the machine: a new boot id, volatile settings, faults and run files gone."""

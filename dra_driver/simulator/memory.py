@@ -8,8 +8,6 @@ import ctypes
 import os
 from pathlib import Path
 
-from msgspec import Struct
-
 from dra_driver.errors import SetupError
 from dra_driver.simulator.layout import NOT_A_MIG_INSTANCE, Fact, MemoryBackend
 from dra_driver.simulator.state import State
@@ -24,15 +22,6 @@ _REASONS = {
     7: "all places for processes or allocations are taken",
     23: "the GPU has not so much memory left",
 }
-
-
-class Allocation(Struct, frozen=True, kw_only=True):
-    """Memory that a process has of the GPU in a slot, in bytes. `charged`: by an entry (misc)."""
-
-    pid: int
-    slot: int
-    memory: int
-    charged: bool
 
 
 def take(
@@ -76,18 +65,6 @@ def release(state: State, slot: int, pid: int) -> None:
         for process in record.processes:
             if (process.slot, process.pid, process.gpu_instance) == (slot, pid, NOT_A_MIG_INSTANCE):
                 process.active = 0
-
-
-def allocations(state: State) -> list[Allocation]:
-    """List what processes have taken, in the order of their places."""
-    with state.locked() as record:
-        return [
-            Allocation(
-                pid=place.pid, slot=place.slot, memory=place.bytes, charged=bool(place.charged)
-            )
-            for place in record.allocations
-            if place.active
-        ]
 
 
 def backend(state: State) -> MemoryBackend:

@@ -1,16 +1,18 @@
-"""What processes on simulated GPUs do, as NVML reports it: how busy they are, and in which list.
+"""Processes on simulated GPUs: who is there from boot on, what they do, and their end.
 
-In: a machine, and the id of a process that is on a GPU or MIG device already, because it has memory
-there (memory.py, mig.py). Out: its entries in the shared state. A process that does nothing has no
-sample, as on a card; one that has ended can keep its last one.
+In: the raw record, under the writers' lock. Out: places in it, where NVML finds processes. A reset
+of the GPU or a reboot ends them; after a reboot those of the profile are started again. A process
+that does nothing has no sample, as on a card; one that has ended can keep its last one.
 """
+
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from dra_driver.errors import SetupError
+from dra_driver.simulator import layout
 from dra_driver.simulator.layout import ProcessKind
-from dra_driver.simulator.machine import Machine
-from dra_driver.simulator.state import State
+from dra_driver.simulator.profile import Process
 
 UNKNOWN_PERCENT = 0xFFFFFFFF
 """What drivers have been seen to report instead of a percentage."""
@@ -38,21 +40,51 @@ class Activity(Struct, frozen=True, kw_only=True):
     sampled_us: int = 0
 
 
-def let_do(machine: Machine, pid: int, activity: Activity) -> None:
+def occupy(record: layout.StateRecord, slot: int, residents: Sequence[Process]) -> None:
+    """Start processes on a GPU. Raises SetupError if all places for processes are taken."""
+    free = (place for place in record.processes if not place.active)
+    for resident in residents:
+        place = next(free, None)
+        if place is None:
+            raise SetupError(f"the simulator holds at most {layout.MAX_PROCESSES} processes")
+        layout.clear(place)
+        place.slot = slot
+        place.gpu_instance = place.compute_instance = layout.NOT_A_MIG_INSTANCE
+        place.pid = resident.pid
+        place.kind = ProcessKind.DRAWS if resident.kind == "graphics" else ProcessKind.COMPUTES
+        place.memory = resident.memory_mib * 1024**2
+        place.active = 1
+
+
+def vacate(record: layout.StateRecord, slot: int) -> None:
+    """End all processes on a GPU, and forget the memory limits that the driver keeps for it."""
+    gpu = record.gpus[slot]
+    for process in record.processes:
+        if process.slot == slot:
+            process.active = 0
+    for allocation in record.allocations:
+        if allocation.active and allocation.slot == slot:
+            allocation.active = 0
+            gpu.facts[layout.Fact.MEMORY_USED] -= allocation.bytes
+    for limit in record.memory_limits:
+        if limit.slot == slot:
+            limit.active = 0
+
+
+def let_do(record: layout.StateRecord, pid: int, activity: Activity) -> None:
     """Let a process do something on all GPUs and MIG devices that it is on.
 
-    Raises SetupError if it is on none.
+    Raises SetupError if it is on none: it has to have memory there first (memory.py, mig.py).
     """
-    with State(machine.state_file) as now, now.locked() as record:
-        places = [process for process in record.processes if process.active and process.pid == pid]
-        for place in places:
-            place.kind = activity.kind
-            place.sm = activity.sm
-            place.memory_access = activity.memory_access
-            place.encoder = activity.encoder
-            place.decoder = activity.decoder
-            place.memory_hidden = int(activity.hides_memory)
-            place.sampled_us = activity.sampled_us
+    places = [process for process in record.processes if process.active and process.pid == pid]
+    for place in places:
+        place.kind = activity.kind
+        place.sm = activity.sm
+        place.memory_access = activity.memory_access
+        place.encoder = activity.encoder
+        place.decoder = activity.decoder
+        place.memory_hidden = int(activity.hides_memory)
+        place.sampled_us = activity.sampled_us
     if not places:
         raise SetupError(
             f"process {pid} is on no simulated GPU; let it have memory first (simulate set --mib)"

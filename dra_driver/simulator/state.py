@@ -21,7 +21,7 @@ from typing import Self
 from msgspec import Struct
 
 from dra_driver.errors import SetupError, StateError
-from dra_driver.simulator import elf, health, layout, nvlink
+from dra_driver.simulator import build, health, layout
 from dra_driver.simulator.layout import (
     NOT_A_MIG_INSTANCE,
     Engine,
@@ -31,8 +31,8 @@ from dra_driver.simulator.layout import (
     MemoryBackend,
     Text,
 )
+from dra_driver.simulator.processes import occupy, vacate
 from dra_driver.simulator.profile import MigProfile, Process
-from dra_driver.simulator.residents import occupy, vacate
 
 FILE_PREFIX = "libnvidia-simulator.so."
 FOR_EVER = -1
@@ -140,7 +140,7 @@ def create(path: Path, driver: Driver, gpus: Sequence[GpuFacts]) -> None:
         _fill(record.gpus[slot], gpu)
         occupy(record, slot, gpu.residents)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(elf.library_page("libnvidia-simulator.so.1") + bytes(record))
+    temporary.write_bytes(build.library_page("libnvidia-simulator.so.1") + bytes(record))
     temporary.chmod(0o644)  # its writers may change settings, as root may on a real node
     temporary.rename(path)
 
@@ -411,7 +411,7 @@ class State:
             gpu = record.gpus[slot]
             gpu.lost = 0
             health.reset(gpu)
-            nvlink.retrain(record, slot)
+            health.retrain(record, slot)
             for fact in (Fact.COMPUTE_MODE, Fact.TIME_SLICE):
                 if gpu.facts[fact] != layout.ABSENT:
                     gpu.facts[fact] = 0
@@ -431,7 +431,7 @@ class State:
                 gpu = record.gpus[slot]
                 gpu.lost = 0
                 health.boot(gpu)
-                nvlink.retrain(record, slot)
+                health.retrain(record, slot)
                 for fact in (Fact.COMPUTE_MODE, Fact.TIME_SLICE, Fact.PERSISTENCE_MODE):
                     if gpu.facts[fact] != layout.ABSENT:
                         gpu.facts[fact] = 0

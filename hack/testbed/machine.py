@@ -13,7 +13,7 @@ from pathlib import Path
 from dra_driver.errors import DriverError
 from dra_driver.simulator.layout import ProcessKind
 from dra_driver.simulator.machine import Machine
-from dra_driver.simulator.processes import Activity, let_do
+from dra_driver.simulator.processes import Activity
 from dra_driver.simulator.state import FILE_PREFIX
 from testbed.commands import TestbedError, run
 from testbed.mounts import unmount_all
@@ -122,7 +122,7 @@ class SimulatedMachine:
         kind = ProcessKind.BY_MPS if by_mps else ProcessKind.COMPUTES
         with self._read() as machine:
             machine.take_memory(gpu, mib << 20, pid=pid)
-            let_do(machine, pid, Activity(kind=kind, sm=1))
+            machine.let_do(pid, Activity(kind=kind, sm=1))
 
     def release_memory(self, gpu: str, *, pid: int) -> None:
         """End a process on a GPU, which frees its memory."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dra_driver.simulator.layout import ProcessKind
 from dra_driver.simulator.machine import Machine
-from dra_driver.simulator.processes import Activity, let_do
+from dra_driver.simulator.processes import Activity
 from e2e.scene import NAMESPACE, Scene
 
 MIB = 1 << 20
@@ -29,7 +29,7 @@ class Jobs:
             self._machine.hold_instance(device, pid=pid, memory=mib * MIB)
         else:
             assert self._machine.take_memory(device, mib * MIB, pid=pid)
-        let_do(self._machine, pid, Activity(kind=kind, sm=sm))
+        self._machine.let_do(pid, Activity(kind=kind, sm=sm))
         self._started.append((device, pid))
 
     def end(self) -> None:

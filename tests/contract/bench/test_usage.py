@@ -18,7 +18,7 @@ from dra_driver.bench import lines
 from dra_driver.bench.tenant.supervised import uptime
 from dra_driver.bench.workload import Workload, WorkloadKind
 from dra_driver.simulator.machine import Machine
-from dra_driver.simulator.processes import Activity, let_do
+from dra_driver.simulator.processes import Activity
 
 MIB = 1 << 20
 WORK = Workload(kind=WorkloadKind.COMPUTE, seconds=0.4, warm_up=0.0)
@@ -77,7 +77,7 @@ def test_of_a_whole_gpu_the_tenant_that_watches_says_how_busy_it_was(
     machine: Machine, library: Path
 ) -> None:
     machine.take_memory(machine.find("0").uuid, MIB, pid=11)
-    let_do(machine, 11, Activity(sm=80, memory_access=25))
+    machine.let_do(11, Activity(sm=80, memory_access=25))
     found = done_by_a_tenant(machine, library, watches=True)
     by_gpm = (found.busy_sm_percent, found.bandwidth_percent)
     assert found.usage is not None
@@ -93,6 +93,6 @@ def test_each_tenant_with_a_mig_device_says_how_busy_that_was(
     mine, other = (machine.create_mig(gpu, "1g.10gb") for _ in range(2))
     for device, pid, sm in ((mine, 21, 60), (other, 22, 90)):
         machine.hold_instance(device, pid=pid, memory=MIB)
-        let_do(machine, pid, Activity(sm=sm, memory_access=sm // 2))
+        machine.let_do(pid, Activity(sm=sm, memory_access=sm // 2))
     found = done_by_a_tenant(machine, library, {"CUDA_VISIBLE_DEVICES": mine})
     assert (found.busy_sm_percent, found.bandwidth_percent) == (60, 30)

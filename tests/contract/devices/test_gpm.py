@@ -9,7 +9,7 @@ import pytest
 from dra_driver.bench.tenant.card import CardDoor
 from dra_driver.devices.nvml.gpm import GpmCount, GpmUsage
 from dra_driver.simulator.machine import Machine
-from dra_driver.simulator.processes import Activity, let_do
+from dra_driver.simulator.processes import Activity
 
 MIB = 1 << 20
 NO_PERMISSION, UNKNOWN = 4, 999
@@ -27,7 +27,7 @@ def divided(h100: Machine) -> list[str]:
     h100.set_mig_mode(gpu, enabled=True)
     devices = [h100.create_mig(gpu, "1g.10gb") for _ in range(2)]
     h100.hold_instance(devices[0], pid=21, memory=MIB)
-    let_do(h100, 21, Activity(sm=60, memory_access=30))
+    h100.let_do(21, Activity(sm=60, memory_access=30))
     return devices
 
 
@@ -55,7 +55,7 @@ def test_the_whole_gpu_is_counted_where_it_is_not_divided(
     h100: Machine, doors: list[CardDoor]
 ) -> None:
     assert h100.take_memory(h100.find("0").uuid, MIB, pid=11)
-    let_do(h100, 11, Activity(sm=80, memory_access=25))
+    h100.let_do(11, Activity(sm=80, memory_access=25))
     assert usage(h100, doors) == GpmUsage(busy_sms=80.0, bandwidth=25.0)
 
 

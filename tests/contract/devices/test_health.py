@@ -15,7 +15,7 @@ from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import LostError, TransientError
 from dra_driver.simulator import profile as profiles
-from dra_driver.simulator.change_cli import Set, raise_xid, report
+from dra_driver.simulator.change_cli import Set, report
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
@@ -147,7 +147,7 @@ def test_an_event_of_a_mig_device_has_its_instance(
     device = machine.create_mig(uuid, "2g.20gb")
     session.look()
     assert session.next_event(0.0) is None
-    raise_xid(machine, device, 62)
+    machine.emit_xid(device, 62)
     (mine,) = machine.mig_devices(uuid)
     instance = InstanceId(gpu_instance=mine.gpu_instance, compute_instance=mine.compute_instance)
     assert session.next_event(5.0) == GpuEvent(gpu=uuid, xid=62, instance=instance)

@@ -27,7 +27,7 @@ from dra_driver.node.usage import NodeUsage, node_look
 from dra_driver.ops.metrics import UsageMetric
 from dra_driver.simulator import layout
 from dra_driver.simulator.machine import Machine
-from dra_driver.simulator.processes import UNKNOWN_PERCENT, Activity, let_do
+from dra_driver.simulator.processes import UNKNOWN_PERCENT, Activity
 from dra_driver.usage.node import NodeLook
 from worlds.kubelet_pods import note_pod, serving_pods
 from worlds.process import ProcessNode
@@ -94,7 +94,7 @@ class Node:
 
     def run(self, pid: int, mib: int = 1, *, gpu: int = 0, group: str = "/", **does: int) -> None:
         self.machine.take_memory(self.gpus[gpu].uuid, mib * MIB, pid=pid)
-        let_do(self.machine, pid, Activity(**does))  # type: ignore[arg-type]
+        self.machine.let_do(pid, Activity(**does))  # type: ignore[arg-type]
         put_process(self.machine, pid, group)
 
 
@@ -160,7 +160,7 @@ def test_a_mig_device_has_its_own_memory_and_processes(tmp_path: Path) -> None:
     mine, other = (machine.create_mig(gpu, "1g.10gb") for _ in range(2))
     node = Node(machine)
     machine.hold_instance(mine, pid=101, memory=200 * MIB)
-    let_do(machine, 101, Activity(sm=50))
+    machine.let_do(101, Activity(sm=50))
     put_process(machine, 101, container())
     first = node.look().look().gpus[0]
     assert first.load.busy is None
