@@ -12,6 +12,7 @@ from dra_driver.cli import main
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
+from dra_driver.simulator.nodes import inventory_of
 from dra_driver.simulator.profile import Profile
 from dra_driver.slices.project import OF_DEFAULTS
 

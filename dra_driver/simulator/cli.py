@@ -134,10 +134,9 @@ class Fault(CommandSettings):
     """Inject a fault, or undo faults.
 
     lose and restore: a GPU falls off the bus and comes back. fail and slow: a function of NVML or
-    libcuda fails or takes longer; with a slow cuInit an MPS server hangs. hide: an NVML function is
-    missing. kill: the process that calls an NVML function dies. unload and load: the GPU driver.
-    remove and add: a GPU is removed and put back. clear: end failing, slow, hidden and killing
-    functions.
+    libcuda fails or takes longer; with a slow cuInit an MPS server hangs. kill: the process that
+    calls an NVML function dies. unload and load: the GPU driver. remove and add: a GPU is removed
+    and put back. clear: end failing, slow and killing functions.
     """
 
     kind: Literal[
@@ -145,7 +144,6 @@ class Fault(CommandSettings):
         "restore",
         "fail",
         "slow",
-        "hide",
         "kill",
         "unload",
         "load",
@@ -156,7 +154,7 @@ class Fault(CommandSettings):
     root: Path = ROOT
     gpu: str = OPTIONAL_GPU
     function: str = option(default="*", help="Function of NVML, * for all; or of libcuda.")
-    code: int = option(default=999, help="Return code of a failing function.")
+    code: int = option(default=999, help="Return code of a failing function; 13: it is missing.")
     times: int = option(default=FOR_EVER, help="How many times; -1: no limit.")
     delay_ms: int = option(
         check=bounds(least=0), default=1000, help="Milliseconds that a slow call takes longer."
@@ -177,8 +175,6 @@ class Fault(CommandSettings):
                 machine.fail_call(self.function, self.code, uuid=uuid, times=self.times)
             case "slow":
                 machine.slow_call(self.function, self.delay_ms, uuid=uuid, times=self.times)
-            case "hide":
-                machine.hide_function(self.function)
             case "kill":
                 machine.kill_at(self.function, nth=self.nth, after=self.after, uuid=uuid)
             case "clear":

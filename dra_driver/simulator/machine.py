@@ -31,13 +31,11 @@ from dra_driver.simulator import (
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.driver_root import Description, Options
 from dra_driver.simulator.hardware import SimulatedGpu
-from dra_driver.simulator.layout import NOT_A_MIG_INSTANCE, Fact, Kill, MemoryBackend
+from dra_driver.simulator.layout import NOT_A_MIG_INSTANCE, Fact, Kill
 from dra_driver.simulator.mig import Holder, SimulatedMig
 from dra_driver.simulator.processes import Activity, let_do, occupy
 from dra_driver.simulator.profile import Profile
 from dra_driver.simulator.state import EVENT_XID, FOR_EVER, Fault, State
-
-FUNCTION_NOT_FOUND = 13
 
 
 class GpuStatus(Struct, frozen=True, kw_only=True):
@@ -269,12 +267,6 @@ class Machine:
 
     # Memory by control group
 
-    @property
-    def memory_backend(self) -> MemoryBackend:
-        """What enforces memory limits of control groups: nothing, or the driver."""
-        with self._state() as now:
-            return memory.backend(now)
-
     def take_memory(
         self, uuid: str, size: int, *, pid: int | None = None, group: Path | None = None
     ) -> bool:
@@ -351,18 +343,12 @@ class Machine:
 
         Args:
             function: name as exported, for instance nvmlDeviceGetMemoryInfo_v2, or "*" for all.
-            code: the NVML return code.
+            code: the NVML return code; FUNCTION_NOT_FOUND is what pynvml says of a missing symbol,
+                and to have it really missing, name it under `missing_functions` in the profile.
             uuid: only on this GPU; None for all.
             times: how often, FOR_EVER by default.
         """
         self._inject(uuid, Fault(function=function, code=code, times=times))
-
-    def hide_function(self, function: str) -> None:
-        """Let an NVML function answer FUNCTION_NOT_FOUND, as pynvml reports a missing symbol.
-
-        To have the symbol really missing, name it under `missing_functions` in the profile.
-        """
-        self._inject(None, Fault(function=function, code=FUNCTION_NOT_FOUND))
 
     def slow_call(
         self, function: str, milliseconds: int, *, uuid: str | None = None, times: int = FOR_EVER

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from dra_driver.errors import SetupError
-from dra_driver.simulator.layout import NOT_A_MIG_INSTANCE, Fact, MemoryBackend
+from dra_driver.simulator.layout import NOT_A_MIG_INSTANCE, Fact
 from dra_driver.simulator.state import State
 
 _SUCCESS, _REFUSED_BY_LIMIT = 0, 20
@@ -65,12 +65,6 @@ def release(state: State, slot: int, pid: int) -> None:
         for process in record.processes:
             if (process.slot, process.pid, process.gpu_instance) == (slot, pid, NOT_A_MIG_INSTANCE):
                 process.active = 0
-
-
-def backend(state: State) -> MemoryBackend:
-    """Return what enforces the memory limits of this machine."""
-    with state.locked() as record:
-        return MemoryBackend(record.memory_backend)
 
 
 def group_of(state: State, pid: int, proc: Path = Path("/proc")) -> Path | None:

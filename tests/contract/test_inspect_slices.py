@@ -11,7 +11,7 @@ from testbed.apiserver.rules import check_slice
 
 from dra_driver.cli import main
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.simulator.slices_cli import inventory_of, on_node
+from dra_driver.simulator.nodes import inventory_of, on_node
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import projection
 from dra_driver.slices.publish.writes import Create, Owner, writes_for

@@ -18,7 +18,7 @@ from bench.fleet.report import ratios, table
 from bench.fleet.stage import Stage, control_plane, made_up_nodes
 from bench.fleet.variants import VARIANTS, devices, serves
 from dra_driver.devices.model import Inventory
-from dra_driver.simulator.slices_cli import inventory_of, on_node
+from dra_driver.simulator.nodes import inventory_of, on_node
 
 _PODS_PER_NODE = 6
 _MOST_PODS = 200

@@ -20,13 +20,13 @@ from dra_driver.devices.nvml.nvlink import LOOKS
 from dra_driver.devices.session import DriverSession
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.layout import Fact
-from dra_driver.simulator.machine import FUNCTION_NOT_FOUND, Machine
+from dra_driver.simulator.machine import Machine
 from dra_driver.slices.project import projection
 from worlds.session import session_on
 
 GOLDEN = Path(__file__).parents[2] / "data" / "slices"
 CAPABILITY = "nvmlDeviceGetNvLinkCapability"
-UNKNOWN_ERROR = 999
+UNKNOWN_ERROR, FUNCTION_NOT_FOUND = 999, 13
 
 
 class Node:
@@ -194,7 +194,7 @@ def test_links_that_cannot_be_asked_for_hide_no_gpu(
 
 def test_a_driver_that_does_not_tell_switches_from_gpus_finds_the_same(node_of: MakeNode) -> None:
     node = node_of("a100x8")
-    node.machine.hide_function("nvmlDeviceGetNvLinkRemoteDeviceType")
+    node.machine.fail_call("nvmlDeviceGetNvLinkRemoteDeviceType", FUNCTION_NOT_FOUND)
     assert node.islands() == [list(range(8))]
 
 

@@ -17,9 +17,9 @@ from dra_driver.simulator.machine import Machine
 from dra_driver.slices.project import projection
 from worlds.session import session_on
 
-NOT_SUPPORTED = 3
+NOT_SUPPORTED, FUNCTION_NOT_FOUND = 3, 13
 NO_PERMISSION = 4
-NOT_SUPPORTED = 3
+NOT_SUPPORTED, FUNCTION_NOT_FOUND = 3, 13
 UNKNOWN = 999
 
 
@@ -183,7 +183,7 @@ def test_a_fact_that_a_card_lacks_is_absent_and_no_fault(
     machine.fail_call(function, NOT_SUPPORTED)
     not_supported = session.look()
     machine.clear_faults()
-    machine.hide_function(function)
+    machine.fail_call(function, FUNCTION_NOT_FOUND)
     hidden = session.look()
 
     for inventory in (not_supported, hidden):

@@ -11,7 +11,6 @@ import pytest
 
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.driver_root import Options
-from dra_driver.simulator.layout import MemoryBackend
 from dra_driver.simulator.machine import Machine
 from worlds.groups import GIB, R615, Groups, Limits, Nvml, kernels_groups, limits_on
 
@@ -68,7 +67,6 @@ def test_a_process_is_told_the_limit_of_a_group_above(world: Limits) -> None:
 def test_the_kernels_own_control_groups_are_known(tmp_path: Path, nvml: Nvml) -> None:
     newer = profiles.changed(profiles.load("t4x4"), {"driver_version": R615})
     machine = Machine.create(tmp_path / "machine", newer)
-    assert machine.memory_backend is MemoryBackend.MISC
     with kernels_groups("pod/leaf") as (mount, [leaf]), nvml(machine):
         world = Limits(machine, Groups(mount))
         world.set(leaf.parent, GIB)
