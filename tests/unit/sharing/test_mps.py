@@ -36,10 +36,10 @@ def unit(gpu: Gpu, found: Gpu | MigDevice) -> Unit:
 def test_one_plan_is_for_all_groups_with_the_largest_limits(mps: Mps) -> None:
     (plan,) = mps.plan(
         [
-            group([TWO], defaultActiveThreadPercentage=30),
+            group([TWO], defaultActiveThreadPercentage=50),
             group(
                 [THREE, ONE],
-                defaultActiveThreadPercentage=50,
+                defaultActiveThreadPercentage=30,
                 defaultPerDevicePinnedMemoryLimit={"0": "1Gi"},
                 multiUser=True,
             ),
@@ -58,14 +58,14 @@ def test_one_plan_is_for_all_groups_with_the_largest_limits(mps: Mps) -> None:
         multi_user=True,
     )
     assert [edits.env[1:] for edits in mps.edits(plan).values()] == [
-        (),
         ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30",),
         (),
+        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30",),
     ]
     described = [plan.describe(DeviceKey(one.uuid)) for one in (ONE, TWO)]
-    assert [one.settings.get("activeThreadPercentage") for one in described] == [50, 30]
+    assert [one.settings.get("activeThreadPercentage") for one in described] == [30, 50]
     assert [one.settings["multiUser"] for one in described] == [True, True]
-    assert described[0].words == ("50 % of threads", "1024 MiB", "multi-user")
+    assert described[0].words == ("30 % of threads", "1024 MiB", "multi-user")
     other = plan.describe(DeviceKey(make.gpu(7).uuid))
     assert "activeThreadPercentage" not in other.settings
 
