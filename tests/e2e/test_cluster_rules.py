@@ -172,25 +172,6 @@ def test_no_token_of_a_driver_writes_a_claim(
         api.patch("ResourceClaim", name, {"metadata": {"labels": {"a": "b"}}}, NAMESPACE)
 
 
-@pytest.mark.parametrize("name", ["dra-driver", "dra-driver-mps-supervisor"])
-def test_mounts_that_the_host_sees_are_refused_to_containers_that_are_not_privileged(
-    scene: Scene, name: str
-) -> None:
-    (daemons,) = (
-        one for one in installed() if (one["kind"], one["metadata"]["name"]) == ("DaemonSet", name)
-    )
-    pod = daemons["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    container["securityContext"]["privileged"] = False
-    both_ways = "Bidirectional" in json.dumps(container["volumeMounts"])
-    dry_run = ("apply", "-f", "-", "--dry-run=server")
-    if not both_ways:  # HostToContainer is for everybody
-        scene.node.cluster.kubectl(*dry_run, stdin=json.dumps(daemons))
-        return
-    with pytest.raises(TestbedError, match="available only to privileged containers"):
-        scene.node.cluster.kubectl(*dry_run, stdin=json.dumps(daemons))
-
-
 def test_a_token_without_a_node_writes_no_slices(scene: Scene) -> None:
     kubectl = scene.node.cluster.kubectl
     token = kubectl("create", "token", "dra-driver", "--namespace", "dra-driver").strip()

@@ -146,23 +146,6 @@ def test_a_label_that_is_removed_ends_the_sharing_where_no_default_is(world: Wor
     assert "it has a, b" in world.until_replicas().origin
 
 
-def test_an_empty_folder_at_the_start_shares_nothing(world: World) -> None:
-    world.start(world.root)
-    state = world.until(lambda state: state.is_known)
-    assert state.config == NodeConfig()
-    assert state.origin.endswith("it is empty")
-
-
-def test_a_file_that_becomes_a_folder_asks_for_a_restart(world: World) -> None:
-    file = world.root / "config"
-    file.write_text(config(2))
-    world.start(file)
-    world.until_replicas(2)
-    file.unlink()
-    file.mkdir()
-    assert replicas_of(world.until_problem("is a folder now: restart the driver")) == (2,)
-
-
 def test_a_change_is_logged_and_told_once(world: World) -> None:
     file = world.root / "config.yaml"
     file.write_text(config(2).replace("sharing:", "flags: {gdsEnabled: true}\nsharing:"))

@@ -94,18 +94,6 @@ def test_a_file_that_is_away_for_a_moment_is_no_problem(
     assert len(changes) == 1
 
 
-def test_a_file_that_stays_away_is_a_problem_told_once(
-    file: Path, configs: ShareConfigs, changes: list[None]
-) -> None:
-    file.unlink()
-    for _ in range(3):
-        configs._look_once(file, "")
-    assert configs.current().problem == (
-        f"there is no {file}: put it there, or start the driver without it"
-    )
-    assert len(changes) == 2
-
-
 def test_what_is_no_plain_file_is_a_problem_and_not_waited_for(
     file: Path, configs: ShareConfigs
 ) -> None:
