@@ -97,18 +97,6 @@ def restart_driver(node: GpuNode, **env: str) -> None:
     node.wait_published()
 
 
-def published(scene: Scene) -> list[Object]:
-    slices = scene.api.all("ResourceSlice")
-    return [device for one in slices for device in one["spec"].get("devices", ())]
-
-
-def allocated(scene: Scene) -> list[Object]:
-    claims = scene.api.all("ResourceClaim", NAMESPACE)
-    return [
-        result for claim in claims for result in claim["status"]["allocation"]["devices"]["results"]
-    ]
-
-
 def restart_container(scene: Scene, pod: str, times: int) -> None:
     # A moment later, so that the command is not ended along with the container.
     scene.end_container(pod)
@@ -163,9 +151,6 @@ def test_pods_keep_their_devices_over_the_change_and_all_is_clean_after_them(
     assert scene.gpus(new) not in gpus.values()
     assert node.machine.settings() == settings
     assert {name: (place.cdi_root / name).read_text() for name in written} == written
-    # Devices that claims have are published under this driver's default too.
-    names = {device["name"] for device in published(scene)}
-    assert names >= {result["device"] for result in allocated(scene)}
 
     scene.clear()
     wait_until(lambda: place.left_over() == [], "all of the claims to be gone", timeout=60)

@@ -21,7 +21,7 @@ from bench.timings import cpu_seconds
 from dra_driver.devices.model import Inventory
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.resource import RESOURCE_SLICES
-from dra_driver.simulator.slices_cli import on_node
+from dra_driver.simulator.nodes import on_node
 from dra_driver.slices.pool import DesiredPool
 from dra_driver.slices.publish.writes import Create, Owner, writes_for
 

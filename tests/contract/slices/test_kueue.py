@@ -12,7 +12,7 @@ from testbed.manifests import installed
 import make
 from dra_driver.devices.model import Inventory, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
-from dra_driver.simulator.slices_cli import inventory_of
+from dra_driver.simulator.nodes import inventory_of
 from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.offer.shares import NO_SHARES, ShareOffer
 from dra_driver.slices.pool import build_slices
