@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 
 from crashes import deaths
+from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from worlds import child
-from worlds.ways import WAYS
+from worlds.configs import CONFIGS
+from worlds.node import Node
+from worlds.ways import WAYS, Way
 
 HERE = "tests/contract/claims/test_deaths.py"
 NEXTS = {
@@ -26,6 +29,18 @@ TABLE = [
 ]
 
 
+def kill(way: Way, node: Node, name: str, call: str, moment: str) -> ClaimRef:
+    """Have a driver of its own make a call for the way's claim, and be killed at a moment of it."""
+    way.begin(node)
+    ref = way.claim(node)
+    if call == "unprepare":
+        node.driver.prepare(ref)
+    assert node.session.close()  # two drivers with NVML open keep each other from MIG modes
+    assert child.was_killed(child.fork("die", node.root, name, call, moment))
+    node.look()
+    return ref
+
+
 @pytest.mark.parametrize(("name", "call", "moment", "after"), TABLE)
 def test_killed_at_any_moment_a_claim_is_prepared_or_gone_and_nothing_is_left(
     request: pytest.FixtureRequest, tmp_path: Path, name: str, call: str, moment: str, after: str
@@ -36,13 +51,7 @@ def test_killed_at_any_moment_a_claim_is_prepared_or_gone_and_nothing_is_left(
     node = way.create(tmp_path / "node")
     request.addfinalizer(node.mps.clean)
     with node.mps.supervised() if way.by_mps else nullcontext():
-        way.begin(node)
-        ref = way.claim(node)
-        if call == "unprepare":
-            node.driver.prepare(ref)
-        assert node.session.close()  # two drivers with NVML open keep each other from MIG modes
-        assert child.was_killed(child.fork("die", node.root, name, call, moment))
-        node.look()
+        ref = kill(way, node, name, call, moment)
         for what in after.split(" and "):
             if what == "mend":
                 assert node.driver.reconciler(ReconcileTiming()).mend() == set()
@@ -60,3 +69,13 @@ def test_killed_at_any_moment_a_claim_is_prepared_or_gone_and_nothing_is_left(
         way.check(node, ref, "")
         way.end(node)
         assert node.left() == [*way.left]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_mark_outlasts_the_record_and_goes_with_the_next_start(tmp_path: Path, name: str) -> None:
+    way = WAYS[name]()
+    node = way.create(tmp_path / "node")
+    ref = kill(way, node, name, "unprepare", "forgotten")
+    assert node.left() == [f"plugin/gpus/{node.gpu(1).uuid}/{ref.uid}"]
+    assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+    assert node.left() == []
