@@ -7,8 +7,8 @@ import pydantic
 
 Positive = Annotated[int, pydantic.Field(gt=0, lt=2**31)]
 Count = Annotated[int, pydantic.Field(ge=0, lt=2**31)]
-# The facts' texts lie in fields of 96 bytes.
-ShortText = Annotated[str, pydantic.StringConstraints(min_length=1, max_length=90)]
+# The facts' texts lie in fields of 96 bytes, and are printed on terminals.
+ShortText = Annotated[str, pydantic.StringConstraints(pattern=r"^[ -~]{1,90}$")]
 PciAddress = Annotated[
     str,
     pydantic.StringConstraints(

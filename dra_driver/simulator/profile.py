@@ -138,7 +138,7 @@ class MigProfile(_Part):
 
     id: Count
     index: Annotated[int, pydantic.Field(ge=0, lt=_GPU_INSTANCE_PROFILES)]
-    name: Annotated[str, pydantic.StringConstraints(min_length=1, max_length=31)]
+    name: Annotated[str, pydantic.StringConstraints(pattern=r"^[ -~]{1,31}$")]
     slices: Positive
     instances: Positive
     size: Positive

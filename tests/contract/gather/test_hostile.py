@@ -95,6 +95,12 @@ def test_a_kernel_driver_is_no_path(sound: dict[str, Any], tmp_path: Path) -> No
         profiles.load(str(archive(tmp_path, {**sound, "iommu": iommu})))
 
 
+def test_a_cards_name_is_no_command_to_a_terminal(sound: dict[str, Any], tmp_path: Path) -> None:
+    place = ("cards", sound["gpus"][0]["card"], "name")
+    with pytest.raises(ConfigError, match="name: String should match"):
+        profiles.load(str(archive(tmp_path, put(sound, place, "H100\x1b[2J"))))
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
