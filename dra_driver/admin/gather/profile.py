@@ -49,19 +49,19 @@ class _Gpu:
     def __init__(self, document: Document) -> None:
         self._calls: Document = document["calls"]
         self.links: list[Document] = [
-            link for link in _of(document, "nvlinks") if _value(link, "Capability") is not None
+            link for link in document.get("nvlinks", ()) if _value(link, "Capability") is not None
         ]
         ends = [end for link in self.links if (end := _end(link, _TO_GPU))]
         self.peers = Counter(_address(end["busId"]) for end in ends)
         self.mig_profiles = [
             (each["index"], info, places)
-            for each in _of(document, "migProfiles")
+            for each in document.get("migProfiles", ())
             if (info := each["nvmlDeviceGetGpuInstanceProfileInfoV"].get("value"))
             and (places := each["nvmlDeviceGetGpuInstancePossiblePlacements_v2"].get("value"))
         ]
         self.instances = [
             (each["profile"], place["start"])
-            for each in _of(document, "gpuInstances")
+            for each in document.get("gpuInstances", ())
             for place in each["nvmlDeviceGetGpuInstances"].get("value") or ()
         ]
         fields = self("FieldValues") or ()
@@ -115,15 +115,14 @@ def profile_of(nvml: Document, pci: Document, node: Document, missing: Missing) 
     described = [_gpu(gpu, cards, places.get(gpu.address, {}), version) for gpu in there]
     for gpu, content in zip(there, described, strict=True):
         content["nvlinks"] = list(_peers(gpu, there))
+    lacking = [gpu.not_found for gpu in there]
     profile = {
         "name": "gathered",
         "description": "made by dra-driver gather",
         "driver_version": version,
         "cuda_version": f"{cuda // 1000}.{cuda % 1000 // 10}",
         "cpus_per_numa_node": _cpus(there[0]) if there else None,
-        "missing_functions": sorted(set.intersection(*(gpu.not_found for gpu in there)))
-        if there
-        else None,
+        "missing_functions": sorted(set.intersection(*lacking)) if lacking else [],
         "memory_limits": _memory_limits(version, node),
         "nvswitch": _switches(there),
         "cards": cards,
@@ -212,7 +211,7 @@ def _card(gpu: _Gpu, version: str) -> dict[str, Any]:
         "ecc": _ecc(gpu),
         # A card that is divided does not report its rows.
         "row_remapping": _ROWS_PENDING in gpu.fields
-        or (bool(gpu.instances) and gpu("Architecture") >= _AMPERE),
+        or (bool(gpu.instances) and (gpu("Architecture") or 0) >= _AMPERE),
         "fan_percent": gpu("FanSpeed"),
         "gsp_firmware": gpu("GspFirmwareVersion") == version,
         "addressing_mode": _ADDRESSING_MODES.get(gpu("AddressingMode")),
@@ -319,10 +318,6 @@ def _address(bus_id: str) -> str:
     """Return an address as the kernel writes it; NVML's domain has eight digits."""
     domain, _, rest = bus_id.lower().partition(":")
     return f"{int(domain, 16):04x}:{rest}"
-
-
-def _of(document: Document, name: str) -> Iterator[Document]:
-    yield from document.get(name, ())
 
 
 def _value(link: Document, name: str) -> Any:
