@@ -291,6 +291,7 @@ def test_the_next_claim_of_the_gpu_takes_a_debt_back(node: Node) -> None:
     node.machine.fail_call("nvidia-smi:set-timeslice", 999, times=2)
     node.driver.unprepare(ref)
     assert [strategy for strategy, _ in node.driver.cleanups(ref)] == ["TimeSlicing", "TimeSlicing"]
+    assert node.compute_modes() == {0: EXCLUSIVE_PROCESS}
     other = node.claim_gpus({"a": None}, name="other")
     node.driver.prepare(other)
     assert node.time_slices() == {1: 3}
