@@ -9,7 +9,6 @@ that is moved or linked from elsewhere is never noticed. Only names that end in 
 loaded. If two files of equal rank name the same device, neither provides it.
 """
 
-import json
 import os
 import re
 import stat
@@ -54,7 +53,7 @@ class SpecStore:
         the claim again. Raises StateError if the spec cannot be written.
         """
         path = self.path(uid)
-        content = f"{msgspec.json.format(json.dumps(render(spec)), indent=1)}\n".encode()
+        content = msgspec.json.format(msgspec.json.encode(render(spec)), indent=1) + b"\n"
         try:
             stored = _read(path)
             if stored is None or stored[0] != content:
