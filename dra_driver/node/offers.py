@@ -13,7 +13,7 @@ from dra_driver.node.sharing import node_memory
 from dra_driver.shares import notes
 from dra_driver.shares.source import ShareConfigEvents, ShareConfigs
 from dra_driver.slices.consumable import Consumable
-from dra_driver.slices.node import DevicePlugin, MemoryCounters
+from dra_driver.slices.node import CostWarning, DevicePlugin
 from dra_driver.slices.offer.shares import WholeBesideShares
 from dra_driver.slices.project import Projection, projection
 
@@ -32,8 +32,11 @@ class NodeOffers:
         settings, changes = context.settings, context.changes
         self._context = context
         self._gpus = gpus
-        self._memory_counters = MemoryCounters(
-            context.server_version, are_wanted=settings.memory_counters
+        self._warning = CostWarning(
+            context.server_version,
+            "memory counters slow the scheduler",
+            advice="count devices in place of memory and unset --memory-counters, or upgrade to"
+            " Kubernetes 1.37",
         )
         self._device_plugin = DevicePlugin(
             context.own_node,
@@ -95,9 +98,10 @@ class NodeOffers:
             mig=gpus.mig.current(),
             refused=refused,
             share=share.refusing(gpus.exclusion.reasons(inventory)),
+            memory_counters=settings.memory_counters,
         )
-        if with_counters:
-            projected = self._memory_counters.added_to(projected)
+        if settings.memory_counters:
+            self._warning.give()
         self.shares.published(projected.devices, refused)
         return gpus.health.tainted(projected)
 

@@ -25,7 +25,6 @@ from dra_driver.slices.offer.mig import (
     has_cheap_counters,
     named,
 )
-from dra_driver.slices.project import Projection, with_memory_counters
 from resource_nvidia_com.quantity import quantity_bytes
 
 log = structlog.get_logger()
@@ -195,24 +194,3 @@ def _is_some(count: str) -> bool:
         return quantity_bytes(count) > 0
     except ValueError:
         return True  # an amount that cannot be parsed counts as some
-
-
-class MemoryCounters:
-    """Adds the counters that `--memory-counters` asks for on one node."""
-
-    def __init__(self, version: ServerVersion, *, are_wanted: bool) -> None:
-        """Take the source of the version of Kubernetes, which is not read yet."""
-        self._are_wanted = are_wanted
-        self._warning = CostWarning(
-            version,
-            "memory counters slow the scheduler",
-            advice="count devices in place of memory and unset --memory-counters, or upgrade to"
-            " Kubernetes 1.37",
-        )
-
-    def added_to(self, projection: Projection) -> Projection:
-        """Return the projection, with a counter set for every GPU if the setting is on."""
-        if not self._are_wanted:
-            return projection
-        self._warning.give()
-        return with_memory_counters(projection)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from msgspec import Struct, field
-from msgspec.structs import astuple, replace
+from msgspec.structs import astuple
 
 from dra_driver.devices.device import Base, Device, Mig, NodeDevice, Vfio, Whole
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode, PassthroughGpu, Refusal
@@ -71,7 +71,7 @@ class Projection(Struct, frozen=True, kw_only=True):
         return astuple(self)[:-1]  # without `sources`
 
 
-def projection(
+def projection(  # noqa: PLR0913 (all that decides what is published)
     inventory: Inventory,
     *,
     with_counters: bool = True,
@@ -79,6 +79,7 @@ def projection(
     mig: MigOffer = ALL,
     refused: Mapping[GpuUuid, Refusal] = NONE_REFUSED,
     share: ShareOffer = NO_SHARES,
+    memory_counters: bool = False,
 ) -> Projection:
     """Return the devices to publish, in the order of slices/order.py, and what was left out.
 
@@ -86,6 +87,8 @@ def projection(
     of a GPU, so devices that do not exist yet are not offered. If it drops the fields that let
     several claims have a device, each device is for one claim. A partition is always for one claim:
     it is made for it and deleted after it. `refused` are the GPUs that refuse MIG mode at present.
+    With `memory_counters`, every device consumes its memory: Kueue admits no claim whose device
+    does not consume the counter that its quota uses (Kueue's KEP-2941).
     """
     withheld = [Withheld(index=gpu.index, reason=gpu.reason) for gpu in inventory.sick]
     offers: dict[int, GpuOffer] = {}
@@ -112,6 +115,7 @@ def projection(
             consumable=share.consumable if with_consumables else NO_CONSUMABLES,
             refusal=refusal,
             with_counters=with_counters,
+            memory_counters=memory_counters and with_counters,
         )
         offer = offer_of(basis)
         if offer.devices:
@@ -216,33 +220,6 @@ def _refusal(gpu: Gpu, refused: Mapping[GpuUuid, Refusal]) -> Refusal | None:
     return refusal
 
 
-def with_memory_counters(projected: Projection) -> Projection:
-    """Return the projection, with a counter set for every GPU whose memory is known.
-
-    A GPU without one gets a set with only `memory`, which all its devices consume. Kueue admits no
-    claim whose device does not consume the counter that its quota uses (Kueue's KEP-2941).
-    """
-    there = {counter_set["name"] for counter_set in projected.counter_sets}
-    added: dict[str, dict[str, object]] = {}
-    devices: list[WireDevice] = []
-    for device, source in zip(projected.devices, projected.sources, strict=True):
-        name = counters.counter_set_name(source.gpu)
-        memory = 0 if name in there else counters.memory(source.gpu)
-        if memory:
-            added[name] = counters.counter_set(name, {counters.MEMORY: memory})
-        devices.append(device | _consumed(name, source) if memory else device)
-    return replace(
-        projected, devices=tuple(devices), counter_sets=(*projected.counter_sets, *added.values())
-    )
-
-
-def _consumed(name: str, source: NodeDevice) -> WireDevice:
-    taken = counters.memory_of(source.gpu, source.device)
-    if not taken:
-        return {}
-    return {"consumesCounters": counters.consumption(name, {counters.MEMORY: taken})}
-
-
 class Offered(Struct, frozen=True, kw_only=True):
     """What a node offers: all arguments of `projection` but the GPUs themselves."""
 
@@ -253,13 +230,13 @@ class Offered(Struct, frozen=True, kw_only=True):
 
     def projection(self, inventory: Inventory) -> Projection:
         """Return what is published for these GPUs."""
-        projected = projection(
+        return projection(
             inventory,
             mig=self.mig,
             refused=self.refused,
             share=self.share,
+            memory_counters=self.memory_counters,
         )
-        return with_memory_counters(projected) if self.memory_counters else projected
 
 
 OF_DEFAULTS = Offered()

@@ -16,7 +16,7 @@ from dra_driver.sharing.share_limits import limits_of
 from dra_driver.sharing.shares import Shares
 from dra_driver.sharing.steps import JoinDomain, ShareLimits
 from dra_driver.slices.offer.shares import ShareOffer
-from dra_driver.slices.project import Projection, projection, with_memory_counters
+from dra_driver.slices.project import Projection, projection
 from resource_nvidia_com.device_plugin import Compute, NodeConfig, SharedBy, SharedResource
 from resource_nvidia_com.share_devices import AllDevices, DeviceCount, DeviceList, GpuIndex
 from scheduled import Scheduler
@@ -88,9 +88,12 @@ def nodes(draw: st.DrawFn) -> Projection:
         serving=divided.serving,
         packed=draw(st.booleans()),
     )
-    with_counters = draw(st.booleans())
-    found = projection(inventory, share=share, with_counters=with_counters)
-    return with_memory_counters(found) if with_counters and draw(st.booleans()) else found
+    return projection(
+        inventory,
+        share=share,
+        with_counters=draw(st.booleans()),
+        memory_counters=draw(st.booleans()),
+    )
 
 
 def units_of(held: list[NodeDevice], requests: list[int]) -> list[Unit]:

@@ -31,7 +31,7 @@ from dra_driver.devices.model import (
 from dra_driver.slices.counters import MOST_COUNTERS, counter_set_name, memory, memory_of, whole
 from dra_driver.slices.order import capability
 from dra_driver.slices.pool import DesiredPool, build_slices
-from dra_driver.slices.project import projection, with_memory_counters
+from dra_driver.slices.project import projection
 from dra_driver.slices.publish.writes import Create, Delete, Owner, Update, Write, writes_for
 from scheduled import Scheduler
 
@@ -176,8 +176,7 @@ def test_every_gpu_is_published_or_withheld_with_a_reason(
 def test_memory_is_consumed_by_all_devices_of_a_set_and_keeps_nothing_away(
     inventory: Inventory, everywhere: bool, data: st.DataObject
 ) -> None:
-    found = projection(inventory)
-    found = with_memory_counters(found) if everywhere else found
+    found = projection(inventory, memory_counters=everywhere)
     assume(found.devices)
     sets: Any = found.counter_sets
     counted = {one["name"] for one in sets if "memory" in one["counters"]}

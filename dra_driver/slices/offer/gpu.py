@@ -39,6 +39,7 @@ class GpuBasis(Struct, frozen=True, kw_only=True):
         joined: the NVLink island of each GPU that is in one.
         refusal: why the GPU takes no MIG mode, or no MIG devices, at present.
         with_counters: whether the API server stores counters.
+        memory_counters: whether a GPU without other counters has one of its memory, too.
     """
 
     gpu: Gpu
@@ -49,6 +50,7 @@ class GpuBasis(Struct, frozen=True, kw_only=True):
     consumable: Consumable
     refusal: Refusal | None
     with_counters: bool
+    memory_counters: bool
 
     @property
     def division(self) -> Division | None:
@@ -107,7 +109,7 @@ def offer_of(basis: GpuBasis) -> GpuOffer:
             found += _undivided(basis, reason)
             there |= _divided(found)
     devices = tuple(each for each in found if isinstance(each, Published))
-    memory = counters.memory(gpu) if there else 0
+    memory = counters.memory(gpu) if there or basis.memory_counters else 0
     if memory:  # every device of a counter set consumes its memory, for quotas
         there[counters.MEMORY] = memory
         devices = tuple(

@@ -19,7 +19,7 @@ from dra_driver.slices.attributes import REPLICAS
 from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.pool import DesiredPool, build_slices
-from dra_driver.slices.project import Projection, projection, with_memory_counters
+from dra_driver.slices.project import Projection, projection
 
 _REPLICAS = 10
 _IN_MIG_MODE = (0, 1)
@@ -49,7 +49,7 @@ def auto_mig(inventory: Inventory, node: str) -> DesiredPool:
 
 def memory_counters(inventory: Inventory, node: str) -> DesiredPool:
     """The default with `--memory-counters`: whole GPUs, each with a counter set of `memory`."""
-    return _built(with_memory_counters(projection(inventory, mig=_AUTO)), node)
+    return _built(projection(inventory, mig=_AUTO, memory_counters=True), node)
 
 
 def shares(inventory: Inventory, node: str) -> DesiredPool:

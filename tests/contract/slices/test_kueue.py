@@ -16,7 +16,7 @@ from dra_driver.simulator.nodes import inventory_of
 from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.offer.shares import NO_SHARES, ShareOffer
 from dra_driver.slices.pool import build_slices
-from dra_driver.slices.project import Projection, projection, with_memory_counters
+from dra_driver.slices.project import Projection, projection
 from kueue import InadmissibleError, Request, Source, charge, counter_total
 from sampling import EVERYTHING
 
@@ -71,8 +71,7 @@ def published(
     memory_counters: bool = False,
 ) -> list[Mapping[str, Any]]:
     """The slices of a node."""
-    found = projection(inventory, mig=offer, share=share)
-    return slices_of(with_memory_counters(found) if memory_counters else found)
+    return slices_of(projection(inventory, mig=offer, share=share, memory_counters=memory_counters))
 
 
 def slices_of(found: Projection) -> list[Mapping[str, Any]]:

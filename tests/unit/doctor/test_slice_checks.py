@@ -8,7 +8,7 @@ from dra_driver.admin.doctor.checks import slice_checks
 from dra_driver.admin.doctor.checks.finding import Severity
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.shares import ShareOffer
-from dra_driver.slices.project import projection, with_memory_counters
+from dra_driver.slices.project import projection
 from published import Object, device, slices
 
 GPUS = [device("gpu-0"), device("gpu-1")]
@@ -121,7 +121,7 @@ def test_a_scheduler_that_forgets_parts_is_warned_of_where_they_take_counters(
 ) -> None:
     parts = Consumable.of("memory")
     gpus = make.inventory(make.gpu(0, mig=make.mig()))
-    found = with_memory_counters(projection(gpus, share=ShareOffer(consumable=parts)))
+    found = projection(gpus, share=ShareOffer(consumable=parts), memory_counters=True)
     both = slices(found.devices, found.counter_sets)
     said = [seen.text for seen in slice_checks.counters_cost(both, version)]
     assert any("can give out a GPU of node-1 twice" in text for text in said) == is_hit

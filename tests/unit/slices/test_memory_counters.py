@@ -8,10 +8,10 @@ import make
 from dra_driver.devices.model import MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.errors import UnavailableError
-from dra_driver.slices.node import MemoryCounters
+from dra_driver.slices.node import CostWarning
 from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.offer.shares import ShareOffer
-from dra_driver.slices.project import Offered, Projection, projection, with_memory_counters
+from dra_driver.slices.project import Offered, Projection, projection
 
 EXISTING = MigOffer(source=MigSource.EXISTING, why="a setting")
 T4 = make.gpu(0, memory_bytes=15 * 1024**3)
@@ -30,7 +30,7 @@ def memory_of(found: Projection) -> dict[str, str]:
 
 
 def test_whole_gpus_have_sets_of_memory_alone_and_consume_all_of_it() -> None:
-    found = with_memory_counters(projection(make.inventory(T4, H100), mig=EXISTING))
+    found = projection(make.inventory(T4, H100), mig=EXISTING, memory_counters=True)
 
     assert memory_of(found) == {"gpu-0": "15Gi", "gpu-1": "81152Mi"}
     assert found.counter_sets == (
@@ -41,14 +41,16 @@ def test_whole_gpus_have_sets_of_memory_alone_and_consume_all_of_it() -> None:
 
 def test_an_offer_has_them_where_they_are_wanted_and_not_elsewhere() -> None:
     node = make.inventory(T4, H100)
-    plain = projection(node)
-    assert Offered(memory_counters=True).projection(node) == with_memory_counters(plain) != plain
+    plain, counted = (projection(node, memory_counters=each) for each in (False, True))
+    assert Offered(memory_counters=True).projection(node) == counted != plain
     assert Offered().projection(node) == plain
+    without_counters = projection(node, memory_counters=True, with_counters=False)
+    assert without_counters == projection(node, with_counters=False)
 
 
 def test_nothing_else_of_a_device_changes() -> None:
     before = projection(make.inventory(T4, H100), mig=EXISTING)
-    now = with_memory_counters(before)
+    now = projection(make.inventory(T4, H100), mig=EXISTING, memory_counters=True)
     assert now.sources == before.sources
     for one, with_memory in zip(before.devices, now.devices, strict=True):
         assert with_memory == one | {"consumesCounters": with_memory["consumesCounters"]}
@@ -57,7 +59,7 @@ def test_nothing_else_of_a_device_changes() -> None:
 def test_mig_devices_that_others_made_consume_what_their_profiles_have() -> None:
     by_hand = (make.mig_device(0, "1g.10gb", 0), make.mig_device(0, "3g.40gb", 4))
     gpu = make.gpu(0, mig=make.mig(*by_hand), mig_mode=MigMode.ENABLED)
-    found = with_memory_counters(projection(make.inventory(gpu), mig=EXISTING))
+    found = projection(make.inventory(gpu), mig=EXISTING, memory_counters=True)
 
     assert memory_of(found) == {
         "gpu-0-mig-1g10gb-19-0": "9856Mi",
@@ -67,27 +69,25 @@ def test_mig_devices_that_others_made_consume_what_their_profiles_have() -> None
 
 def test_shares_that_stand_alone_consume_their_parts() -> None:
     four = Division(count=4, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=False)
-    share = ShareOffer(divisions={make.place(T4): four})
-    alone = projection(make.inventory(T4), share=share, with_counters=False)
+    share = ShareOffer(divisions={make.place(T4): four}, alone="a setting")
 
-    assert memory_of(with_memory_counters(alone)) == {
+    assert memory_of(projection(make.inventory(T4), share=share, memory_counters=True)) == {
         f"gpu-0-single-share-{number}-of-4": "3840Mi" for number in range(4)
     }
 
 
 def test_a_gpu_that_has_a_set_anyway_keeps_it_and_others_get_one() -> None:
     found = projection(make.inventory(T4, H100))
-    now = with_memory_counters(found)
+    now = projection(make.inventory(T4, H100), memory_counters=True)
 
-    assert now.counter_sets[:1] == found.counter_sets
-    assert [one["name"] for one in now.counter_sets] == ["gpu-1-counter-set", "gpu-0-counter-set"]
+    assert now.counter_sets[1:] == found.counter_sets
+    assert [one["name"] for one in now.counter_sets] == ["gpu-0-counter-set", "gpu-1-counter-set"]
     assert now.devices[1:] == found.devices[1:]
-    assert with_memory_counters(now) == now
 
 
 def test_a_gpu_whose_memory_is_not_known_has_no_set() -> None:
-    found = projection(make.inventory(make.gpu(0, memory_bytes=None)))
-    assert with_memory_counters(found) == found
+    node = make.inventory(make.gpu(0, memory_bytes=None))
+    assert projection(node, memory_counters=True) == projection(node)
 
 
 class Cluster:
@@ -103,25 +103,20 @@ class Cluster:
         return version
 
 
-def warnings(*versions: tuple[int, int] | None, are_wanted: bool = True) -> list[str]:
+def warnings(*versions: tuple[int, int] | None) -> list[str]:
     """What is warned of in three publications."""
-    setting = MemoryCounters(Cluster(*versions), are_wanted=are_wanted)
-    before = projection(make.inventory(T4))
+    warning = CostWarning(Cluster(*versions), "this slows the scheduler", advice="upgrade")
     with capture_logs() as logs:
         for _ in range(3):
-            assert (setting.added_to(before) != before) == are_wanted
+            warning.give()
     return [f"{log['event']}: {log['kubernetes']}: {log['advice']}" for log in logs]
 
 
 def test_an_older_scheduler_is_warned_of_once() -> None:
-    said = (
-        "memory counters slow the scheduler: Kubernetes 1.36: count devices in place of memory and"
-        " unset --memory-counters, or upgrade to Kubernetes 1.37"
-    )
+    said = "this slows the scheduler: Kubernetes 1.36: upgrade"
     assert warnings((1, 36)) == [said]
     assert warnings(None, (1, 36)) == [said]
 
 
-def test_nothing_is_warned_of_where_counters_cost_little_or_are_not_wanted() -> None:
+def test_nothing_is_warned_of_where_counters_cost_little() -> None:
     assert warnings((1, 37)) == []
-    assert warnings((1, 36), are_wanted=False) == []

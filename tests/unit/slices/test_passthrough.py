@@ -6,7 +6,7 @@ import make
 from dra_driver.devices.device import Device, NodeDevice, Vfio
 from dra_driver.slices.consumable import NO_CONSUMABLES
 from dra_driver.slices.offer.mig import MigOffer, MigSource
-from dra_driver.slices.project import Projection, projection, with_memory_counters
+from dra_driver.slices.project import Projection, projection
 from dra_driver.slices.wire import wire_form
 
 AUTO = MigOffer(source=MigSource.AUTO, why="by default")
@@ -58,7 +58,7 @@ def test_those_that_can_be_given_are_offered_beside_other_gpus_and_without_count
 
 def test_memory_counters_are_those_of_other_gpus() -> None:
     inventory = make.inventory(make.gpu(0), passthrough=(make.passthrough(1),))
-    found = with_memory_counters(projection(inventory, mig=AUTO))
+    found = projection(inventory, mig=AUTO, memory_counters=True)
     assert "consumesCounters" in named(found)["gpu-0"]
     assert "consumesCounters" not in named(found)["gpu-vfio-1"]
     assert len(found.counter_sets) == 1
