@@ -2,8 +2,8 @@
 
 The driver needs it after a restart, because NVML reports an XID only once, and `dra-driver status`
 reads it. A record of another boot is ignored, because a reboot resets every GPU; what lasts longer
-is found again by the first look. A damaged file is kept under another name, for people. A file of
-a newer version is left alone, and nothing is written until it is gone.
+is found again by the first look. A file that is damaged, or of a newer version, is kept under
+another name, for people.
 
 Beside it are the requests of admins to the running driver: files that `dra-driver health`
 (admin/health.py) writes, each named by what is asked. The driver deletes a file once that is done,
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from dra_driver.devices.health.debounce import GpuConditions
 from dra_driver.devices.health.findings import Severity
-from dra_driver.errors import StateError, VersionError
+from dra_driver.errors import StateError
 from dra_driver.host.envelope import seal, unseal, value_of
 from dra_driver.host.files import delete, read_whole, write_whole
 from dra_driver.host.worker import LogOnce
@@ -67,8 +67,7 @@ class HealthRecord(Struct, frozen=True, kw_only=True):
 def read_health(directory: Path) -> HealthRecord | None:
     """Return the record in the driver's directory; None if there is none.
 
-    Raises VersionError if a newer version of this driver wrote it, and StateError if it is damaged
-    or cannot be read.
+    Raises StateError if it is damaged, of a newer version of this driver, or cannot be read.
     """
     path = directory / FILE
     try:
@@ -76,8 +75,6 @@ def read_health(directory: Path) -> HealthRecord | None:
         if contents is None:
             return None
         return value_of(unseal(contents[0]), HealthRecord, "what is wrong with GPUs")
-    except VersionError:
-        raise
     except (OSError, StateError) as error:
         reason = str(error.strerror if isinstance(error, OSError) else error)
         raise StateError(
@@ -103,17 +100,12 @@ class HealthFile:
         self._directory = directory
         self._boot_id = boot_id
         self._written: bytes | None = None
-        self._is_newer = False
         self._once = LogOnce()
 
     def read(self) -> Mapping[str, GpuHealth]:
-        """Return what was wrong in this boot, by UUID; a damaged file is renamed."""
+        """Return what was wrong in this boot, by UUID; a file that cannot be read is renamed."""
         try:
             record = read_health(self._directory)
-        except VersionError as error:
-            self._is_newer = True
-            log.warning("health record left to a newer version", reason=str(error))
-            return {}
         except StateError as error:
             with suppress(OSError):
                 (self._directory / FILE).replace(self._directory / DAMAGED)
@@ -134,7 +126,7 @@ class HealthFile:
         data = seal(msgspec.to_builtins(HealthRecord(boot_id=self._boot_id, gpus=sick)))
         path = self._directory / FILE
         is_there = path.exists()
-        if data == self._written or (self._is_newer and is_there) or not (sick or is_there):
+        if data == self._written or not (sick or is_there):
             return
         try:
             self._directory.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from dra_driver.devices.health import findings
 from dra_driver.devices.health.debounce import GpuCondition
 from dra_driver.devices.health.record import DAMAGED, FILE, GpuHealth, HealthFile, read_health
 from dra_driver.devices.model import InstanceId
-from dra_driver.errors import StateError, VersionError
+from dra_driver.errors import StateError
 from dra_driver.host.envelope import seal
 
 SICK = GpuHealth(
@@ -85,29 +85,28 @@ def test_a_damaged_file_is_kept_for_people_and_said_once(tmp_path: Path, data: b
     assert file.read() == {"GPU-a": SICK}
 
 
-def test_a_newer_versions_file_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_newer_versions_file_is_kept_under_another_name(tmp_path: Path) -> None:
     data = b'{"version":9,"what":"ever"}\n'
     (tmp_path / FILE).write_bytes(data)
     file = HealthFile(tmp_path, "boot-1")
     assert file.read() == {}
-    file.write({"GPU-a": SICK})
-    assert (tmp_path / FILE).read_bytes() == data
-    (tmp_path / FILE).unlink()
+    assert (tmp_path / DAMAGED).read_bytes() == data
     file.write({"GPU-a": SICK})
     assert HealthFile(tmp_path, "boot-1").read() == {"GPU-a": SICK}
 
 
-def test_a_finding_that_only_a_newer_version_knows_is_left_to_it(tmp_path: Path) -> None:
+def test_so_is_one_with_a_finding_that_only_a_newer_version_knows(tmp_path: Path) -> None:
     HealthFile(tmp_path, "boot-1").write({"GPU-a": SICK})
     payload = json.loads((tmp_path / FILE).read_bytes())["payload"]
     payload["gpus"]["GPU-a"]["conditions"][0]["finding"]["cause"] = "torn"
     (tmp_path / FILE).write_bytes(data := seal(payload))
-    with pytest.raises(VersionError, match="does not know"):
+    with pytest.raises(StateError, match="does not know"):
         read_health(tmp_path)
     file = HealthFile(tmp_path, "boot-1")
     assert file.read() == {}
+    assert (tmp_path / DAMAGED).read_bytes() == data
     file.write({"GPU-b": SICK})
-    assert (tmp_path / FILE).read_bytes() == data
+    assert file.read() == {"GPU-b": SICK}
 
 
 def test_a_disk_that_cannot_be_written_is_said_once_and_tried_again(tmp_path: Path) -> None:
