@@ -14,7 +14,7 @@ from dra_driver.bench.model import Card
 from dra_driver.bench.processes import ProcessRunner
 from dra_driver.bench.stopping import Stop
 from dra_driver.bench.workload import Workload, WorkloadKind
-from dra_driver.devices.nvml.load import Busy
+from dra_driver.devices.nvml.rates import Busy
 
 SCRIPT = """
 import json, os, sys, time

@@ -14,7 +14,7 @@ from dra_driver.cdi.driver_edits import HOOKLESS_LIBRARIES
 from dra_driver.devices.model import Gpu, MigDevice
 from dra_driver.devices.nvml.gpm import GpmCount
 from dra_driver.devices.nvml.library import LIBRARY, NvmlLibrary, find_library
-from dra_driver.devices.nvml.load import Busy
+from dra_driver.devices.nvml.rates import Busy, read_busy, read_clocks
 from dra_driver.errors import DeviceError
 
 SAMPLE_SECONDS = 0.25
@@ -85,7 +85,7 @@ class CardDoor:
 
     def card(self) -> Card:
         """Return what the card is and how it is set, as NVML says it now."""
-        facts, clocks = self._facts, self._nvml.clocks(self.uuid)
+        facts, clocks = self._facts, self._nvml.ask_gpu(self.uuid, read_clocks)
         power = clocks.power_limit_milliwatts
         mode = self._nvml.compute_mode(self.uuid)
         return Card(
@@ -103,7 +103,7 @@ class CardDoor:
 
     def busy(self) -> Busy:
         """Return how busy the card is."""
-        return self._nvml.busy(self.uuid)
+        return self._nvml.ask_gpu(self.uuid, read_busy)
 
     def count(self, visible: str = "") -> GpmCount | None:
         """Return a counter of how much of the GPU is used; None if a tenant's part is unknown.

@@ -26,7 +26,7 @@ from dra_driver.devices.model import Gpu, GpuUuid, MigFacts, MigMode, is_gpu_uui
 from dra_driver.devices.nvml.calls import NVML, OPEN_SECONDS, NvmlCalls
 from dra_driver.devices.nvml.errors import NOT_TOLD, nvml_errors, optional
 from dra_driver.devices.nvml.health import GpuEvents, read_vitals
-from dra_driver.devices.nvml.load import Busy, Clocks, memory_v2, read_busy, read_clocks, read_load
+from dra_driver.devices.nvml.load import memory_v2, read_load
 from dra_driver.devices.nvml.memory_limits import (
     FIRST_DRIVER,
     MemoryLimits,
@@ -224,7 +224,8 @@ class NvmlLibrary:
 
         return self._calls.about(subject, ask)
 
-    def _ask_gpu(self, uuid: str, question: Callable[[object], T]) -> T:
+    def ask_gpu(self, uuid: str, question: Callable[[object], T]) -> T:
+        """Return the answer to a question about a GPU's handle."""
         return self._ask(self._subject(uuid), lambda: question(self.handle(uuid)))
 
     def _facts(self, index: int) -> Gpu:
@@ -276,7 +277,7 @@ class NvmlLibrary:
 
         None for a card that has no compute modes.
         """
-        mode = self._ask_gpu(uuid, lambda gpu: optional(pynvml.nvmlDeviceGetComputeMode, gpu))
+        mode = self.ask_gpu(uuid, lambda gpu: optional(pynvml.nvmlDeviceGetComputeMode, gpu))
         return None if mode is None else int(mode)
 
     def set_compute_mode(self, uuid: str, mode: int) -> None:
@@ -284,19 +285,11 @@ class NvmlLibrary:
 
         Raises DeviceError if NVML refuses, as it always does for a GPU in MIG mode.
         """
-        self._ask_gpu(uuid, lambda gpu: pynvml.nvmlDeviceSetComputeMode(gpu, mode))
-
-    def clocks(self, uuid: str) -> Clocks:
-        """Return a GPU's clocks."""
-        return self._ask_gpu(uuid, read_clocks)
-
-    def busy(self, uuid: str) -> Busy:
-        """Return how busy a GPU is."""
-        return self._ask_gpu(uuid, read_busy)
+        self.ask_gpu(uuid, lambda gpu: pynvml.nvmlDeviceSetComputeMode(gpu, mode))
 
     def memory_limits(self, uuid: str, group: Path) -> MemoryLimits | None:
         """Return the memory limits that hold for a control group on a GPU (`read_limits`)."""
-        return self._ask_gpu(uuid, lambda gpu: read_limits(gpu, group))
+        return self.ask_gpu(uuid, lambda gpu: read_limits(gpu, group))
 
     def set_memory_limit(self, uuid: str, group: Path, hard_bytes: int | None) -> MemoryLimits:
         """Set or clear a control group's memory limit on a GPU, in bytes (`write_limit`)."""
@@ -322,7 +315,7 @@ class NvmlLibrary:
             return f"the GPU driver {self.driver_version()} is older than R{FIRST_DRIVER}"
         if group is None:
             return "the node has no control groups of cgroup v2, or this process does not see them"
-        return self._ask_gpu(uuid, lambda gpu: self._limit_obstacle(gpu, uuid, group))
+        return self.ask_gpu(uuid, lambda gpu: self._limit_obstacle(gpu, uuid, group))
 
     def _limit_obstacle(self, handle: object, uuid: str, group: Path) -> str | None:
         if mig_mode(handle) is MigMode.ENABLED:

@@ -1,11 +1,10 @@
-"""What NVML says about who uses a GPU, how busy it is, and its clocks; only reads.
+"""What NVML says about who uses a GPU, and how busy it is; only reads.
 
 What a card lacks is None. Rules (nvml.h, and the source of the kernel module): utilisation is the
 share of the last sample period, up to a second long, in which any kernel ran, or memory was read or
-written. Energy is counted in millijoules since the driver was loaded, from Volta on. A GPU in MIG
-mode reports neither. Processes are in three lists, and a process may be in several. The size of a
-list is asked for first, so the list may have grown when it is read. PIDs are those of this
-process's PID namespace. A process outside it is left out, but samples of how busy it is are not:
+written. A GPU in MIG mode does not report it. Processes are in three lists, and a process may be in
+several. The size of a list is asked for first, so the list may have grown when it is read. PIDs are
+those of this process's PID namespace. A process outside it is left out, but its samples are not:
 their PID means another process here. In MIG mode there are no samples. A sample may have a value
 that is not a percentage, and samples are repeated for a while after their process is idle or has
 ended. Usage that NVML does not attribute to an MPS client is attributed to its server, which is in
@@ -18,7 +17,6 @@ from contextlib import suppress
 from typing import Any
 
 import pynvml
-from msgspec import Struct
 
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad, ProcessKind
 from dra_driver.devices.nvml.errors import NOT_TOLD, optional
@@ -35,25 +33,6 @@ _LISTS = (
 )
 _NOTHING_NEW = frozenset({pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND})
 """The codes for no new samples: pynvml raises success if there are none at all."""
-
-
-class Clocks(Struct, frozen=True, kw_only=True):
-    """Clocks in MHz, and the power limit in milliwatts."""
-
-    sm: int | None = None
-    most_sm: int | None = None
-    memory: int | None = None
-    power_limit_milliwatts: int | None = None
-
-
-class Busy(Struct, frozen=True, kw_only=True):
-    """How busy a GPU is at one moment; shares in percent, memory in bytes."""
-
-    sm_percent: int | None = None
-    memory_percent: int | None = None
-    memory_used_bytes: int | None = None
-    energy_millijoules: int | None = None
-    sm_clock: int | None = None
 
 
 def read_load(handle: Any, index: int, *, sampled: bool = True) -> GpuLoad:
@@ -172,34 +151,3 @@ def _share(percent: int) -> float | None:
 def instance_number(number: int | None) -> int | None:
     """Return the id of a MIG instance; None if NVML says that there is none."""
     return None if number is None or number == _NO_INSTANCE else int(number)
-
-
-def read_clocks(handle: object) -> Clocks:
-    """Return a GPU's current clocks, its highest SM clock, and its power limit."""
-    return Clocks(
-        sm=_clock(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
-        most_sm=_clock(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM),
-        memory=_clock(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM),
-        power_limit_milliwatts=_number(optional(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
-    )
-
-
-def read_busy(handle: object) -> Busy:
-    """Return how busy a GPU is."""
-    rates = optional(pynvml.nvmlDeviceGetUtilizationRates, handle)
-    memory = read_memory(handle)
-    return Busy(
-        sm_percent=None if rates is None else int(rates.gpu),
-        memory_percent=None if rates is None else int(rates.memory),
-        memory_used_bytes=None if memory is None else memory.used_bytes,
-        energy_millijoules=_number(optional(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)),
-        sm_clock=_clock(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
-    )
-
-
-def _clock(call: Callable[[Any, int], Any], handle: object, which: int) -> int | None:
-    return _number(optional(lambda gpu: call(gpu, which), handle))
-
-
-def _number(value: Any) -> int | None:
-    return None if value is None else int(value)
