@@ -70,13 +70,6 @@ SYS_ROOT = option(group=PLACES, default=Path("/sys"), variable=True, help="Where
 PROC_ROOT = option(
     group=PLACES, default=Path("/proc"), variable=True, help="Where procfs is mounted."
 )
-HOST_ROOT = option(
-    group=PLACES,
-    default=None,
-    variable=True,
-    help="The node's root as this process sees it; unset: / on the node, and in a pod the driver "
-    "root if that is the host's.",
-)
 CGROUP_ROOT = option(
     group=PLACES,
     default=None,
@@ -96,11 +89,6 @@ class RootSettings(CommandSettings):
     proc_root: Path = PROC_ROOT
 
 
-KUBECONFIG = option(
-    default=None,
-    help="Kubeconfig file; unset: KUBECONFIG, ~/.kube/config, or the pod's ServiceAccount.",
-)
-CONTEXT = option(default="", help="Context of the kubeconfig.")
 KUBELET_PLUGINS_DIRECTORY_PATH = option(
     group=PLACES,
     default=Path("/var/lib/kubelet/plugins"),
@@ -135,12 +123,6 @@ MIG_PROFILES = option(
         "MIG profiles such as 1g.10gb,3g.40gb, separated by commas",
     ),
     help="MIG profiles made on demand, such as 1g.10gb,3g.40gb; unset: all.",
-)
-KUBERNETES = option(
-    default="1.37",
-    metavar="VERSION",
-    check=shaped(r"1\.[0-9]{1,3}", "a version of Kubernetes such as 1.36"),
-    help="Version of Kubernetes, such as 1.36: before 1.37 less is offered by default.",
 )
 WHOLE_GPUS_BESIDE_SHARES = option(
     default="auto",

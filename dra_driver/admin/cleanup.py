@@ -24,6 +24,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from dra_driver import common_settings
+from dra_driver.admin.connect import connect
 from dra_driver.admin.removal import Removal, look
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.roots import Roots, roots_of
@@ -54,7 +55,6 @@ from dra_driver.errors import (
 from dra_driver.host.files import is_folder
 from dra_driver.host.ofd_lock import holder_of
 from dra_driver.host.process import read_boot_id
-from dra_driver.kube.connect import connect
 from dra_driver.kube.resource import RESOURCE_SLICES
 from dra_driver.kubelet.sockets import is_live
 from dra_driver.mps.daemon import mounts

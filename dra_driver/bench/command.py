@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar
 
+from dra_driver.admin.connect import CONTEXT, KUBECONFIG, connect
 from dra_driver.bench.model import Card, Case, Report, read_report, write_report
 from dra_driver.bench.pods.manifests import Place
 from dra_driver.bench.pods.runner import PodRunner
@@ -38,9 +39,7 @@ from dra_driver.command_line import (
     option,
     shaped,
 )
-from dra_driver.common_settings import CONTEXT, KUBECONFIG
 from dra_driver.errors import SetupError, StateError
-from dra_driver.kube.connect import connect
 
 _INTERRUPTED = 130
 _STATUSES = ("done", "a case failed, or nothing was measured")

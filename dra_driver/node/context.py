@@ -16,7 +16,6 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.host.process import read_boot_id
 from dra_driver.host.worker import Listeners
 from dra_driver.kube.client import KubeClient
-from dra_driver.kube.connect import connect_pod
 from dra_driver.kube.own_node import OwnNode
 from dra_driver.kube.server_version import ServerVersion
 from dra_driver.kubelet.pod_resources import PodResources
@@ -78,6 +77,16 @@ class NodeContext(Struct, frozen=True, kw_only=True):
     def mps_folder(self) -> Path:
         """Where the MPS supervisor looks, too."""
         return self.directory / "mps"
+
+
+def connect_pod(kubeconfig: Path | None, environment: Mapping[str, str]) -> KubeClient:
+    """Return a client; SetupError if a pod's ServiceAccount, or the kubeconfig, is not usable."""
+    if kubeconfig is None:
+        return KubeClient.in_cluster(environment)
+    # Not at the top: a pod does not need it, and it takes memory.
+    from dra_driver.kube.kubeconfig import from_kubeconfig  # noqa: PLC0415
+
+    return from_kubeconfig(kubeconfig)
 
 
 def node_context(settings: Settings, environment: Mapping[str, str]) -> NodeContext:

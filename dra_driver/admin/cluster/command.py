@@ -18,11 +18,11 @@ from dra_driver.admin.api.refusals import refusals
 from dra_driver.admin.api.slices import readable_slices
 from dra_driver.admin.cluster.usage import ClusterUsage, usage_of
 from dra_driver.admin.cluster.view import report, table
+from dra_driver.admin.connect import connect
 from dra_driver.admin.explain.pools import Pools
 from dra_driver.admin.output import WideOutput, for_programs, is_for_programs
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
-from dra_driver.kube.connect import connect
 from dra_driver.kube.resource import RESOURCE_CLAIMS, RESOURCE_SLICES
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from dra_driver import common_settings
+from dra_driver.admin.connect import CONTEXT, KUBECONFIG, connect
 from dra_driver.admin.doctor.checks.finding import Finding, Place, Severity
 from dra_driver.admin.doctor.every_check import CHECKS, SERVER
 from dra_driver.admin.doctor.facts.cluster_facts import Cluster
@@ -25,7 +26,6 @@ from dra_driver.command_line import changed, option
 from dra_driver.common_settings import NODE_NAME, SECONDS
 from dra_driver.errors import SetupError
 from dra_driver.gpu_words import gpu_words
-from dra_driver.kube.connect import connect
 
 
 class Doctor(NodeSettings):
@@ -48,8 +48,8 @@ class Doctor(NodeSettings):
     timeout: float = option(
         check=SECONDS, default=20.0, help="Seconds for all checks, which run side by side."
     )
-    kubeconfig: Path | None = common_settings.KUBECONFIG
-    context: str = common_settings.CONTEXT
+    kubeconfig: Path | None = KUBECONFIG
+    context: str = CONTEXT
     node_name: str = option(
         default="",
         variable=True,

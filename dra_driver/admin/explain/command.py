@@ -21,6 +21,7 @@ from dra_driver.admin.api.nodes import Node, obstacles
 from dra_driver.admin.api.reads import Reads, read, read_all, taint_rules
 from dra_driver.admin.api.refusals import PodName, over_limit, refusals, was_looked_at, why_no_claim
 from dra_driver.admin.api.slices import TaintRule, readable_slices
+from dra_driver.admin.connect import CONTEXT, KUBECONFIG, connect
 from dra_driver.admin.explain.allocated import AllocatedState
 from dra_driver.admin.explain.answers import Cluster, NodeAnswer, answer_on
 from dra_driver.admin.explain.demand import (
@@ -37,10 +38,8 @@ from dra_driver.admin.explain.summary import findings
 from dra_driver.admin.explain.view import Explanation, as_json, as_text
 from dra_driver.admin.output import WIDE_OUTPUT, WideOutput, for_programs, is_for_programs
 from dra_driver.command_line import CommandSettings, argument, option
-from dra_driver.common_settings import CONTEXT, KUBECONFIG
 from dra_driver.errors import DriverError, NotFoundError, SetupError
 from dra_driver.fields import Object, full_name, mapping, text
-from dra_driver.kube.connect import connect
 from dra_driver.kube.resource import (
     CLAIM_TEMPLATES,
     DEVICE_CLASSES,

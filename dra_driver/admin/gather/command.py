@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from dra_driver import common_settings
+from dra_driver.admin.connect import CONTEXT, KUBECONFIG, connect
 from dra_driver.admin.doctor.facts.cluster_facts import Cluster
 from dra_driver.admin.doctor.facts.node_facts import library
 from dra_driver.admin.doctor.facts.places import NodeSettings, Places
@@ -32,7 +32,6 @@ from dra_driver.devices.nvml.library import NvmlLibrary
 from dra_driver.devices.nvml.survey import Document, survey
 from dra_driver.errors import SetupError
 from dra_driver.host.files import write_whole
-from dra_driver.kube.connect import connect
 from dra_driver.ops.logs import configure_logs
 
 _SHARE_OF_A_GPU = 6
@@ -55,8 +54,8 @@ class Gather(NodeSettings):
     timeout: float = option(
         check=SECONDS, default=60.0, help="Seconds for all parts, which are gathered side by side."
     )
-    kubeconfig: Path | None = common_settings.KUBECONFIG
-    context: str = common_settings.CONTEXT
+    kubeconfig: Path | None = KUBECONFIG
+    context: str = CONTEXT
     node_name: str = option(
         default="",
         variable=True,

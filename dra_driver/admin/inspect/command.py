@@ -29,7 +29,7 @@ from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.claims.state.ownership import Ownership
-from dra_driver.command_line import bounds, changed, not_installed, option
+from dra_driver.command_line import bounds, changed, not_installed, option, shaped
 from dra_driver.common_settings import (
     NODE_NAME,
     MigSetting,
@@ -43,12 +43,13 @@ from dra_driver.devices.session import DriverSession
 from dra_driver.errors import ConfigError, DeviceError, SetupError, StateError, TransientError
 from dra_driver.gpu_words import gpu_words
 from dra_driver.host.process import read_boot_id
+from dra_driver.kube.server_version import version_numbers
 from dra_driver.node.passthrough import passthrough_gpus
 from dra_driver.shares.config import read_file, read_node_config
 from dra_driver.shares.divide import divide
 from dra_driver.shares.notes import CONFIG_FILE, kept, read_notes
 from dra_driver.slices.consumable import Consumable
-from dra_driver.slices.offer.mig import MigSettings, release_of
+from dra_driver.slices.offer.mig import MigSettings
 from dra_driver.slices.offer.shares import ShareOffer, WholeBesideShares
 from dra_driver.slices.project import Offered
 from resource_nvidia_com.device_plugin import NodeConfig
@@ -103,7 +104,12 @@ class Inspect(common_settings.RootSettings):
     )
     mig: MigSetting = _brief(common_settings.MIG)
     mig_profiles: str = _brief(common_settings.MIG_PROFILES)
-    kubernetes: str = common_settings.KUBERNETES
+    kubernetes: str = option(
+        default="1.37",
+        metavar="VERSION",
+        check=shaped(r"1\.[0-9]{1,3}", "a version of Kubernetes such as 1.36"),
+        help="Version of Kubernetes, such as 1.36: before 1.37 less is offered by default.",
+    )
     share_config: Path | None = option(
         default=None,
         help="Share config; unset: the last good one that the driver read.",
@@ -180,13 +186,13 @@ class Inspect(common_settings.RootSettings):
     def _offered(self) -> Offered:
         mig = MigSettings.of(self.mig, self.mig_profiles)
         return Offered(
-            mig=mig.offer_of_any_node(release_of(self.kubernetes)),
+            mig=mig.offer_of_any_node(version_numbers(self.kubernetes)),
             memory_counters=self.memory_counters,
         )
 
     def _shares(self, config: NodeConfig, inventory: Inventory) -> ShareOffer:
         beside = WholeBesideShares(self.whole_gpus_beside_shares)
-        kubernetes = release_of(self.kubernetes)
+        kubernetes = version_numbers(self.kubernetes)
         return replace(
             shares_of(config, inventory),
             consumable=Consumable.of(self.consumable_shares),

@@ -17,6 +17,7 @@ from typing import TypeVar
 from msgspec import Struct, field
 
 from dra_driver import common_settings
+from dra_driver.admin.connect import KUBECONFIG
 from dra_driver.admin.output import WIDE_OUTPUT, WideOutput, for_programs, is_for_programs
 from dra_driver.admin.status import gone_part, health_part, shares_part
 from dra_driver.admin.status.usage_command import PLUGINS
@@ -64,7 +65,7 @@ class ShowStatus(CommandSettings):
         help="With --cluster: only this node.",
     )
     kubeconfig: Path | None = changed(
-        common_settings.KUBECONFIG,
+        KUBECONFIG,
         group=_CLUSTER,
         help="With --cluster: kubeconfig file; unset: KUBECONFIG, ~/.kube/config, or the pod's "
         "ServiceAccount.",

@@ -127,7 +127,7 @@ class MigSettings(Struct, frozen=True, kw_only=True):
         """Tell whether MIG devices of ended claims are deleted, as nobody else makes any here."""
         return MIG_MANAGER_LABEL not in labels if self.heeds_node else self.switches_modes
 
-    def offer_of_any_node(self, kubernetes: KubernetesVersion = CHEAP_COUNTERS) -> MigOffer:
+    def offer_of_any_node(self, kubernetes: KubernetesVersion | None) -> MigOffer:
         """Return what is offered on a node whose labels are unknown."""
         offer = self.offer({}, kubernetes)
         if offer.source is not MigSource.AUTO:
@@ -153,12 +153,6 @@ class MigSettings(Struct, frozen=True, kw_only=True):
 
     def _offer(self, source: MigSource, why: str, way_out: str | None = None) -> MigOffer:
         return MigOffer(source=source, why=why, profiles=self.profiles, way_out=way_out)
-
-
-def release_of(text: str) -> KubernetesVersion:
-    """Parse a version such as `1.36`."""
-    major, _, minor = text.partition(".")
-    return int(major), int(minor)
 
 
 def named(kubernetes: KubernetesVersion | None) -> str:

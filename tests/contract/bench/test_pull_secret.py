@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from testbed.apiserver.server import ApiServer
 
+from dra_driver.admin.connect import connect
 from dra_driver.bench.pods.manifests import PULL_SECRET, Place
 from dra_driver.bench.pods.runner import PodRunner
 from dra_driver.errors import AccessError, SetupError
 from dra_driver.kube.client import KubeClient
-from dra_driver.kube.connect import connect
 from published import device, slices
 
 SECRET = {

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dra_driver.admin.connect import connect
 from dra_driver.errors import SetupError
 from dra_driver.kube.client import KubeClient
-from dra_driver.kube.connect import connect, connect_pod
+from dra_driver.node.context import connect_pod
 
 
 def write(path: Path, server: str, *, context: str = "c", **more: object) -> Path:

@@ -15,7 +15,6 @@ from dra_driver.slices.offer.mig import (
     MigSettings,
     MigSource,
     named,
-    release_of,
 )
 from dra_driver.slices.project import Projection, projection
 
@@ -114,9 +113,8 @@ def test_without_a_node_it_is_said_what_would_decide(
     assert offer.profiles == {"1g.10gb", "2g.20gb"}
 
 
-def test_a_version_of_kubernetes_is_read_from_a_setting_and_named() -> None:
-    assert release_of("1.36") == (1, 36)
-    assert named(release_of("1.36")) == "Kubernetes 1.36"
+def test_a_version_of_kubernetes_is_named() -> None:
+    assert named((1, 36)) == "Kubernetes 1.36"
     assert named(None) == "a Kubernetes of unknown version"
 
 

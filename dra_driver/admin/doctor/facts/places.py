@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from dra_driver import common_settings
 from dra_driver.cdi.roots import Roots, roots_of
+from dra_driver.command_line import PLACES, option
 from dra_driver.devices.driver_root import rooted
 
 _MOST_BYTES = 1024**2
@@ -56,7 +57,13 @@ class Places(Struct, frozen=True, kw_only=True):
 class NodeSettings(common_settings.RootSettings):
     """The settings of a command that looks at all of a node, after its own."""
 
-    host_root: Path | None = common_settings.HOST_ROOT
+    host_root: Path | None = option(
+        group=PLACES,
+        default=None,
+        variable=True,
+        help="The node's root as this process sees it; unset: / on the node, and in a pod the "
+        "driver root if that is the host's.",
+    )
     kubelet_plugins_directory_path: Path = common_settings.KUBELET_PLUGINS_DIRECTORY_PATH
     kubelet_registrar_directory_path: Path = common_settings.KUBELET_REGISTRAR_DIRECTORY_PATH
     cdi_root: Path = common_settings.CDI_ROOT

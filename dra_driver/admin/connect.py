@@ -1,8 +1,7 @@
-"""A client for commands that people run anywhere, and one for the driver's pod.
+"""A client for commands that people run anywhere.
 
 In: what the command line names, and the environment. Out: a `KubeClient`. The order is kubectl's:
-the named kubeconfig, those of KUBECONFIG, ~/.kube/config, and in a pod its ServiceAccount. The
-driver uses only what it was given: a named kubeconfig, or else its ServiceAccount.
+the named kubeconfig, those of KUBECONFIG, ~/.kube/config, and in a pod its ServiceAccount.
 """
 
 import os
@@ -10,8 +9,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from dra_driver.command_line import option
 from dra_driver.errors import SetupError
 from dra_driver.kube.client import SERVICE_ACCOUNT_DIRECTORY, KubeClient
+
+KUBECONFIG = option(
+    default=None,
+    help="Kubeconfig file; unset: KUBECONFIG, ~/.kube/config, or the pod's ServiceAccount.",
+)
+CONTEXT = option(default="", help="Context of the kubeconfig.")
 
 
 def connect(kubeconfig: Path | None, context: str, *, environment: Mapping[str, str]) -> KubeClient:
@@ -21,7 +27,10 @@ def connect(kubeconfig: Path | None, context: str, *, environment: Mapping[str, 
     """
     files = _files(kubeconfig, environment)
     if files:
-        return _from_kubeconfig(*files, context=context)
+        # Not at the top: a pod does not need it, and it takes memory.
+        from dra_driver.kube.kubeconfig import from_kubeconfig  # noqa: PLC0415
+
+        return from_kubeconfig(*files, context=context)
     if "KUBERNETES_SERVICE_HOST" not in environment:
         raise SetupError(
             "no cluster is configured: there is no ~/.kube/config, KUBECONFIG is not set, and "
@@ -37,20 +46,6 @@ def connect(kubeconfig: Path | None, context: str, *, environment: Mapping[str, 
         own = (SERVICE_ACCOUNT_DIRECTORY / "namespace").read_text(encoding="utf-8").strip()
         client.namespace = own or client.namespace
     return client
-
-
-def connect_pod(kubeconfig: Path | None, environment: Mapping[str, str]) -> KubeClient:
-    """Return a client for the driver; SetupError if there are no usable credentials."""
-    if kubeconfig is not None:
-        return _from_kubeconfig(kubeconfig)
-    return KubeClient.in_cluster(environment)
-
-
-def _from_kubeconfig(*files: Path, context: str = "") -> KubeClient:
-    # Not at the top: a pod does not need it, and it takes memory.
-    from dra_driver.kube.kubeconfig import from_kubeconfig  # noqa: PLC0415
-
-    return from_kubeconfig(*files, context=context)
 
 
 def _files(named: Path | None, environment: Mapping[str, str]) -> tuple[Path, ...]:
