@@ -20,6 +20,7 @@ A probe that asks again within a second gets the same answer, so questions cost 
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from concurrent import futures
 from contextlib import suppress
 from pathlib import Path
@@ -247,24 +248,14 @@ class HealthPort(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         return status(status=status.NOT_SERVING if fault else status.SERVING)
 
 
-class Probes:
-    """The socket if it has a path, and the port if it is not negative."""
-
-    def __init__(self, health: Health, *, path: Path | None, address: str, port: int) -> None:
-        """Take whom to ask, and where to listen."""
-        socket_ = () if path is None else (HealthSocket(health, path),)
-        port_ = () if port < 0 else (HealthPort(health, address=address, port=port),)
-        self._ways: tuple[HealthSocket | HealthPort, ...] = (*socket_, *port_)
-
-    def start(self) -> None:
-        """Listen. Raises SetupError if the socket or the port is not available."""
-        for way in self._ways:
-            way.start()
-
-    def stop(self) -> None:
-        """Stop listening. Stopping twice is fine."""
-        for way in self._ways:
-            way.stop()
+def doors(
+    health: Health, *, path: Path | None, address: str, port: int
+) -> Iterator[HealthSocket | HealthPort]:
+    """Yield the socket if it has a path, and the port if it is not negative."""
+    if path is not None:
+        yield HealthSocket(health, path)
+    if port >= 0:
+        yield HealthPort(health, address=address, port=port)
 
 
 def _words(error: grpc.RpcError) -> str:

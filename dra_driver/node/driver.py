@@ -16,7 +16,7 @@ from dra_driver.claims.reconcile.reconciler import Reconciler
 from dra_driver.claims.takeover import checkpoint_file
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.kubelet.eviction import Eviction
-from dra_driver.kubelet.liveness import Health, Probes
+from dra_driver.kubelet.liveness import Health, doors
 from dra_driver.kubelet.plugin import KubeletPlugin
 from dra_driver.mps.files import MpsFiles
 from dra_driver.node.claims import ClaimWork
@@ -58,11 +58,13 @@ class Driver:
             self._work.health_stream,
             on_status=context.metrics.registered,
         )
-        self._probes = Probes(
-            Health(self.paths, self._plugin),
-            path=settings.health_socket,
-            address=settings.healthcheck_address,
-            port=settings.healthcheck_port,
+        self._probes = tuple(
+            doors(
+                Health(self.paths, self._plugin),
+                path=settings.health_socket,
+                address=settings.healthcheck_address,
+                port=settings.healthcheck_port,
+            )
         )
         pages = {settings.metrics_path: context.metrics.wsgi_app}
         self._http = HttpEndpoint(settings.http_endpoint, pages)
@@ -142,7 +144,8 @@ class Driver:
         context, gpus, work = self._context, self._gpus, self._work
         if self._settings.http_endpoint:
             self._http.start()
-        self._probes.start()
+        for door in self._probes:
+            door.start()
         gpus.watcher.start()
         gpus.health.start()
         if self._has_checkpoint:
@@ -169,7 +172,8 @@ class Driver:
         Returns the claims whose calls did not end in time.
         """
         settings, context = self._settings, self._context
-        self._probes.stop()
+        for door in self._probes:
+            door.stop()
         # Calls that only wait for something would use up the grace of those that work.
         self._work.preparer.stop()
         self._work.sharing.requests.stop()

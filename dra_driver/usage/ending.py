@@ -10,7 +10,6 @@ its own (pidfd_open(2), Linux 5.3): a PID may be used again, so the process's st
 import os
 import signal
 from contextlib import suppress
-from typing import Protocol
 
 from dra_driver.errors import DeviceError, DriverError
 from dra_driver.sharing.pod_groups import PodGroups
@@ -21,14 +20,6 @@ from dra_driver.words import named
 
 class EndingError(DriverError):
     """Processes could not be ended."""
-
-
-class Ends(Protocol):
-    """Ends containers."""
-
-    def __call__(self, victim: Tenant) -> None:
-        """End the processes of a container. Raises EndingError."""
-        ...
 
 
 class Ending:

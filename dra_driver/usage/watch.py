@@ -27,7 +27,7 @@ from dra_driver.devices.model import GpuUuid, InventorySource
 from dra_driver.devices.shares import MIB
 from dra_driver.errors import DriverError, TransientError
 from dra_driver.host.worker import LogOnce, Worker
-from dra_driver.usage.ending import EndingError, Ends
+from dra_driver.usage.ending import EndingError
 from dra_driver.usage.node import NodeLook
 from dra_driver.usage.over_limit import (
     KILLED,
@@ -96,7 +96,7 @@ class OverLimitWatch(Worker):
         pods_of: PodsOf,
         inventory: InventorySource,
         what: OverLimit,
-        end: Ends,
+        end: Callable[[Tenant], None],
         tell: Callable[[Excess, str, str], None],
         count: Counted,
         clock: Callable[[], float],
@@ -104,7 +104,7 @@ class OverLimitWatch(Worker):
         """Take what looks.
 
         `records` are those of prepared claims, and `pods_of` returns the pods that claims have now.
-        `tell` has reason and note.
+        `end` ends a container's processes, or raises EndingError. `tell` has reason and note.
         """
         super().__init__("over-limit")
         self._look = look
