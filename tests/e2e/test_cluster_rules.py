@@ -10,7 +10,7 @@ from testbed.api import Api, ApiStatusError, Object
 from testbed.commands import REPOSITORY, TestbedError, run
 from testbed.driver import DRIVER_NAME
 from testbed.machine import DRIVER
-from testbed.manifests import CLASSES, INSTALL, installed
+from testbed.manifests import INSTALL
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import OTHER
@@ -28,13 +28,6 @@ def test_every_manifest_is_accepted_without_a_warning(scene: Scene) -> None:
     done = kubectl("apply", "-f", INSTALL, "--dry-run=server", "--warnings-as-errors")
     assert "daemonset.apps/dra-driver created (server dry run)" in done
     assert "daemonset.apps/dra-driver-mps-supervisor created (server dry run)" in done
-
-
-def test_the_device_classes_alone_are_accepted_without_a_warning(scene: Scene) -> None:
-    words = ("--dry-run=server", "--warnings-as-errors", "--output", "name")
-    done = scene.node.cluster.kubectl("apply", "-k", CLASSES, *words)
-    names = [one["metadata"]["name"] for one in installed("DeviceClass")]
-    assert sorted(done.split()) == sorted(f"deviceclass.resource.k8s.io/{name}" for name in names)
 
 
 def test_every_demo_is_accepted_without_a_warning(scene: Scene) -> None:
@@ -112,25 +105,6 @@ def test_slices_keep_every_field_that_the_driver_wrote(scene: Scene) -> None:
     assert sorted(served, key=str) == sorted(would, key=str)
 
 
-def test_slices_belong_to_the_node(scene: Scene) -> None:
-    node = scene.api.get("Node", scene.node.cluster.node)
-    for one in scene.api.all("ResourceSlice"):
-        (owner,) = one["metadata"]["ownerReferences"]
-        assert owner["uid"] == node["metadata"]["uid"]
-
-
-def test_the_container_runtime_gets_only_what_the_claim_gives(scene: Scene) -> None:
-    pod = scene.pod(templates=[scene.template()])
-    (running,) = scene.running(pod)
-    (status,) = running["status"]["containerStatuses"]
-    spec = container_spec(scene, status["containerID"].rpartition("//")[2])
-    paths = {node["path"] for node in spec["linux"]["devices"]}
-    gpus = {path for path in paths if path.removeprefix("/dev/nvidia").isdigit()}
-    assert len(gpus) == 1
-    assert "/dev/nvidiactl" in paths
-    assert "NVIDIA_VISIBLE_DEVICES=void" in spec["process"]["env"]
-
-
 def test_another_nodes_token_writes_none_of_this_nodes_slices(
     scene: Scene, other_node: Api
 ) -> None:
@@ -201,11 +175,6 @@ def test_the_driver_may_not(scene: Scene, verb: str, resource: str) -> None:
         scene.node.cluster.kubectl(
             "auth", "can-i", verb, resource, "--as", account, "--all-namespaces"
         )
-
-
-def container_spec(scene: Scene, container: str) -> Object:
-    """The OCI spec with which the runtime started a container."""
-    return scene.node.cluster.container_spec(container)
 
 
 def resource_slice(*, node: str, name: str = INTRUDER) -> Object:

@@ -88,32 +88,3 @@ def test_claims_for_memory_and_for_cores_are_limited_to_them_on_one_gpu(scene: S
     assert (
         len({one["shareID"] for pod in (memory, cores, both) for one in results(scene, pod)}) == 3
     )
-
-
-@pytest.mark.driver(CONSUMABLE_SHARES="memory")
-def test_a_claim_for_which_no_memory_is_left_waits_until_there_is(scene: Scene) -> None:
-    first = tenant(scene, "first", {"memory": "60Gi"})
-    scene.running(first)
-    second = tenant(scene, "second", {"memory": "20Gi"})
-    scene.unschedulable(second)
-    scene.running(tenant(scene, "third", {"memory": "10Gi"}))
-    scene.delete(first)
-    scene.running(second)
-
-
-@pytest.mark.usefixtures("mps_node")
-def test_two_requests_of_one_claim_are_refused_under_mps_and_a_count_of_two_is_two_gpus(
-    scene: Scene,
-) -> None:
-    asked = {"capacity": {"requests": {"memory": "10Gi", "cores": "10"}}}
-    exactly: Object = {"deviceClassName": DRIVER_NAME, **asked}
-    devices = {
-        "requests": [{"name": name, "exactly": exactly} for name in ("a", "b")],
-        "config": [{"opaque": {"driver": DRIVER_NAME, "parameters": MPS}}],
-    }
-    claim = scene.make("ResourceClaim", "two", {"spec": {"devices": devices}})
-    pod = scene.pod("two", claims=[claim])
-    said = scene.warning(pod, "FailedPrepareDynamicResources")
-    assert "ask for all shares of a container in one request" in said
-    scene.delete(pod)
-    scene.unschedulable(tenant(scene, "counted", {"memory": "1Gi"}, MPS, count=2))

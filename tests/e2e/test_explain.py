@@ -2,16 +2,13 @@
 
 import json
 import re
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from testbed.commands import REPOSITORY, wait_until
-from testbed.machine import DRIVER
-from testbed.pods import container
+from testbed.commands import REPOSITORY
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e import test_doctor as doctor
@@ -22,18 +19,6 @@ from e2e.scene import NAMESPACE, Scene
 pytestmark = [pytest.mark.e2e, needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE)]
 
 GPU, GPUS = "nvidia.com/gpu", 8
-
-
-def test_a_selector_that_no_gpu_fulfils(scene: Scene) -> None:
-    expression = "device.attributes['gpu.nvidia.com'].productName == 'NVIDIA H200'"
-    wanted = scene.template(selectors=[{"cel": {"expression": expression}}])
-    pod = scene.pod(templates=[wanted])
-    scene.unschedulable(pod)
-
-    said, _ = explain(scene, pod)
-    assert said.startswith(f"pod {NAMESPACE}/{pod}: does not fit on the only node\n")
-    assert f"false for {GPUS} devices: {expression}" in said
-    assert f'gpu.nvidia.com/productName is "NVIDIA H100 80GB HBM3" ({GPUS} devices)' in said
 
 
 def test_a_pod_that_would_fit_but_for_another_and_then_gets_what_was_said(scene: Scene) -> None:
@@ -55,46 +40,6 @@ def test_a_pod_that_would_fit_but_for_another_and_then_gets_what_was_said(scene:
     assert found["node"] == scene.node.cluster.node
     (allocated,) = found["allocated"]
     assert allocated["usedBy"] == [late]
-
-
-@pytest.mark.driver(MIG="on-demand")
-def test_a_partition_keeps_its_gpu_and_the_first_free_gpu_is_named(scene: Scene) -> None:
-    """Of a claim that no pod uses yet it is foretold what the scheduler will give it."""
-    profile = "device.attributes['gpu.nvidia.com'].profile == '1g.10gb'"
-    small = scene.template(
-        "small", deviceClassName="mig.nvidia.com", selectors=[{"cel": {"expression": profile}}]
-    )
-    scene.running(scene.pod("small", templates=[small]))
-    claim = scene.claim("wanted")
-    words = ("claim", claim, "-n", NAMESPACE, "-o", "json")
-    where = ("--kubeconfig", scene.node.cluster.env["KUBECONFIG"])
-    done = subprocess.run(
-        (str(DRIVER), "explain", *words, *where), capture_output=True, text=True, check=True
-    )
-    (node,) = json.loads(done.stdout)["nodes"]
-    (foretold,) = node["gets"]
-
-    scene.running(scene.pod("whole", claims=[claim]))
-    allocation = scene.api.get("ResourceClaim", claim, NAMESPACE)["status"]["allocation"]
-    (got,) = allocation["devices"]["results"]
-    assert foretold["device"] == got["device"]
-
-
-def test_what_else_keeps_a_pod_from_its_gpu_is_told(scene: Scene) -> None:
-    alone = scene.pod("alone", limits={GPU: 1}, schedulerName="hami-scheduler")
-    assert "no scheduler named hami-scheduler has looked at the pod" in explain(scene, alone)[0]
-
-    broken = container("init", {}) | {"command": ["/no/such/program"]}
-    pod = scene.pod(limits={GPU: 1}, initContainers=[broken])
-    wait_until(
-        lambda: "StartError" in json.dumps(scene.api.get("Pod", pod, NAMESPACE)["status"]),
-        f"{pod} to fail",
-        timeout=120,
-    )
-    said, _ = explain(scene, pod)
-    assert said.splitlines()[0].endswith(f"is on node {scene.node.cluster.node}, and does not run")
-    assert "* container init does not start or stay up: " in said
-    assert "/no/such/program" in said
 
 
 @needs(Feature.TAINTS)

@@ -18,12 +18,9 @@ from typing import Any
 import pytest
 from image import archive
 from image.archive import Image
-from image.recipe import Recipe, own_architecture, version
-from testbed.commands import wait_until
+from image.recipe import version
 from testbed.containers import Containers, do
 from testbed.machine import SimulatedMachine
-
-from e2e.scene import Scene
 
 pytestmark = pytest.mark.e2e
 
@@ -203,28 +200,3 @@ def test_nvml_and_the_drivers_programs_run_in_the_image(place: Place, tmp_path: 
         assert "would publish" in shown
     finally:
         machine.down()
-
-
-def test_pods_of_the_local_cluster_run_the_image(scene: Scene, image_archive: Path) -> None:
-    scene.node.cluster.load(image_archive)
-    image = Recipe(target="driver", arch=own_architecture()).reference
-    container = {
-        "name": "ctr",
-        "image": image.removeprefix("docker.io/library/"),
-        "imagePullPolicy": "Never",
-        "command": ["bash", "-c", "dra-driver --version && read -t 3600 <> <(:)"],
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-            "runAsUser": ANYBODY,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-    }
-    spec = {"terminationGracePeriodSeconds": 0, "containers": [container]}
-    pod = scene.make("Pod", "image", {"spec": spec})
-    scene.running(pod)  # its container has started, and may not have written anything yet
-    log = partial(scene.node.cluster.kubectl, "logs", "--namespace", "e2e", pod)
-    assert wait_until(log, "the image's words", timeout=120) == f"dra-driver {version()}\n"
-    scene.delete(pod)

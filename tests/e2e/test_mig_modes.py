@@ -6,13 +6,12 @@ import pytest
 from testbed.commands import wait_until
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
-from e2e.kubernetes import makes_mig_by_default, needs
+from e2e.kubernetes import needs
 from e2e.scene import Scene
-from e2e.test_mig import MEDIUM, MIG_CLASS, SMALL, migs, parent, seen, set_mig_mode, template, there
+from e2e.test_mig import MEDIUM, MIG_CLASS, migs, seen, set_mig_mode, template, there
 
 pytestmark = [pytest.mark.e2e, pytest.mark.stream("own"), needs(Feature.COUNTERS)]
 
-PARTS_OF_A_GPU = 25
 BY_HAND = 7
 
 
@@ -66,36 +65,3 @@ def test_existing_gives_out_what_others_made_and_makes_nothing(scene: Scene, by_
     assert there(scene) == 1
     scene.delete(pod, late, whole)
     assert there(scene) == 1
-
-
-@makes_mig_by_default()
-@pytest.mark.usefixtures("in_mig_mode")
-def test_auto_divides_the_gpu_that_its_admin_put_in_mig_mode_and_no_other(scene: Scene) -> None:
-    assert scene.node.driver.wait_log("mig devices offered")["source"] == "auto"
-    assert set(scene.node.devices()) - set(parts(scene)) == WHOLE
-    assert len(parts(scene)) == PARTS_OF_A_GPU
-    modes = mig_modes(scene)
-    seven = {"r" + str(number): SMALL for number in range(7)}
-    cut = scene.pod("cut", templates=[template(scene, migs(**seven))])
-    whole = scene.pod("whole", claims=[scene.claim("seven", count=7)])
-    scene.running(cut, whole)
-    assert len(seen(scene, cut)) == 7
-    assert parent(scene, cut) not in scene.gpus(whole)
-    one = {"spec": {"spec": migs(mig=SMALL)}}
-    late = scene.pod("late", templates=[scene.make("ResourceClaimTemplate", "one", one)])
-    assert "cannot allocate all claims" in scene.unschedulable(late)
-    scene.delete(cut, whole)
-    scene.running(late)
-    scene.delete(late)
-    assert there(scene) == 0
-    assert mig_modes(scene) == modes
-
-
-def parts(scene: Scene) -> list[str]:
-    """The devices that are parts of GPUs."""
-    return [name for name in scene.node.devices() if "-mig-" in name]
-
-
-def mig_modes(scene: Scene) -> list[str]:
-    """The MIG mode of each GPU."""
-    return [setting.mig_mode for setting in scene.node.machine.settings().values()]

@@ -55,22 +55,6 @@ def test_a_container_without_the_pods_claim_sees_no_gpu(scene: Scene) -> None:
     assert_nothing(scene, pod, "without")
 
 
-def test_an_init_container_without_the_pods_claim_sees_no_gpu(scene: Scene) -> None:
-    first = container("first", {}) | {
-        "command": ["bash", "-c", f'[ -z "$(({LOOK}) 2>/dev/null)" ]']
-    }
-    spec = {
-        "terminationGracePeriodSeconds": 1,
-        "restartPolicy": "Never",
-        "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": scene.template()}],
-        "initContainers": [first],
-        "containers": [container("with", {"claims": [{"name": "gpu"}]})],
-    }
-    pod = scene.make("Pod", "pod", {"spec": spec})
-    scene.running(pod)  # it does not get here if the init container has failed
-    assert len(scene.gpus(pod, "with")) == 1
-
-
 def test_what_an_image_or_a_pod_says_of_visible_devices_opens_nothing(scene: Scene) -> None:
     greedy = container("ctr", {}) | {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
     pod = scene.make(

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 import pytest
 from testbed.api import Object
 from testbed.cluster import Cluster
-from testbed.commands import run, wait_until
+from testbed.commands import run
 from testbed.machine import DRIVER
 from testbed.pods import container
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
-from dra_driver.devices.health.record import FILE
 from e2e.conftest import h100x1
 from e2e.explaining import explain
 from e2e.kubernetes import KUBERNETES, needs
@@ -132,14 +131,3 @@ def test_the_pods_of_a_group_share_one_gpu_and_the_group_is_named_everywhere(sce
     assert f"PodGroup {gang.name}" in explain(scene, waiting)[0]
     gang.delete(*pods)
     scene.running(waiting)
-
-
-def test_what_befalls_the_gpu_is_told_to_the_group(scene: Scene) -> None:
-    gang = Gang(scene, scene.template())
-    pod = gang.pod("worker")
-    scene.running(pod)
-    scene.node.machine.xid("minor:0", 62)
-    wait_until(lambda: "GPUNotWell" in gang.events(), "an event on the group", timeout=120)
-    gang.delete(pod)
-    scene.node.without_driver((scene.node.place.data / FILE).unlink, detached=True)
-    scene.rewritten()

@@ -16,9 +16,7 @@ from image.recipe import NAME as IMAGE
 from image.recipe import version
 from testbed.api import Object
 from testbed.cluster import Cluster
-from testbed.commands import wait_until
 from testbed.installed_node import NAMESPACE, InstalledNode
-from testbed.pods import container
 
 from e2e.conftest import node_with_image
 from e2e.scene import NAMESPACE as SCENES
@@ -114,30 +112,6 @@ def test_no_flood_from_a_pod_has_driver_or_supervisor_restarted(
     assert served, "metrics"
     client = scene.pod("client", templates=[scene.template()])
     scene.running(client, timeout=60)
-
-
-def test_a_program_that_an_image_lacks_restarts_nothing(scene: Scene) -> None:
-    """As when a chart is newer than the image that it is told to run."""
-    probe = {"exec": {"command": ["no-such-probe"]}, "periodSeconds": 1, "failureThreshold": 1}
-    probes = {"livenessProbe": probe, "startupProbe": probe}
-    pods = []
-    for kind, given in probes.items():
-        spec: Object = {"containers": [container("ctr", {}) | {kind: given}]}
-        spec["terminationGracePeriodSeconds"] = 1
-        pods.append(scene.make("Pod", kind.lower(), {"spec": spec}))
-    for pod in pods:
-        name = {"involvedObject.name": pod, "type": "Warning"}
-        wait_until(lambda name=name: warnings(scene, name), "a probe's end", timeout=60)
-    time.sleep(5)
-    for pod in pods:
-        (status,) = scene.api.get("Pod", pod, SCENES)["status"]["containerStatuses"]
-        assert (status["restartCount"], list(status["state"])) == (0, ["running"])
-
-
-def warnings(scene: Scene, of: dict[str, str]) -> list[str]:
-    selector = ",".join(f"{name}={value}" for name, value in of.items())
-    found = scene.api.all("Event", SCENES, fieldSelector=selector)
-    return [one["message"] for one in found if "probe" in one["message"]]
 
 
 def probe_warnings(node: InstalledNode) -> list[str]:

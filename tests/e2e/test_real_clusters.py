@@ -7,7 +7,6 @@ these, so only what carries a cluster's own names counts.
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -178,20 +177,6 @@ def test_a_pod_runs_and_its_log_can_be_read(alpha: Cluster) -> None:
     assert alpha.pids() == pids
     # Another cluster is not made out of this one behind its user's back.
     alpha.do("up", "--apiserver", "bridge", status=1)
-    alpha.do("down")
-    assert alpha.traces() == []
-    assert not devices & interfaces()
-
-
-@pytest.mark.long("tests/e2e/test_real_clusters.py::test_down_clears_up_after_half_an_up")
-def test_down_clears_up_after_everything_was_killed(alpha: Cluster) -> None:
-    alpha.do("up")
-    alpha.run_pod()
-    devices = alpha.devices()
-    for pid in alpha.pids().values():
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-    assert any("containerd-shim" in trace for trace in alpha.traces())
     alpha.do("down")
     assert alpha.traces() == []
     assert not devices & interfaces()

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from testbed import mps
 from testbed.api import Object
-from testbed.claims import gpu_config
 from testbed.machine import GpuSettings
 from testbed.pods import container
 
@@ -20,7 +19,6 @@ from e2e.sharing import (
     Shared,
     claim_spec,
     mps_limits,
-    status,
     time_slicing,
     uids_of,
 )
@@ -81,41 +79,6 @@ class TestMps:
         assert on_the_node.read_text() == "here\n"
         scene.run_in(pod, "rm", "/dev/shm/from-one", ctr="other")
 
-    def test_requests_of_one_claim_have_limits_of_their_own(self, scene: Scene) -> None:
-        shared = Shared.make(
-            scene,
-            large=mps_limits(60, "20Gi"),
-            small=mps_limits(20, "5Gi"),
-            ts=time_slicing("Long"),
-        )
-        pod = shared.pod(large="large", small="small", ts="ts")
-        scene.running(pod)
-        gpus = {ctr: shared.gpu(pod, ctr) for ctr in ("large", "small", "ts")}
-        assert len(set(gpus.values())) == 3
-        variable = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-        assert shared.env(pod, "large").get(variable) is None
-        assert shared.env(pod, "small")[variable] == "20"
-        assert PIPE not in shared.env(pod, "ts")
-        assert "/tmp/nvidia-mps" not in shared.mounts(pod, "ts")
-        assert shared.ask(PERCENTAGE) == "60.0"
-        memory = {gpus["large"]: "20G", gpus["small"]: "5G"}
-        for ordinal, gpu in enumerate(sorted(memory)):
-            assert shared.ask(f"{MEMORY} {ordinal}") == memory[gpu]
-            assert shared.settings(gpu) == UNDER_MPS
-        assert shared.settings(gpus["ts"]).time_slice == "Long"
-
-    def test_pods_of_one_claim_have_one_daemon_until_the_last_is_gone(self, scene: Scene) -> None:
-        shared = Shared.make(scene, gpu=mps_limits())
-        one, two = shared.pod("one"), shared.pod("two")
-        scene.running(one, two)
-        daemon = shared.daemon()
-        assert shared.gpu(one) == shared.gpu(two)
-        scene.delete(one)
-        assert shared.daemon() == daemon
-        assert shared.ask(PERCENTAGE) == "50.0"
-        scene.delete(two)
-        assert mps.processes(scene.node.place.plugins) == {}
-
     def test_a_pods_own_shared_memory_gives_way_to_that_of_mps(self, scene: Scene) -> None:
         shared = Shared.make(scene, gpu=mps_limits())
         pod = shared.pod(spec=pod_with_shm(shared.claim))
@@ -144,40 +107,6 @@ class TestMps:
         device = [words[2] for words in mounted if words[4] == "/tmp/nvidia-mps"][-1]
         assert device == device_of(domains / shm / "run" / "pipe")
         assert shm in (one.uid, two.uid)
-
-    def test_the_node_says_who_shares_what(self, scene: Scene) -> None:
-        shared = Shared.make(scene, fast=mps_limits(30, "4Gi"), turns=time_slicing("Medium"))
-        pod = shared.pod(fast="fast", turns="turns")
-        scene.running(pod)
-        (claim,) = shared.status()
-        found = {
-            device["uuid"]: (device["strategy"], device["settings"]) for device in claim["devices"]
-        }
-        assert found == {
-            shared.gpu(pod, "fast"): (
-                "MPS",
-                {"activeThreadPercentage": 30, "pinnedMemoryMiB": 4096},
-            ),
-            shared.gpu(pod, "turns"): ("TimeSlicing", {"interval": "Medium"}),
-        }
-        assert [one["name"] for one in claim["pods"]] == [pod]
-        assert claim["mpsDomain"]["state"] == "ready"
-        assert claim["mpsDomain"]["daemonPID"] in mps.processes(scene.node.place.plugins)
-        table = status(scene)
-        for words in (pod, "30 % of threads, 4096 MiB", "interval Medium", "ready, PID "):
-            assert words in table
-        scene.delete(pod)
-        assert status(scene) == "no claim is prepared on this node\n"
-
-    def test_a_limit_for_a_device_that_is_not_there_is_told_in_the_event(
-        self, scene: Scene
-    ) -> None:
-        limits = {"defaultPerDevicePinnedMemoryLimit": {"3": "10Gi"}}
-        shared = Shared.make(scene, gpu=gpu_config(strategy="MPS", mpsConfig=limits))
-        pod = shared.pod()
-        said = scene.warning(pod, "FailedPrepareDynamicResources", timeout=60)
-        assert "invalid device: invalid device index: 3; the devices under this config are" in said
-        assert scene.node.place.left_over() == []
 
 
 def pod_with_shm(claim: str) -> Object:

@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from testbed.api import Api, ApiStatusError, Object
-from testbed.claims import gpu_config
 from testbed.commands import wait_until
-from testbed.driver import DRIVER_NAME
-from testbed.machine import DRIVER
 from testbed.node import GpuNode
 from testbed.pods import make_namespace
 
@@ -154,38 +151,3 @@ def test_a_pod_that_names_its_node_and_asks_for_gpus_is_created_with_a_warning(
     said = workloads(pinned({"nvidia.com/gpu": 8}))
     assert [kind for kind, text in said.items() if gpus not in text] == []
     assert set(workloads(pinned({"cpu": 1})).values()) == {""}
-
-
-@pytest.mark.parametrize(
-    ("limits", "said"),
-    [({"nvidia.com/gpus": 1}, "nvidia.com/gpu"), ({"alpha.kubernetes.io/nvidia-gpu": 1}, "nvidia")],
-)
-def test_a_name_that_people_use_wrongly_is_taken_by_the_cluster_and_warned_of(
-    node: GpuNode, tmp_path: Path, limits: dict[str, int], said: str
-) -> None:
-    container = {"name": "main", "image": "demo", "resources": {"limits": limits}}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
-    assert said in warned(node, tmp_path, pod | {"spec": {"containers": [container]}})
-
-
-def test_a_config_in_the_place_of_another_is_taken_by_the_cluster_and_warned_of(
-    node: GpuNode, tmp_path: Path
-) -> None:
-    opaque = {"driver": DRIVER_NAME, "parameters": gpu_config(strategy="MPS")}
-    devices = claim_spec()["devices"] | {"config": [{"opaque": opaque}, {"opaque": opaque}]}
-    claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"}}
-    assert "a later GpuConfig of this claim" in warned(
-        node, tmp_path, claim | {"spec": {"devices": devices}}
-    )
-
-
-def warned(node: GpuNode, folder: Path, thing: Object) -> str:
-    """What `dra-driver validate` says of what the API server takes."""
-    file = folder / "manifest.json"
-    file.write_text(json.dumps(thing))
-    create(node.cluster.api, file.read_text())
-    done = subprocess.run(
-        (DRIVER, "validate", file), capture_output=True, text=True, timeout=60, check=True
-    )
-    assert "warning: " in done.stdout
-    return done.stdout
