@@ -125,31 +125,11 @@ _ROOT = [
             f'unknown field "sharing.stratgy": did you mean "strategy"? {ALLOWED_SHARING}'
         ),
     ),
-    (
-        "unknown-strategy",
-        gpu(strategy="Exclusive"),
-        f'sharing.strategy: {STRATEGIES} "Exclusive"',
-    ),
-    (
-        "strategy-in-lower-case",
-        gpu(strategy="mps"),
-        f'sharing.strategy: {STRATEGIES} "mps"',
-    ),
-    (
-        "empty-strategy",
-        gpu(strategy=""),
-        f'sharing.strategy: {STRATEGIES} ""',
-    ),
-    (
-        "strategy-of-two-lines",
-        gpu(strategy="M\nPS"),
-        f'sharing.strategy: {STRATEGIES} "M\\nPS"',
-    ),
-    (
-        "endless-strategy",
-        gpu(strategy="x" * 5000),
-        f'sharing.strategy: {STRATEGIES} "{"x" * 80}…"',
-    ),
+    ("unknown-strategy", gpu(strategy="Exclusive"), f'sharing.strategy: {STRATEGIES} "Exclusive"'),
+    ("strategy-in-lower-case", gpu(strategy="mps"), f'sharing.strategy: {STRATEGIES} "mps"'),
+    ("empty-strategy", gpu(strategy=""), f'sharing.strategy: {STRATEGIES} ""'),
+    ("strategy-of-two-lines", gpu(strategy="M\nPS"), f'sharing.strategy: {STRATEGIES} "M\\nPS"'),
+    ("endless-strategy", gpu(strategy="x" * 5000), f'sharing.strategy: {STRATEGIES} "{"x" * 80}…"'),
     (
         "no-strategy-but-null",
         gpu(strategy=None),
@@ -249,51 +229,19 @@ _MPS = [
     ("limit-is-endless", limit("1" * 65), f'{LIMIT}: "{"1" * 65}" {NO_QUANTITY}'),
     ("limit-is-a-flag", limit(True), f"{LIMIT}: must be a quantity such as 10Gi, not true"),
     ("limit-is-a-list", limit(["1Gi"]), f"{LIMIT}: must be a quantity such as 10Gi, not a list"),
-    (
-        "limit-under-1-mebibyte",
-        limit("1M"),
-        f"{LIMIT}: 1M is too low: must be at least 1Mi",
-    ),
-    (
-        "limit-of-nothing",
-        limit(0),
-        f"{LIMIT}: 0 is too low: must be at least 1Mi",
-    ),
-    (
-        "negative-limit",
-        limit("-10Gi"),
-        f"{LIMIT}: -10Gi is too low: must be at least 1Mi",
-    ),
+    ("limit-under-1-mebibyte", limit("1M"), f"{LIMIT}: 1M is too low: must be at least 1Mi"),
+    ("limit-of-nothing", limit(0), f"{LIMIT}: 0 is too low: must be at least 1Mi"),
+    ("negative-limit", limit("-10Gi"), f"{LIMIT}: -10Gi is too low: must be at least 1Mi"),
     (
         "limit-in-gigabytes-without-unit",
         limit("10"),
         f"{LIMIT}: 10 is too low: must be at least 1Mi",
     ),
-    (
-        "limits-are-one-limit",
-        limits("10Gi"),
-        f'{LIMITS}: must be a JSON object, not "10Gi"',
-    ),
-    (
-        "limit-of-a-name",
-        limits({"gpu-0": "10Gi"}),
-        f"{LIMITS}.gpu-0: {DEVICE}",
-    ),
-    (
-        "limit-of-a-negative-index",
-        limits({"-1": "10Gi"}),
-        f"{LIMITS}.-1: {DEVICE}",
-    ),
-    (
-        "limit-of-a-large-index",
-        limits({"32": "10Gi"}),
-        f"{LIMITS}.32: {DEVICE}",
-    ),
-    (
-        "index-that-could-stand-twice",
-        limits({"00": "10Gi"}),
-        f"{LIMITS}.00: {DEVICE}",
-    ),
+    ("limits-are-one-limit", limits("10Gi"), f'{LIMITS}: must be a JSON object, not "10Gi"'),
+    ("limit-of-a-name", limits({"gpu-0": "10Gi"}), f"{LIMITS}.gpu-0: {DEVICE}"),
+    ("limit-of-a-negative-index", limits({"-1": "10Gi"}), f"{LIMITS}.-1: {DEVICE}"),
+    ("limit-of-a-large-index", limits({"32": "10Gi"}), f"{LIMITS}.32: {DEVICE}"),
+    ("index-that-could-stand-twice", limits({"00": "10Gi"}), f"{LIMITS}.00: {DEVICE}"),
     (
         "one-limit-too-low",
         limits({"0": "1k", "1": "1Gi"}),
@@ -334,16 +282,8 @@ _OTHER_KINDS = [
         ),
         f'{LIMIT}: "1B" {NO_QUANTITY}',
     ),
-    (
-        "unknown-iommu-policy",
-        vfio(backendPolicy="Fast"),
-        f'iommu.backendPolicy: {POLICIES} "Fast"',
-    ),
-    (
-        "empty-iommu-policy",
-        vfio(backendPolicy=""),
-        f'iommu.backendPolicy: {POLICIES} ""',
-    ),
+    ("unknown-iommu-policy", vfio(backendPolicy="Fast"), f'iommu.backendPolicy: {POLICIES} "Fast"'),
+    ("empty-iommu-policy", vfio(backendPolicy=""), f'iommu.backendPolicy: {POLICIES} ""'),
     (
         "iommu-policy-of-another-type",
         vfio(backendPolicy=True),

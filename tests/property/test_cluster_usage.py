@@ -162,18 +162,6 @@ def test_no_allocator_finds_less_than_what_is_offered_and_free(
         assert (numbers.free > 0) == (most(open_ones, left) > 0)
 
 
-@given(count=st.integers(1, 60), data=st.data())
-def test_shares_in_use_and_free_shares_add_up(count: int, data: st.DataObject) -> None:
-    pools = read_pools(slices(shares(count), [counter_set(shares=count)]))
-    used = data.draw(st.sets(st.integers(0, count - 1)))
-    found = resources(pools, [f"gpu-0-share-{number}" for number in used])
-
-    numbers = found["nvidia.com/gpu.shared"]
-    assert (numbers.offered, numbers.used) == (count, len(used))
-    assert numbers.free == count - len(used)
-    assert found[None].free == (0 if used else 1)
-
-
 asked = st.fixed_dictionaries(
     {},
     optional={

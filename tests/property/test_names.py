@@ -46,11 +46,6 @@ def test_the_name_of_any_mig_device_is_a_dns_label_that_can_be_read_back(
     assert parse_device_name(name) == MigName(minor=minor, profile_id=number, start=start)
 
 
-@given(MINORS, MINORS)
-def test_different_gpus_have_different_names(one: int, other: int) -> None:
-    assert (gpu_name(one) == gpu_name(other)) == (one == other)
-
-
 @given(st.uuids(), MINORS, st.none() | st.uuids().map(str))
 def test_a_claims_cdi_name_is_one_that_runtimes_parse(
     uid: object, minor: int, share_id: str | None

@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,21 +145,3 @@ def test_nvml_accepts_exactly_what_the_model_does(
                     assert number not in model.made
                     model.made[number] = (profile, start)
         check(machine, device, model)
-
-
-@pytest.mark.parametrize("name", CARDS)
-def test_two_instances_fit_in_either_order(name: str, machines: dict[str, Machine]) -> None:
-    machine = machines[name]
-    card = machine.gpus[0].card
-    assert card.mig is not None
-    places = [(profile, start) for profile in card.mig.profiles for start in profile.starts]
-    with device_of(machine) as device:
-        for first, second in itertools.combinations(places, 2):
-            answers = []
-            for pair in ((first, second), (second, first)):
-                made = [create(device, *place) for place in pair]
-                for code, number in made:
-                    if code == 0:
-                        destroy(device, number)
-                answers.append(made[1][0])
-            assert answers[0] == answers[1]
