@@ -3,25 +3,19 @@
 E2E_CONTAINERD says which containerd: 1.7 has CDI off unless it is told, and takes tables otherwise.
 """
 
-import re
-import subprocess
 import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from testbed.cluster import Cluster
 from testbed.commands import run, wait_until
 from testbed.node import GpuNode
 
-from dra_driver.admin.doctor.checks.finding import Severity
-from dra_driver.admin.doctor.checks.runtime_checks import containerd_version, runtime_cdi
-from dra_driver.admin.doctor.facts.runtime_config import RuntimeConfig, read_runtime_configs
-from e2e.kubernetes import CONTAINERD, RUNTIME
-from e2e.scene import Scene
+from dra_driver.admin.doctor.checks.runtime_checks import containerd_version
+from dra_driver.admin.doctor.facts.runtime_config import read_runtime_configs
+from e2e.kubernetes import RUNTIME
 
 pytestmark = [
     pytest.mark.e2e,
@@ -71,9 +65,6 @@ LOST = {
     *("a drop-in about CRI", "a drop-in with an empty table", "a drop-in without a version"),
 }
 """Those in which 1.7 knows nothing of what the first file says."""
-
-SWITCHES = ("enable_cdi = false", *([""] if CONTAINERD == "1.7" else []))
-"""Without any word containerd 2 runs in all other tests."""
 
 
 @pytest.fixture(scope="module")
@@ -129,65 +120,3 @@ def test_doctor_reads_files_as_containerd_does(
     else:
         assert "enable_cdi" not in taken
     assert bool(read.lost) == (version < MERGING and name in LOST)
-
-
-@contextmanager
-def configured(cluster: Cluster, config: Path) -> Iterator[None]:
-    """Have the node's containerd run with another configuration for a while."""
-    before = Path(f"/proc/{cluster.pid('containerd')}")
-    (program, *_) = before.joinpath("cmdline").read_text().split("\0")
-    env = dict(
-        one.split("=", 1) for one in before.joinpath("environ").read_text().split("\0") if one
-    )
-    cluster.stop("containerd")
-    try:
-        with subprocess.Popen(
-            (program, "--config", config),
-            env=env,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as process:
-            try:
-                wait_until(lambda: answers(cluster), "containerd to answer", timeout=60)
-                yield
-            finally:
-                process.terminate()
-                process.wait(60)
-    finally:
-        cluster.start("containerd")
-        wait_until(lambda: answers(cluster), "containerd to answer", timeout=60)
-
-
-def answers(cluster: Cluster) -> bool:
-    words = ("--address", cluster.env["CONTAINERD_ADDRESS"], "plugins", "ls")
-    done = subprocess.run((cluster.env["CTR"], *words), capture_output=True, check=False)
-    return done.returncode == 0
-
-
-@pytest.mark.parametrize("switch", SWITCHES)
-def test_a_pod_has_its_gpu_where_doctor_finds_nothing_against_cdi(
-    scene: Scene, version: Version, tmp_path: Path, switch: str
-) -> None:
-    cluster = scene.node.cluster
-    own = Path(cluster.env["CLUSTER_STATE"], "config", "containerd.toml").read_text()
-    table = OF_2 if version < MERGING else OF_3
-    without = own.replace("enable_cdi = true\n", "")
-    config = tmp_path / "etc/containerd/config.toml"
-    config.parent.mkdir(parents=True)
-    config.write_text(without.replace(f"[plugins.'{table}']\n", f"[plugins.'{table}']\n{switch}\n"))
-    with configured(cluster, config):
-        pod = scene.pod(templates=[scene.template()])
-        scene.running(pod, timeout=120)
-        nodes = scene.run_in(pod, "ls", "/dev").split()
-        scene.delete(pod)
-    gets_gpu = any(re.fullmatch(r"nvidia\d+", name) for name in nodes)
-    (of_files,) = read_runtime_configs(tmp_path, version)
-    assert gets_gpu == (version >= ALWAYS_ON or (version >= MERGING and not switch))
-    assert gets_gpu == (Severity.ERROR not in severities(of_files, cluster))
-
-
-def severities(config: RuntimeConfig, cluster: Cluster) -> list[Severity]:
-    # The driver of these tests writes where this cluster's containerd looks.
-    node = cluster.node
-    found = runtime_cdi([replace(config, spec_dirs=None)], {runtime(cluster): [node]}, node)
-    return [one.severity for one in found]

@@ -179,25 +179,6 @@ def test_a_request_for_several_of_which_it_may_have_one_waits_and_holds_no_share
     assert len(scene.api.all("ResourceClaim", NAMESPACE)) == len(claims)
 
 
-def test_a_change_is_applied_when_nobody_has_a_share_any_more(shares: Shares, scene: Scene) -> None:
-    shares.set(config("timeSlicing", 4), 4)
-    pod, other = scene.pod("one", limits={GPU: 1}), scene.pod("other", limits={GPU: 1})
-    scene.running(pod, other)
-    before = scene.container_ids(pod, other)
-    shares.write(config("timeSlicing", 2))
-    wait_until(
-        lambda: "waits" in shares.status(), "status to say that the change waits", timeout=30
-    )
-    late = scene.pod("late", limits={GPU: 1})
-    scene.running(late)  # of what there is still
-    assert scene.container_ids(pod, other) == before
-    scene.delete(pod, other, late)
-    shares.wait(2)
-    pods = [scene.pod(f"new{number}", limits={GPU: 1}) for number in range(2)]
-    scene.running(*pods)
-    scene.unschedulable(scene.pod("third", limits={GPU: 1}))
-
-
 def test_the_nodes_label_chooses_among_named_configs(mps_shares: Shares, scene: Scene) -> None:
     shares = mps_shares
     shares.write(config("timeSlicing", 3), "tesla-t4")

@@ -1,7 +1,5 @@
 """Driver, MPS supervisor and MPS daemons are killed, idle and at work: nothing is lost or left."""
 
-import os
-import signal
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +7,7 @@ from testbed import mps
 from testbed.commands import wait_until
 from testbed.driver import DriverProcess
 
-from e2e.scene import NAMESPACE, Scene
+from e2e.scene import Scene
 from e2e.sharing import (
     MEMORY,
     PERCENTAGE,
@@ -64,28 +62,6 @@ def test_a_daemon_and_its_pods_outlive_a_kill_of_driver_and_supervisor(
     assert shared.settings(gpu) == UNDER_MPS
     scene.delete(pod, other)
     assert mps.processes(scene.node.place.plugins) == {}
-    assert shared.settings(gpu) == USUAL
-
-
-def test_a_daemon_that_dies_is_replaced_and_the_claims_users_are_told(scene: Scene) -> None:
-    shared = Shared.make(scene, gpu=mps_limits())
-    pod = shared.pod()
-    scene.running(pod)
-    daemon, gpu = shared.daemon(), shared.gpu(pod)
-
-    os.kill(daemon, signal.SIGKILL)
-    shared.ready_again(deaths=1)
-    assert shared.daemon() != daemon
-    assert (shared.ask(PERCENTAGE), shared.ask(f"{MEMORY} 0")) == ("50.0", "10G")
-    assert shared.settings(gpu) == UNDER_MPS
-    assert "daemon died 1 time" in status(scene)
-
-    said = f"the MPS daemon of claim {NAMESPACE}/{shared.claim} died: CUDA programs in the claim's "
-    for name in (shared.claim, pod):
-        assert scene.warning(name, "MPSDaemonDied").startswith(said)
-    described = scene.node.cluster.kubectl("describe", "pod", pod, "--namespace", NAMESPACE)
-    assert "MPSDaemonDied" in described
-    scene.delete(pod)
     assert shared.settings(gpu) == USUAL
 
 

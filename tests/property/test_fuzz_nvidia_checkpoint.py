@@ -1,6 +1,5 @@
 """Checkpoints of NVIDIA's driver that are damaged, or sealed around anything at all."""
 
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from dra_driver.claims.takeover.drafts import Drafts
 from dra_driver.claims.takeover.nvidia_checkpoint import parse_checkpoint, without
 from dra_driver.errors import DriverError, StateError
 from worlds.nvidia import checkpoint
-from worlds.nvidia_files import FOLDERS, Left
 
 UID = "uid-claim"
 DEVICE = make.mig_device(1, "2g.20gb", 2)
@@ -103,22 +101,6 @@ def test_no_byte_can_be_another(at: int, byte: int) -> None:
     except StateError:
         return
     assert found == parse_checkpoint(SOUND)
-
-
-REAL = [Left(name).checkpoint for name in FOLDERS]
-
-
-@given(data=st.sampled_from(REAL), bent=st.data())
-def test_whatever_real_claims_become_they_are_read_or_left(
-    data: bytes, bent: st.DataObject
-) -> None:
-    parts = json.loads(data)["v2"]
-    claims = bent.draw(fuzz.bent(parts["preparedClaims"]))
-    try:
-        sealed = checkpoint(claims, boot_id=parts["nodeBootID"])
-    except (AttributeError, KeyError, TypeError, UnicodeEncodeError, ValueError):
-        return
-    fuzz.ours(lambda: drafted(sealed))
 
 
 @given(claims=fuzz.bent(CLAIMS))
