@@ -4,8 +4,7 @@ One node with eight simulated H100s, on a cluster of its own beside the one of t
 """
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 from testbed import mps
@@ -57,24 +56,6 @@ def mps_shares(shares: Shares) -> Shares:
 @pytest.fixture
 def scene(shares: Shares, request: pytest.FixtureRequest) -> Iterator[Scene]:
     yield from unshared_scene(shares, request)
-
-
-def tenants(scene: Scene, count: int, limits: dict[str, int]) -> list[str]:
-    """Make pods with a share or more each, one after the other, and wait until they run."""
-    pods = [scene.pod(f"tenant{number}", limits=limits) for number in range(count)]
-    scene.running(*pods, timeout=120)
-    return pods
-
-
-def by_gpu(scene: Scene, pods: Sequence[str]) -> list[int]:
-    """How many of these pods each GPU has that has any."""
-    return sorted(Counter(gpu for pod in pods for gpu in scene.gpus(pod)).values())
-
-
-def test_shares_are_spread_over_all_gpus(shares: Shares, scene: Scene) -> None:
-    shares.set(config("timeSlicing", 2), 2 * GPUS)
-    pods = tenants(scene, GPUS, {GPU: 1})
-    assert by_gpu(scene, pods) == [1] * GPUS
 
 
 def test_shares_of_two_gpus_in_one_request_are_refused_under_mps_and_hold_none(

@@ -61,12 +61,6 @@ def test_a_claim_of_two_pods_is_freed_after_the_last(scene: Scene) -> None:
     )
 
 
-def test_two_claims_of_a_pod_give_two_gpus(scene: Scene) -> None:
-    pod = scene.pod(claims=[scene.claim("one"), scene.claim("two")])
-    scene.running(pod)
-    assert len(set(scene.gpus(pod))) == 2
-
-
 @needs(Feature.EXTENDED_RESOURCE)
 def test_a_limit_of_nvidia_com_gpu_gives_that_many_gpus(scene: Scene) -> None:
     pod = scene.pod(limits={"nvidia.com/gpu": 2})

@@ -12,9 +12,8 @@ import fuzz
 import make
 from dra_driver.claims.model.claim import Claim, parse_claim, uid_of
 from dra_driver.claims.model.config import group_by_config
-from dra_driver.claims.state.validity import why_gone
 from dra_driver.devices.device import DeviceKind
-from dra_driver.errors import ConfigError, NotFoundError, UnavailableError
+from dra_driver.errors import ConfigError
 from dra_driver.kube.resource import RESOURCE_CLAIMS, RESOURCE_SLICES, Call, Resource
 from dra_driver.kube.responses import WatchStream, object_in
 from dra_driver.kube.watch import Changed, Listed, Watch
@@ -85,37 +84,6 @@ def test_a_config_nested_too_deep_is_refused(depth: int) -> None:
     for config in (nested, {"apiVersion": "resource.nvidia.com/v1beta1", "kind": nested}):
         with pytest.raises(InvalidConfigError):
             decode(config)
-
-
-class OneClaim:
-    """An API server that has one object for every claim."""
-
-    def __init__(self, claim: Mapping[str, Any]) -> None:
-        self.claim = claim
-
-    def get_claim(self, namespace: str, name: str, *, timeout: float) -> Mapping[str, Any]:
-        return self.claim
-
-
-@pytest.mark.parametrize(
-    "status",
-    [
-        {"allocation": "nonsense"},
-        {"allocation": {"devices": {"results": [{"driver": "gpu.nvidia.com"}]}}},
-        {"allocation": {"devices": {"config": [{"source": "FromNowhere"}]}}},
-        {"allocation": {"devices": 1}},
-    ],
-)
-def test_a_claim_that_cannot_be_read_is_not_said_to_be_gone(status: dict[str, Any]) -> None:
-    record = make.record()
-    found = OneClaim(make.claim_object("gpu-0", uid=record.ref.uid) | {"status": status})
-    with pytest.raises(UnavailableError):
-        why_gone(found, record, timeout=1)
-
-
-def test_a_claim_without_a_uid_is_not_said_to_be_gone() -> None:
-    with pytest.raises(UnavailableError):
-        why_gone(OneClaim({"status": {}}), make.record(), timeout=1)
 
 
 @given(st.integers(101, 3000), st.sampled_from(["[]", '{"a":}', '[{"a":}]']))
@@ -212,11 +180,3 @@ def test_names_of_any_form_stay_one_part_of_a_path(text: str) -> None:
     assert path.startswith("/apis/resource.k8s.io/v1/namespaces/")
     assert path.count("/") == RESOURCE_CLAIMS.path("a", namespace="b").count("/")
     assert RESOURCE_SLICES.path(text).count("/") == RESOURCE_SLICES.path("a").count("/")
-
-
-def test_a_claim_that_is_not_there_is_gone() -> None:
-    class Nothing:
-        def get_claim(self, namespace: str, name: str, *, timeout: float) -> Mapping[str, Any]:
-            raise NotFoundError("not found", status=404)
-
-    assert why_gone(Nothing(), make.record(), timeout=1) == "no longer exists"

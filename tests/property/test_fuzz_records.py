@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fuzz
-from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.state.records import RecordStore, stored_records
 from dra_driver.errors import StateError
 from dra_driver.mps.files import MpsFiles, ids_in
@@ -48,12 +47,3 @@ def test_a_folder_of_domains_may_hold_files_of_any_name(
     for domain in ids_in(files.desired_folder):
         found = fuzz.ours(lambda domain=domain: files.desired(domain))  # type: ignore[misc]
         assert isinstance(found, Path | StateError)
-
-
-@pytest.mark.parametrize("uid", fuzz.ODD_TEXTS)
-def test_a_uid_of_any_form_never_leaves_the_folder(tmp_path: Path, uid: str) -> None:
-    store = RecordStore(tmp_path)
-    for call in (store.read, store.delete):
-        found = fuzz.ours(lambda call=call: call(ClaimUid(uid)))  # type: ignore[misc]
-        assert found is None or isinstance(found, Exception)
-    assert {path.name for path in tmp_path.iterdir()} == {"claims", "quarantine"}
