@@ -49,13 +49,13 @@ _CONTAINERS = frozenset({"kubelet-plugin", "mps-supervisor"})
 _SPEC_KEYS = ("driver", "nodeName", "pool", "devices", "sharedCounters", "perDeviceNodeSelection")
 _LOG_WORDS = """
 timestamp level event reason gpu claim claim_uid advice seconds claims error driver file path
-regarding cause consequence device gpus mode slice socket why devices index node origin count endpoint
-fields group interval kept links mig_device operation port profile remedy resource start state
-subject version address attribute awaiting_reset boot daemons deaths deployment directory domain
-domains driver_version field folder gone holder holds kind kubernetes limited_by line listening
-lock mig_devices_made missing mps_deployments of peer pid place pod pods pool probe profiles
-published_as registration resources retry_seconds service setting shared_by sick slices source
-status step strategy thread uuid view withdrawn writes xid
+regarding cause consequence device gpus mode slice socket why devices index node origin count
+endpoint fields group interval kept links mig_device operation port profile remedy resource start
+state subject version address attribute awaiting_reset boot daemons deaths deployment directory
+domain domains driver_version field folder gone holder holds kind kubernetes limited_by line
+listening lock mig_devices_made missing mps_deployments of peer pid place pod pods pool probe
+profiles published_as registration resources retry_seconds service setting shared_by sick slices
+source status step strategy thread uuid view withdrawn writes xid
 """
 LOG_KEYS = frozenset(_LOG_WORDS.split())
 """The keys of this program's log lines."""
