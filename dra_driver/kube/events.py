@@ -2,18 +2,24 @@
 
 The rules are in the API reference of events.k8s.io/v1: a note of at most 1 kB, a reporting instance
 of at most 128 bytes, and the event in its object's namespace, or in `default` for an object without
-one. Names are made as by client-go: the object's name, and the time. Nothing here talks to a
-server.
+one. Names are made as by client-go: the object's name, and the time.
 """
 
 import zlib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
+import structlog
 from msgspec import Struct
 
+from dra_driver.errors import DriverError, UnavailableError
+from dra_driver.kube.client import KubeClient
+from dra_driver.kube.resource import EVENTS
 from resource_nvidia_com.printable import printable
 
+log = structlog.get_logger()
+
+_REQUEST_SECONDS = 10.0
 _LONGEST_NOTE = 1024
 _LONGEST_INSTANCE = 128
 _LONGEST_NAME = 253
@@ -41,52 +47,62 @@ def about_node(name: str) -> Regarding:
     return Regarding(api_version="v1", kind="Node", namespace="", name=name, uid=name)
 
 
-class Reporter(Struct, frozen=True, kw_only=True):
-    """The reporter: a qualified name such as `gpu.nvidia.com/dra-driver`, and its node."""
+class Events:
+    """Posts events of type Warning, in the name of a controller on one node."""
 
-    controller: str
-    instance: str
+    def __init__(self, api: KubeClient, *, controller: str, node: str) -> None:
+        """Take the reporter: a qualified name such as `gpu.nvidia.com/dra-driver`, and its node."""
+        self._api = api
+        self._controller = controller
+        self._node = node
 
+    def post(self, about: Regarding, *, reason: str, action: str, note: str) -> None:
+        """Post an event on one object, without asking whether it exists.
 
-class Happening(Struct, frozen=True, kw_only=True):
-    """What happened, at `time` (aware): reason and action in CamelCase, the note for people."""
+        Reason and action are in CamelCase; a note that is too long is cut. An event that the API
+        server refuses is logged and skipped: a namespace may be deleted meanwhile. Raises
+        UnavailableError if the API server cannot be reached.
+        """
+        now = datetime.now(UTC)  # noqa: TID251 (told)
+        body = self.event(about, reason=reason, action=action, note=note, time=now)
+        try:
+            self._api.create(
+                EVENTS, body, namespace=about.event_namespace, timeout=_REQUEST_SECONDS
+            )
+        except UnavailableError:
+            raise
+        except DriverError as error:
+            log.warning(
+                "event not created", regarding=f"{about.kind} {about.name}", reason=str(error)
+            )
 
-    reason: str
-    action: str
-    note: str
-    time: datetime
-
-
-def utc_now() -> datetime:
-    """Return the time of day."""
-    return datetime.now(UTC)  # noqa: TID251 (told)
-
-
-def warning_event(about: Regarding, what: Happening, reporter: Reporter) -> Mapping[str, object]:
-    """Return the event of type Warning; a note that is too long is cut."""
-    # Three digits after the microseconds, by which a pod differs from a claim of its name.
-    apart = zlib.crc32(f"{about.kind} {about.uid} {what.reason}".encode()) % 1000
-    stamp = f"{(what.time - _EPOCH) // _MICROSECOND * 1000 + apart:x}"
-    name = about.name[: _LONGEST_NAME - len(stamp) - 1].rstrip("-.")
-    return {
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": {"name": f"{name}.{stamp}", "namespace": about.event_namespace},
-        "type": "Warning",
-        "reason": what.reason,
-        "action": what.action,
-        "note": _cut(printable(what.note), _LONGEST_NOTE),
-        "eventTime": what.time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        "reportingController": reporter.controller,
-        "reportingInstance": _cut(reporter.instance, _LONGEST_INSTANCE),
-        "regarding": {
-            "apiVersion": about.api_version,
-            "kind": about.kind,
-            **({"namespace": about.namespace} if about.namespace else {}),
-            "name": about.name,
-            "uid": about.uid,
-        },
-    }
+    def event(
+        self, about: Regarding, *, reason: str, action: str, note: str, time: datetime
+    ) -> Mapping[str, object]:
+        """Return the event, as of an aware time."""
+        # Three digits after the microseconds, by which a pod differs from a claim of its name.
+        apart = zlib.crc32(f"{about.kind} {about.uid} {reason}".encode()) % 1000
+        stamp = f"{(time - _EPOCH) // _MICROSECOND * 1000 + apart:x}"
+        name = about.name[: _LONGEST_NAME - len(stamp) - 1].rstrip("-.")
+        return {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": f"{name}.{stamp}", "namespace": about.event_namespace},
+            "type": "Warning",
+            "reason": reason,
+            "action": action,
+            "note": _cut(printable(note), _LONGEST_NOTE),
+            "eventTime": time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "reportingController": self._controller,
+            "reportingInstance": _cut(self._node, _LONGEST_INSTANCE),
+            "regarding": {
+                "apiVersion": about.api_version,
+                "kind": about.kind,
+                **({"namespace": about.namespace} if about.namespace else {}),
+                "name": about.name,
+                "uid": about.uid,
+            },
+        }
 
 
 def _cut(text: str, most: int) -> str:

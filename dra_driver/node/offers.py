@@ -11,7 +11,7 @@ from dra_driver.node.gpus import NodeGpus
 from dra_driver.node.shares import NodeShares
 from dra_driver.node.sharing import node_memory
 from dra_driver.shares import notes
-from dra_driver.shares.source import ShareConfigEvents, ShareConfigs
+from dra_driver.shares.source import ShareConfigs
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.node import CostWarning, DevicePlugin
 from dra_driver.slices.offer.shares import WholeBesideShares
@@ -47,7 +47,8 @@ class NodeOffers:
             settings.share_config,
             default=settings.share_config_default,
             labels=context.own_node,
-            events=ShareConfigEvents(context.kube, settings.node_name),
+            events=context.events,
+            node=settings.node_name,
             on_change=changes.offer,
             kept=context.directory / notes.CONFIG_FILE,
         )

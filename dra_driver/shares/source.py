@@ -12,6 +12,7 @@ an editor may write in place.
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,14 +20,11 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dra_driver.devices.names import CONTROLLER
-from dra_driver.errors import ConfigError, DriverError, StateError, UnavailableError
+from dra_driver.errors import ConfigError, StateError, UnavailableError
 from dra_driver.host.files import read_whole
 from dra_driver.host.worker import Worker
-from dra_driver.kube.client import KubeClient
-from dra_driver.kube.events import Happening, Reporter, about_node, utc_now, warning_event
+from dra_driver.kube.events import Events, about_node
 from dra_driver.kube.own_node import Labels, OwnNode
-from dra_driver.kube.resource import EVENTS
 from dra_driver.shares.choice import LABEL, Choice, choose
 from dra_driver.shares.notes import KeptConfig, keep, kept
 
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
     from resource_nvidia_com.device_plugin import NodeConfig
 
 log = structlog.get_logger()
-
-_REQUEST_SECONDS = 10.0
 
 
 class ShareConfigTiming(Struct, frozen=True, kw_only=True):
@@ -89,7 +85,8 @@ class ShareConfigs(Worker):
         *,
         default: str,
         labels: OwnNode,
-        events: "ShareConfigEvents",
+        events: Events,
+        node: str,
         on_change: Callable[[], None],
         kept: Path | None = None,
         timing: ShareConfigTiming = ShareConfigTiming(),
@@ -98,15 +95,15 @@ class ShareConfigs(Worker):
 
         `path` is a config, or a folder of named ones, and None if nothing is shared; `default` is
         the name of the config for a Node without a label (choice.py). `on_change` is called on the
-        thread, without a lock, when `current` has changed. The file `kept` keeps the last good
-        config across a restart.
+        thread, without a lock, when `current` has changed; `events` are on the Node of this name.
+        The file `kept` keeps the last good config across a restart.
         """
         super().__init__("share-config")
         self._path = path
         self._kept = kept
         self._default = default
         self._on_change = on_change
-        self._events = events
+        self._events, self._about = events, about_node(node)
         self._timing = timing
         self._heeds_label = path is not None and not _is_file(path)
         self._state = _NO_LABELS_YET if self._heeds_label else _NOT_YET if path else _NO_PATH
@@ -152,11 +149,14 @@ class ShareConfigs(Worker):
             self._wait(self._timing.look)
 
     def _tell_problem(self) -> None:
-        if self._untold is not None:
-            try:
-                self._events.post(*self._untold)
-            except UnavailableError:
-                return  # the next look tries again
+        if self._untold is None:
+            return
+        problem, holds = self._untold
+        rest = f"{holds} is in use" if holds else "no GPU is offered without a config"
+        note = f"the share config cannot be used: {problem}; {rest}"
+        reason, action = "ShareConfigNotTaken", "ReadingShareConfig"
+        with suppress(UnavailableError):  # the next look tries again
+            self._events.post(self._about, reason=reason, action=action, note=note)
             self._untold = None
 
     def _look_once(self, path: Path, label: str) -> None:
@@ -244,38 +244,6 @@ class ShareConfigs(Worker):
                 f"{choice.file} is empty: to share nothing from now on, write version: v1 into it"
             )
         return _read_config(data, str(choice.file))
-
-
-class ShareConfigEvents:
-    """Posts Events on the Node about share configs that cannot be used; for any thread."""
-
-    def __init__(self, api: KubeClient, node: str) -> None:
-        self._api = api
-        self._about = about_node(node)
-
-    def post(self, problem: str, holds: str) -> None:
-        """Report why the newest config cannot be used, and which one is in use; empty for none.
-
-        Raises UnavailableError if the API server cannot be reached.
-        """
-        rest = f"; {holds} is in use" if holds else "; no GPU is offered without a config"
-        what = Happening(
-            reason="ShareConfigNotTaken",
-            action="ReadingShareConfig",
-            note=f"the share config cannot be used: {problem}{rest}",
-            time=utc_now(),
-        )
-        body = warning_event(
-            self._about, what, Reporter(controller=CONTROLLER, instance=self._about.name)
-        )
-        try:
-            self._api.create(
-                EVENTS, body, namespace=self._about.event_namespace, timeout=_REQUEST_SECONDS
-            )
-        except UnavailableError:
-            raise
-        except DriverError as error:
-            log.warning("event not created", regarding="the Node", reason=str(error))
 
 
 def _is_file(path: Path) -> bool:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dra_driver.admin.output import for_programs
 from dra_driver.cli import main
-from dra_driver.kube.events import Happening, Regarding, Reporter, warning_event
+from dra_driver.kube.events import Events, Regarding
 from dra_driver.ops.logs import configure_logs
 from dra_driver.printing import escaping
 from resource_nvidia_com.printable import plain, printable
@@ -97,8 +97,8 @@ def test_logs_show_it(form: str) -> None:
 
 def test_events_show_it() -> None:
     about = Regarding(api_version="v1", kind="Pod", name="p", uid="u", namespace="n")
-    what = Happening(reason="R", action="A", note=HOSTILE, time=datetime.now(UTC))
-    event = warning_event(about, what, Reporter(controller="c", instance="i"))
+    events = Events(None, controller="c", node="i")  # type: ignore[arg-type]
+    event = events.event(about, reason="R", action="A", note=HOSTILE, time=datetime.now(UTC))
     assert shows(str(event["note"]))
 
 

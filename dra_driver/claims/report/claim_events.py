@@ -1,52 +1,29 @@
 """Posts Kubernetes events on claims, and on the pods and PodGroups that have them reserved.
 
-Events are of type Warning (kube/events.py) and name this node. An event that the API server refuses
-is logged and skipped. If the API server cannot be reached, an error lets the caller try again.
+Events are of type Warning (kube/events.py) and name this node.
 """
-
-import structlog
 
 from dra_driver.claims.model.claim import Claim, ClaimRef, ConsumerGroup, ConsumerPod
 from dra_driver.claims.state.validity import allocated, stored_claim
 from dra_driver.devices.names import CONTROLLER
-from dra_driver.errors import DriverError, UnavailableError
 from dra_driver.kube.client import KubeClient
-from dra_driver.kube.events import Happening, Regarding, Reporter, utc_now, warning_event
-from dra_driver.kube.resource import EVENTS, POD_GROUPS, RESOURCE_CLAIMS
-
-log = structlog.get_logger()
+from dra_driver.kube.events import Events, Regarding
+from dra_driver.kube.resource import POD_GROUPS, RESOURCE_CLAIMS
 
 _REQUEST_SECONDS = 10.0
 
 
-class ClaimEvents:
+class ClaimEvents(Events):
     """Posts events for one node. Raises UnavailableError if the API server cannot be reached."""
 
     def __init__(self, api: KubeClient, *, node: str) -> None:
-        self._api = api
-        self._reporter = Reporter(controller=CONTROLLER, instance=node)
+        super().__init__(api, controller=CONTROLLER, node=node)
 
     def tell(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
         """Post an event on a claim and its pods and PodGroups; a claim that is gone is skipped."""
         claim = allocated(stored_claim(self._api, ref, timeout=_REQUEST_SECONDS))
         for about in _claim_and_pods(claim) if claim else ():
             self.post(about, reason=reason, action=action, note=note)
-
-    def post(self, about: Regarding, *, reason: str, action: str, note: str) -> None:
-        """Post an event on one object, without asking whether it exists."""
-        what = Happening(reason=reason, action=action, note=note, time=utc_now())
-        body = warning_event(about, what, self._reporter)
-        try:
-            self._api.create(
-                EVENTS, body, namespace=about.event_namespace, timeout=_REQUEST_SECONDS
-            )
-        except UnavailableError:
-            raise
-        except DriverError as error:
-            # The namespace is being deleted, or the role lacks the right: the others still get one.
-            log.warning(
-                "event not created", regarding=f"{about.kind} {about.name}", reason=str(error)
-            )
 
 
 def _claim_and_pods(claim: Claim) -> list[Regarding]:

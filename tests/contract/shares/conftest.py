@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from testbed.apiserver.server import ApiServer
 
+from dra_driver.devices.names import CONTROLLER
 from dra_driver.kube.client import KubeClient
+from dra_driver.kube.events import Events
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.own_node import OwnNode
 from dra_driver.kube.resource import NODES
 from dra_driver.shares.choice import LABEL
 from dra_driver.shares.source import (
-    ShareConfigEvents,
     ShareConfigs,
     ShareConfigState,
     ShareConfigTiming,
@@ -49,7 +50,8 @@ class World:
             path,
             default=default,
             labels=self.labels,
-            events=ShareConfigEvents(self.client, "n1"),
+            events=Events(self.client, controller=CONTROLLER, node="n1"),
+            node="n1",
             on_change=self._changed,
             kept=kept,
             timing=timing,

@@ -3,10 +3,10 @@
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
-from dra_driver.kube.events import Happening, Regarding, Reporter, warning_event
+from dra_driver.kube.events import Events, Regarding
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
-NODE = Reporter(controller="gpu.nvidia.com/dra-driver", instance="node-1")
+NODE = Events(None, controller="gpu.nvidia.com/dra-driver", node="node-1")  # type: ignore[arg-type]
 
 
 def about(name: str = "claim") -> Regarding:
@@ -15,7 +15,7 @@ def about(name: str = "claim") -> Regarding:
 
 def event(name: str = "claim", **facts: Any) -> dict[str, Any]:
     what = {"reason": "Died", "action": "Restarting", "note": "it died", "time": TIME} | facts
-    return dict(warning_event(about(name), Happening(**what), facts.pop("reporter", NODE)))
+    return dict(NODE.event(about(name), **what))
 
 
 def test_an_event_names_its_object_its_reporter_and_its_time() -> None:
@@ -65,20 +65,20 @@ def test_events_of_a_pod_and_of_a_claim_of_its_name_have_names_of_their_own() ->
         name="claim",
         uid="uid",
     )
-    what = Happening(reason="Died", action="Restarting", note="it died", time=TIME)
-    made = warning_event(claim, what, NODE)
+    made = NODE.event(claim, reason="Died", action="Restarting", note="it died", time=TIME)
     assert made["metadata"] != event()["metadata"]
 
 
 def test_a_long_node_name_is_cut() -> None:
-    reporter = Reporter(controller="c", instance="n" * 200)
-    what = Happening(reason="Died", action="Restarting", note="", time=TIME)
-    assert warning_event(about(), what, reporter)["reportingInstance"] == "n" * 128
+    events = Events(None, controller="c", node="n" * 200)  # type: ignore[arg-type]
+    made = events.event(about(), reason="Died", action="Restarting", note="", time=TIME)
+    assert made["reportingInstance"] == "n" * 128
 
 
 def test_an_event_of_what_lives_in_no_namespace_is_in_the_default_one() -> None:
     node = Regarding(api_version="v1", kind="Node", namespace="", name="node-1", uid="node-1")
-    what = Happening(reason="Died", action="Restarting", note="it died", time=TIME)
-    found: dict[str, Any] = dict(warning_event(node, what, NODE))
+    found: dict[str, Any] = dict(
+        NODE.event(node, reason="Died", action="Restarting", note="it died", time=TIME)
+    )
     assert found["metadata"]["namespace"] == node.event_namespace == "default"
     assert "namespace" not in found["regarding"]

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.kube.events import Events
 from dra_driver.kube.own_node import OwnNode
 from dra_driver.shares.notes import KeptConfig, kept
-from dra_driver.shares.source import ShareConfigEvents, ShareConfigs, ShareConfigState
+from dra_driver.shares.source import ShareConfigs, ShareConfigState
 
 WHOLE = "sharing: {mps: {resources: [{name: gpu, replicas: 2}, {name: mig-1g.5gb, replicas: 3}]}}"
 HALF = "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}"
@@ -53,7 +54,8 @@ def made_for(
         path,
         default=default,
         labels=OwnNode(None, "n1", clock=lambda: 0.0, random=lambda: 0.5),  # type: ignore[arg-type]
-        events=ShareConfigEvents(None, "n1"),  # type: ignore[arg-type]
+        events=Events(None, controller="c", node="n1"),  # type: ignore[arg-type]
+        node="n1",
         on_change=lambda: changes.append(None),
         kept=keeps,
     )
