@@ -5,8 +5,6 @@ against what KubeVirt looks for.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from testbed.cluster import Cluster
@@ -33,17 +31,11 @@ FOR_MACHINES = [gpu.pci for gpu in T4X4.gpus[:2]]
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory, lasting: Cluster) -> Iterator[GpuNode]:
     """Four T4, each in an IOMMU group of its own, of which two are bound to vfio-pci at boot."""
-    with machine_node(tmp_path_factory.mktemp("machines"), lasting) as node:
-        yield node
-
-
-@contextmanager
-def machine_node(folder: Path, cluster: Cluster, *groups: list[str]) -> Iterator[GpuNode]:
-    """Make a node with two cards for virtual machines, and these groups of several functions."""
+    folder = tmp_path_factory.mktemp("machines")
     profile = folder / "t4-vfio.yaml"
-    iommu = {"drivers": dict.fromkeys(FOR_MACHINES, "vfio-pci"), "groups": list(groups)}
+    iommu = {"drivers": dict.fromkeys(FOR_MACHINES, "vfio-pci")}
     profile.write_text(profiles.dump(profiles.changed(T4X4, {"iommu": iommu})))
-    with node_of(str(profile), folder / "node", cluster, VFIO="true") as node:
+    with node_of(str(profile), folder / "node", lasting, VFIO="true") as node:
         yield node
 
 
