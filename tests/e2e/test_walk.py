@@ -10,9 +10,9 @@ from testbed.commands import REPOSITORY, wait_until
 from testbed.installed_node import LABEL, NAMESPACE, InstalledNode
 from testbed.pods import wait_gone
 
-from dra_driver import gathered
+import gathering
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
-from dra_driver.gathered import Archive
+from dra_driver.admin.gather import reading
 from e2e.conftest import node_with_image
 from e2e.kubernetes import needs
 from e2e.scene import Scene
@@ -66,8 +66,8 @@ def test_an_admin_installs_shares_and_uninstalls_by_the_pages_commands(
         assert word in found, found
 
     archive = gathered_in_the_pod(node, reader, tmp_path)
-    assert archive.documents[gathered.SLICES]
-    assert len(archive.documents[gathered.NVML]["gpus"]) == len(node.devices()) == 8
+    assert archive.documents[reading.SLICES]
+    assert len(archive.documents[reading.NVML]["gpus"]) == len(node.devices()) == 8
     assert node.cluster.node not in str(archive.documents)
 
     scene = Scene(node)
@@ -96,13 +96,13 @@ def test_an_admin_installs_shares_and_uninstalls_by_the_pages_commands(
     wait_until(lambda: node.slices() == [], "the kubelet to delete the slices", timeout=60)
 
 
-def gathered_in_the_pod(node: InstalledNode, reader: Reader, folder: Path) -> Archive:
+def gathered_in_the_pod(node: InstalledNode, reader: Reader, folder: Path) -> gathering.Archive:
     """What the driver's pod gathers, by the command of the page."""
     page = (REPOSITORY / "docs/gather.md").read_text().splitlines()
     (command,) = [line for line in page if line.startswith("kubectl exec ")]
     (pod,) = node.driver_pods(labelSelector="app.kubernetes.io/component=kubelet-plugin")
     reader.types(f"cd {folder}\n{command.replace('POD', pod['metadata']['name'])}")
-    return gathered.unpack(folder / "node.tar.gz")
+    return gathering.unpack(folder / "node.tar.gz")
 
 
 def shares(node: InstalledNode) -> list[str]:
