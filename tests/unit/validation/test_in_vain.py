@@ -189,7 +189,7 @@ def test_a_part_of_a_device_needs_a_setting() -> None:
 def test_a_config_whose_place_another_takes_is_told(
     first: dict[str, Any], second: dict[str, Any], is_told: bool
 ) -> None:
-    texts = [text for _, text in said(claim(first, second)) if "in place of" in text]
+    texts = [text for _, text in said(claim(first, second)) if "a later GpuConfig of this claim" in text]
     assert len(texts) == is_told
     assert all(text.startswith("spec.devices.config[0].opaque") for text in texts)
 
