@@ -51,14 +51,6 @@ def usage(machine: Machine, doors: list[CardDoor], visible: str = "") -> GpmUsag
     return count.stop()
 
 
-def test_the_whole_gpu_is_counted_where_it_is_not_divided(
-    h100: Machine, doors: list[CardDoor]
-) -> None:
-    assert h100.take_memory(h100.find("0").uuid, MIB, pid=11)
-    h100.let_do(11, Activity(sm=80, memory_access=25))
-    assert usage(h100, doors) == GpmUsage(busy_sms=80.0, bandwidth=25.0)
-
-
 def test_in_mig_mode_it_is_the_device_that_the_tenant_has(
     h100: Machine, divided: list[str], doors: list[CardDoor]
 ) -> None:

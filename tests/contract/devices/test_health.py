@@ -123,13 +123,6 @@ def test_a_question_that_nvml_refuses_makes_no_gpu_sick(
     assert seen.gpus[0].vitals != WELL
 
 
-def test_an_xid_is_told_with_its_gpu(machine: Machine, session: DriverSession) -> None:
-    gpus = session.look().gpus
-    machine.emit_xid(gpus[3].uuid, 79)
-    assert session.next_event(5.0) == GpuEvent(gpu=gpus[3].uuid, xid=79)
-    assert session.next_event(0.0) is None
-
-
 def test_an_event_of_another_kind_says_that_it_is_time_to_look(
     machine: Machine, session: DriverSession
 ) -> None:

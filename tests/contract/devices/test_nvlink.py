@@ -164,11 +164,6 @@ def test_the_fabric_of_several_nodes_is_published_with_its_clique(node_of: MakeN
     assert there.count(False) == 1
 
 
-def test_the_fabric_of_one_node_has_no_name(node_of: MakeNode) -> None:
-    for device in whole(node_of("h100x8").session.look()):
-        assert not {"fabricClusterUUID", "fabricClique"} & set(device["attributes"])
-
-
 BOARDS = [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 

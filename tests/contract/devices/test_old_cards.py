@@ -15,7 +15,7 @@ import yaml
 
 import make
 from dra_driver.cli import main
-from dra_driver.devices.model import Gpu, Inventory, MigMode
+from dra_driver.devices.model import Gpu, Inventory
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import ConfigError
 from dra_driver.mps.domain import DomainDevice
@@ -90,39 +90,6 @@ def test_whole_gpus_are_published_as_ever(tmp_path: Path, name: str) -> None:
     assert published.omitted == ()
 
 
-def test_eight_v100_are_found_whole_and_without_mig(tmp_path: Path) -> None:
-    inventory = look(Machine.create(tmp_path / "v100", "v100x8"))
-    assert len(inventory.gpus) == 8
-    assert inventory.sick == ()
-    for gpu in inventory.gpus:
-        assert (gpu.brand, gpu.architecture) == ("Tesla", "Volta")
-        assert gpu.cuda_compute_capability == (7, 0)
-        assert gpu.memory_bytes == 32 << 30
-        assert (gpu.mig_mode, gpu.mig, gpu.addressing_mode) == (MigMode.UNSUPPORTED, None, None)
-
-
-def test_a_laptop_gpu_is_found_by_the_few_facts_it_has(laptop: Machine) -> None:
-    inventory = look(laptop)
-    [gpu] = inventory.gpus
-    assert inventory.sick == ()
-    assert (gpu.product_name, gpu.brand) == ("NVIDIA GeForce MX150", "GeForce")
-    assert (gpu.architecture, gpu.cuda_compute_capability) == ("Pascal", (6, 1))
-    assert gpu.memory_bytes == 2 << 30
-    assert gpu.mig is None
-
-
-@pytest.mark.parametrize("name", ["v100x8", "laptop"])
-def test_a_class_of_mig_devices_finds_none_and_nothing_is_said_of_mig(
-    tmp_path: Path, name: str
-) -> None:
-    published = projection(look(Machine.create(tmp_path / "root", name)))
-    assert {str(device["attributes"]["type"]) for device in published.devices} == {  # type: ignore[index]
-        "{'string': 'gpu'}"
-    }
-    assert published.counter_sets == ()
-    assert published.notes == ()
-
-
 def test_cards_with_mig_are_divided_beside_cards_without(generations: Machine) -> None:
     published = projection(look(generations))
     parts: dict[str, set[str]] = {}
@@ -174,15 +141,6 @@ def test_inspect_shows_a_laptop_without_a_word_of_what_it_lacks(
         " cudaDriverVersion=12.2.0, resource.kubernetes.io/pciBusID=0000:01:00.0,"
         " resource.kubernetes.io/pcieRoot=pci0000:00, memory=2Gi\n"
     )
-
-
-def test_inspect_shows_every_generation(
-    generations: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shown = inspected(generations, capsys)
-    for gpu in generations.gpus:
-        assert f"gpu-{gpu.minor}  {gpu.card.name}" in shown
-    assert shown.count("unsupported") == 5
 
 
 # Time-slicing

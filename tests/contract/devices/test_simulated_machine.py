@@ -1,16 +1,13 @@
 """The real pynvml over simulated GPUs: what the inventory says, and how it survives faults."""
 
-import queue
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dra_driver.devices.model import Inventory, MigMode
+from dra_driver.devices.model import MigMode
 from dra_driver.devices.nvml.library import NvmlLibrary, find_library
 from dra_driver.devices.session import DriverSession, discover
-from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import DeviceError
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
@@ -26,11 +23,6 @@ UNKNOWN = 999
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     return Machine.create(tmp_path / "h100", "h100x8")
-
-
-@pytest.fixture
-def mixed(tmp_path: Path) -> Machine:
-    return Machine.create(tmp_path / "mixed", "mixed")
 
 
 @pytest.fixture
@@ -99,32 +91,6 @@ def test_a_profile_may_have_cards_without_memory_and_any_pci_domain(tmp_path: Pa
     assert [one["capacity"]["memory"] for one in found] == [{"value": "0"}] * 2
 
 
-def test_an_h100_is_described_as_claims_select_it(machine: Machine, session: DriverSession) -> None:
-    inventory = session.look()
-    gpu = inventory.gpus[0]
-
-    assert gpu.product_name == "NVIDIA H100 80GB HBM3"
-    assert (gpu.brand, gpu.architecture) == ("Nvidia", "Hopper")
-    assert gpu.cuda_compute_capability == (9, 0)
-    assert gpu.memory_bytes == 81559 * 1024**2
-    assert gpu.mig_mode is MigMode.DISABLED
-    assert inventory.driver_version == machine.description.driver_version
-    assert inventory.cuda_version is not None
-
-
-def test_cards_of_several_kinds_each_have_what_they_have(mixed: Machine) -> None:
-    session = session_on(mixed)
-    try:
-        gpus = session.look().gpus
-    finally:
-        session.close()
-
-    assert {gpu.architecture for gpu in gpus} >= {"Ampere", "Ada Lovelace", "Turing", "Pascal"}
-    assert {gpu.mig_mode for gpu in gpus if gpu.architecture in ("Turing", "Pascal")} == {
-        MigMode.UNSUPPORTED
-    }
-
-
 def test_a_lost_gpu_does_not_hide_the_others(machine: Machine, session: DriverSession) -> None:
     lost = machine.gpus[3]
     session.look()
@@ -135,16 +101,6 @@ def test_a_lost_gpu_does_not_hide_the_others(machine: Machine, session: DriverSe
     [sick] = inventory.sick
     assert "fallen off the bus" in sick.reason
     assert "NVML: GPU is lost" in sick.reason
-
-
-def test_a_lost_gpu_that_comes_back_is_found_again(
-    machine: Machine, session: DriverSession
-) -> None:
-    machine.lose_gpu(machine.gpus[3].uuid)
-    session.look()
-    machine.restore_gpu(machine.gpus[3].uuid)
-
-    assert len(session.look().gpus) == len(machine.gpus)
 
 
 @pytest.mark.parametrize(
@@ -263,21 +219,6 @@ def test_a_stale_library_is_opened_again_before_anything_is_given_up(
     assert session.look() == before
 
 
-def test_two_looks_at_an_unchanged_machine_are_equal(session: DriverSession) -> None:
-    assert session.look() == session.look()
-
-
-def test_another_machine_can_be_opened_in_the_same_process(
-    machine: Machine, mixed: Machine, session: DriverSession
-) -> None:
-    session.look()
-    session.close()
-    other = session_on(mixed)
-
-    assert {gpu.uuid for gpu in other.look().gpus} == {gpu.uuid for gpu in mixed.gpus}
-    other.close()
-
-
 def test_the_library_is_found_by_its_real_name(machine: Machine) -> None:
     path = find_library(machine.driver_root)
 
@@ -306,16 +247,6 @@ def test_a_library_for_another_machine_is_said_so(tmp_path: Path) -> None:
         NvmlLibrary(find_library(tmp_path)).open()
 
 
-def test_open_and_close_can_be_repeated(machine: Machine) -> None:
-    library = NvmlLibrary(find_library(machine.driver_root))
-    for _ in range(2):
-        library.open()
-        library.open()
-        assert library.gpu_count() == len(machine.gpus)
-        library.close()
-        library.close()
-
-
 @pytest.mark.parametrize(
     ("fact", "value", "field", "name"),
     [
@@ -338,37 +269,3 @@ def test_numbers_of_nvml_become_the_texts_that_claims_select_by(
 
     [gpu] = [gpu for gpu in inventory.gpus if gpu.uuid == machine.gpus[0].uuid]
     assert getattr(gpu, field) == name
-
-
-def test_a_gpu_in_mig_mode_stays_in_the_inventory(machine: Machine, session: DriverSession) -> None:
-    machine.set_fact(machine.gpus[0].uuid, Fact.MIG_CURRENT, 1)
-
-    assert len(session.look().gpus) == len(machine.gpus)
-
-
-def test_the_watcher_reports_a_gpu_that_is_pulled_and_put_back(
-    machine: Machine, session: DriverSession
-) -> None:
-    changes: queue.Queue[Inventory] = queue.Queue()
-    turns, ending = threading.Semaphore(1), threading.Event()
-
-    def look_in_turn() -> Inventory:
-        while not (turns.acquire(timeout=0.05) or ending.is_set()):
-            continue
-        return session.look()
-
-    watcher = InventoryWatcher(look_in_turn, rescan_seconds=0.001, on_change=changes.put)
-    watcher.start()
-    try:
-        all_of_them = changes.get(timeout=30)
-        machine.remove_gpu(machine.gpus[5].uuid)
-        turns.release()
-        without = changes.get(timeout=30)
-        machine.add_gpu(machine.gpus[5].uuid)
-        turns.release()
-        assert changes.get(timeout=30) == all_of_them
-    finally:
-        ending.set()
-        assert watcher.stop(30)
-
-    assert len(without.gpus) == len(all_of_them.gpus) - 1

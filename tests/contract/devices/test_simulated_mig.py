@@ -112,12 +112,6 @@ def test_a_hopper_gpu_is_known_as_what_it_can_be_divided_into(h100: Card) -> Non
     assert whole.memory_bytes == 81152 << 20
 
 
-def test_cards_without_mig_have_none(tmp_path: Path) -> None:
-    card = Card(tmp_path / "t4", "t4x4")
-    assert {gpu.mig for gpu in card.session.look().gpus} == {None}
-    card.session.close()
-
-
 def test_making_turns_the_mode_on_at_once_on_hopper(h100: Card) -> None:
     device = h100.make(h100.partition(9, 4))
 
@@ -143,14 +137,6 @@ def test_ampere_is_never_left_waiting_for_a_reset(a100: Card) -> None:
         a100.mig.set_mode(before.uuid, MigMode.ENABLED)
 
     assert a100.gpu == before
-
-
-def test_ampere_in_mig_mode_is_divided(a100: Card) -> None:
-    a100.turn_on()
-    a100.mig.make(a100.partition(19, 6))
-    a100.mig.make(a100.partition(9, 0))
-
-    assert a100.present() == [("3g.20gb", 0), ("1g.5gb", 6)]
 
 
 def test_instances_made_and_removed_by_hand_are_seen_at_the_next_look(h100: Card) -> None:

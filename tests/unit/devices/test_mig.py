@@ -13,12 +13,11 @@ from dra_driver.devices.model import (
     BareInstance,
     GpuUuid,
     Instance,
-    MigDevice,
     MigMode,
     MigUuid,
     Placement,
 )
-from dra_driver.errors import ConflictError, DeviceError, DriverError, HeldError, TransientError
+from dra_driver.errors import DeviceError, DriverError, HeldError, TransientError
 
 GPU = make.gpu(0).uuid
 
@@ -100,23 +99,6 @@ def bare(profile: str = "3g.40gb", start: int = 4, *inside: int) -> BareInstance
     )
 
 
-def test_a_device_is_made_in_order_with_the_mode_turned_on_for_it() -> None:
-    card = Card()
-    device = on(card).make(partition())
-
-    assert card.steps == ["on", "make gi", "make ci"]
-    assert device.instance is not None
-    assert device.instance.made_here
-    assert (device.slot, device.instance.gpu_instance) == (partition().slot, 7)
-
-
-def test_the_mode_is_left_alone_when_it_is_on() -> None:
-    card = Card(is_on=True)
-    on(card).make(partition())
-
-    assert card.steps == ["make gi", "make ci"]
-
-
 @pytest.mark.parametrize(
     ("step", "is_on"),
     [("on", False), ("make gi", False), ("make ci", False), ("make gi", True), ("make ci", True)],
@@ -137,15 +119,6 @@ def test_a_step_that_cannot_be_taken_back_does_not_hide_the_cause() -> None:
 
     assert set(card.present) == {7}
     assert card.steps == ["on", "make gi", "make ci", "destroy gi", "off"]
-
-
-def test_a_device_that_is_there_is_returned_and_nothing_is_touched() -> None:
-    card = Card(is_on=True)
-    first = on(card).make(partition())
-    card.steps.clear()
-
-    assert on(card).make(partition()) == first
-    assert card.steps == []
 
 
 def test_a_gpu_instance_left_by_a_crash_is_completed() -> None:
@@ -173,25 +146,6 @@ def test_a_gpu_instance_divided_by_hand_is_not_taken() -> None:
     assert card.steps == []
 
 
-def test_what_is_in_the_way_is_named() -> None:
-    card = Card(is_on=True, present={7: bare("1g.10gb", 5)})
-    with pytest.raises(TransientError, match=r"it has GPU instance 7 \(1g\.10gb at 5\)"):
-        on(card).make(partition())
-
-    assert card.steps == []
-
-
-def test_a_device_is_destroyed_from_the_inside_and_the_mode_stays() -> None:
-    card = Card()
-    on(card).make(partition())
-    card.steps.clear()
-    on(card).destroy(partition().slot)
-
-    assert card.steps == ["destroy ci", "destroy gi"]
-    assert card.present == {}
-    assert card.is_on
-
-
 def test_destroying_can_be_repeated_from_wherever_it_stopped() -> None:
     card = Card(failing={"destroy gi": TransientError("in use")})
     on(card).make(partition())
@@ -210,27 +164,6 @@ def test_another_device_at_the_same_place_is_not_destroyed() -> None:
     on(card).destroy(partition("2g.20gb", 4).slot)
 
     assert set(card.present) == {7}
-
-
-def test_what_is_at_a_slot_is_found() -> None:
-    card = Card(is_on=True)
-    assert on(card).find(partition().slot) is None
-    card.present[7] = bare()
-    assert on(card).find(partition().slot) == bare()
-    on(card).make(partition())
-    assert isinstance(on(card).find(partition().slot), MigDevice)
-
-
-def test_the_mode_stays_on_while_instances_are_there() -> None:
-    card = Card(is_on=True, present={7: bare()})
-    with pytest.raises(ConflictError, match=r"GPU instance 7 \(3g\.40gb at 4\)"):
-        on(card).set_mode(GPU, MigMode.DISABLED)
-    card.present.clear()
-    on(card).set_mode(GPU, MigMode.DISABLED)
-    on(card).set_mode(GPU, MigMode.DISABLED)
-
-    assert card.steps == ["off"]
-    assert on(card).mode(GPU) is MigMode.DISABLED
 
 
 def test_a_refused_switch_says_what_to_do_where_nobody_can_be_seen() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import make
-from dra_driver.devices.model import Fabric, Gpu, MigMode, NvLink
+from dra_driver.devices.model import Fabric, Gpu, NvLink
 from dra_driver.devices.nvlink import joined
 
 DONE = Fabric(state=3, status=0)
@@ -57,40 +57,8 @@ def islands(gpus: Iterable[Gpu]) -> dict[int, list[int]]:
     return found
 
 
-def full(*minors: int) -> list[tuple[int, int]]:
-    return [(minor, other) for minor in minors for other in minors if minor < other]
-
-
-CUBE_MESH = [*full(0, 1, 2, 3), *full(4, 5, 6, 7), (0, 4), (1, 5), (2, 6), (3, 7)]
-"""Eight V100 in a DGX-1: two rings of four, and each GPU joined to its counterpart."""
-
-
-def test_gpus_without_links_are_in_no_island() -> None:
-    assert joined([make.gpu(0), make.gpu(1)]) == {}
-
-
-def test_two_boards_of_four_are_two_islands() -> None:
-    gpus = linked(*full(0, 1, 2, 3), *full(4, 5, 6, 7), of=range(8))
-    assert islands(gpus) == {0: [0, 1, 2, 3], 4: [4, 5, 6, 7]}
-
-
 def test_bridged_pairs_are_islands_of_two() -> None:
     assert islands(linked((0, 1), (0, 1), (2, 3), of=range(5))) == {0: [0, 1], 2: [2, 3]}
-
-
-def test_a_partial_mesh_is_one_island() -> None:
-    gpus = linked(*CUBE_MESH, of=range(8))
-    assert islands(gpus) == {0: list(range(8))}
-
-
-def test_nvswitch_joins_all_whose_links_lead_to_it() -> None:
-    gpus = [switched(minor) for minor in range(8)]
-    assert islands(gpus) == {0: list(range(8))}
-
-
-def test_a_link_that_is_down_joins_nothing() -> None:
-    both = linked((0, 1), of=range(2))
-    assert islands(map(down, both)) == {}
 
 
 def test_a_link_counts_while_one_of_its_ends_says_that_it_is_up() -> None:
@@ -103,11 +71,6 @@ def test_one_link_of_several_is_enough() -> None:
     one, other = linked((0, 1), (0, 1), of=range(2))
     halved = make.gpu(0, nvlinks=(one.nvlinks[0], NvLink(number=1, is_active=False)))
     assert islands([halved, other]) == {0: [0, 1]}
-
-
-def test_a_gpu_whose_links_are_all_down_leaves_an_nvswitch() -> None:
-    gpus = [switched(0), switched(1), down(switched(2))]
-    assert islands(gpus) == {0: [0, 1]}
 
 
 def test_a_gpu_that_has_not_joined_its_fabric_is_not_joined_yet() -> None:
@@ -137,17 +100,6 @@ def test_what_is_no_gpu_of_this_node_is_a_switch_if_its_kind_is_not_known() -> N
 
 def test_a_link_to_a_gpu_that_is_not_there_joins_nothing() -> None:
     assert islands(linked((0, 7), of=[0, 1, 7])[:2]) == {}
-
-
-def test_a_gpu_that_an_admin_has_put_into_mig_mode_is_in_no_island() -> None:
-    gpus = [switched(0), switched(1, mig_mode=MigMode.ENABLED, mig=make.mig()), switched(2)]
-    assert islands(gpus) == {0: [0, 2]}
-
-
-def test_a_gpu_that_is_in_mig_mode_for_claims_keeps_its_place() -> None:
-    mig = make.mig(turned_on_here=True)
-    gpus = [switched(0, mig_mode=MigMode.ENABLED, mig=mig), switched(1)]
-    assert islands(gpus) == {0: [0, 1]}
 
 
 def test_an_island_is_named_after_its_gpu_with_the_lowest_address() -> None:

@@ -18,13 +18,6 @@ def add_device(sys: Path, numa_node: str, target: str) -> None:
     (sys / "bus/pci/devices" / ADDRESS).symlink_to(target)
 
 
-def test_root_and_numa_node_are_read_from_the_device_tree(tmp_path: Path) -> None:
-    (tmp_path / "bus/pci/devices").mkdir(parents=True)
-    add_device(tmp_path, "1\n", "../../../devices/pci0000:64/0000:64:00.0/0000:65:00.0")
-
-    assert (pcie_root(tmp_path, ADDRESS), numa_node(tmp_path, ADDRESS)) == ("pci0000:64", 1)
-
-
 @pytest.mark.parametrize("text", ["-1\n", "", "none\n"])
 def test_no_numa_node_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "bus/pci/devices").mkdir(parents=True)

@@ -13,38 +13,6 @@ def link(root: Path, path: str, target: str) -> None:
     at.symlink_to(target)
 
 
-def test_a_plain_path_is_itself(tmp_path: Path) -> None:
-    (tmp_path / "usr").mkdir()
-
-    assert rooted.resolve(tmp_path, "/usr//./") == "/usr"
-    assert rooted.resolve(tmp_path, "/") == "/"
-
-
-def test_what_is_not_there_is_none(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-
-    assert rooted.resolve(tmp_path, "/absent") is None
-    assert rooted.resolve(tmp_path, "/file/below") is None
-
-
-def test_an_absolute_link_starts_again_at_the_root(tmp_path: Path) -> None:
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/passwd").touch()
-    link(tmp_path, "/usr/lib/link", "/etc/passwd")
-
-    assert rooted.resolve(tmp_path, "/usr/lib/link") == "/etc/passwd"
-    assert rooted.outside(tmp_path, "/etc/passwd") == tmp_path / "etc/passwd"
-
-
-def test_a_relative_link_is_followed_from_its_folder(tmp_path: Path) -> None:
-    (tmp_path / "usr/lib64").mkdir(parents=True)
-    (tmp_path / "usr/lib64/file").touch()
-    link(tmp_path, "/lib64", "usr/lib64")
-    link(tmp_path, "/usr/lib64/link", "file")
-
-    assert rooted.resolve(tmp_path, "/lib64/link") == "/usr/lib64/file"
-
-
 def test_no_link_leads_out_of_the_root(tmp_path: Path) -> None:
     root = tmp_path / "root"
     (tmp_path / "secret").touch()
@@ -58,12 +26,6 @@ def test_no_link_leads_out_of_the_root(tmp_path: Path) -> None:
 def test_links_in_a_circle_lead_nowhere(tmp_path: Path) -> None:
     link(tmp_path, "/a", "b")
     link(tmp_path, "/b", "a")
-
-    assert rooted.resolve(tmp_path, "/a") is None
-
-
-def test_a_dangling_link_leads_nowhere(tmp_path: Path) -> None:
-    link(tmp_path, "/a", "absent")
 
     assert rooted.resolve(tmp_path, "/a") is None
 
