@@ -1,7 +1,6 @@
 """How long an evicted driver waits for claims; the whole of it is in tests/contract."""
 
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -48,19 +47,6 @@ class World:
 def world(tmp_path: Path) -> World:
     (tmp_path / "mps").mkdir()
     return World(tmp_path, labels=dict(PAUSED), longest=600)
-
-
-def test_it_waits_until_the_last_claim_is_unprepared(world: World) -> None:
-    looks = count(1)
-
-    def unprepare_at_last() -> None:
-        assert holder_of(world.lock) is not None
-        world.claims = int(next(looks) < 100)
-
-    world.at_each_pause = unprepare_at_last
-    assert world.eviction.wait_for_claims(world.pause)
-    assert world.now == pytest.approx(25)
-    assert holder_of(world.lock) is None
 
 
 @pytest.mark.parametrize("labels", [USUAL, {}, None])

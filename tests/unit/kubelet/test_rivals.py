@@ -6,9 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
-from dra_driver.errors import UnavailableError
 from dra_driver.kubelet.rivals import FOLDER, Rivals
 
 
@@ -22,18 +19,6 @@ def listening(path: Path) -> Iterator[Rivals]:
         listener.listen()
         yield driver
     path.unlink()
-
-
-def test_the_one_that_the_kubelet_registered_last_publishes(tmp_path: Path) -> None:
-    with listening(tmp_path / "dra-1.sock") as old, listening(tmp_path / "dra-2.sock") as new:
-        old.registered()
-        new.registered()
-        new.check_may_publish()
-        with pytest.raises(UnavailableError, match=r"dra-2\.sock"):
-            old.check_may_publish()
-        old.registered()
-        old.check_may_publish()
-    new.check_may_publish()  # for the other one has ended
 
 
 def test_when_it_was_registered_is_no_time_of_a_clock_that_is_set(tmp_path: Path) -> None:

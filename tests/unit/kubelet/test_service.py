@@ -49,17 +49,6 @@ def succeed(_: ClaimRef) -> tuple[DeviceRecord, ...]:
     return (DEVICE,)
 
 
-def test_every_claim_of_a_call_has_an_answer() -> None:
-    answers = calls(RecordedClaims(succeed)).prepare([ref("a"), ref("b"), ref("c")], 45)
-    assert {uid: answer.devices for uid, answer in answers.items()} == dict.fromkeys(
-        "abc", (DEVICE,)
-    )
-
-
-def test_a_call_without_claims_has_no_answers() -> None:
-    assert calls(RecordedClaims(succeed)).prepare([], 45) == {}
-
-
 def test_a_claim_named_twice_is_prepared_once() -> None:
     claims = RecordedClaims(succeed)
     answers = calls(claims).prepare([ref("a"), ref("a")], 45)
@@ -115,39 +104,6 @@ def test_a_call_whose_caller_is_gone_begins_nothing() -> None:
     assert all(
         "stopped waiting before this claim's turn" in answer.error for answer in answers.values()
     )
-
-
-def test_claims_of_one_call_are_prepared_side_by_side() -> None:
-    # Each waits for the other: one after the other would never end.
-    meeting = threading.Barrier(2, timeout=30)
-
-    def outcome(claim: ClaimRef) -> tuple[DeviceRecord, ...]:
-        meeting.wait()
-        return (DEVICE,)
-
-    answers = calls(RecordedClaims(outcome)).prepare([ref("a"), ref("b")], 45)
-    assert not any(answer.error for answer in answers.values())
-
-
-def test_a_claim_that_overstays_does_not_keep_the_others_answers_back() -> None:
-    release = threading.Event()
-
-    def outcome(claim: ClaimRef) -> tuple[DeviceRecord, ...]:
-        if claim.uid == "slow":
-            release.wait(30)
-        return (DEVICE,)
-
-    service = calls(RecordedClaims(outcome))
-    try:
-        # Longer than a turn at computing may last: the slow one hangs in it.
-        answers = service.prepare([ref("slow"), ref("quick")], 1.0)
-        assert answers["quick"].devices == (DEVICE,)
-        assert "not prepared within" in answers["slow"].error
-        assert service.running() == ("ns/claim-slow",)
-    finally:
-        release.set()
-        while service.running():
-            threading.Event().wait(0.01)
 
 
 def test_of_a_thousand_claims_those_in_time_have_their_devices_and_no_other_is_begun() -> None:
