@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -17,12 +16,9 @@ from dra_driver.host.ofd_lock import NamedLock
 from dra_driver.mps import processes
 from dra_driver.mps.files import MpsFiles
 from dra_driver.mps.requests import DomainRequests
-from dra_driver.mps.supervisor.cgroup import GROUP, DaemonGroup
 from exported import of_supervisor, same_as
 from worlds.configs import PATIENCE
 from worlds.mps import MpsDomains
-
-CGROUPS = Path("/sys/fs/cgroup")
 
 
 @pytest.fixture
@@ -101,49 +97,6 @@ def test_the_secret_of_its_daemons_is_in_no_log_and_in_no_file_that_others_read(
     assert b"mps daemon died" in said[-1]
     for secret in secrets:
         assert not [text for text in said if secret.encode() in text]
-
-
-def test_told_to_stop_it_leaves_its_daemons_running(
-    mps: MpsDomains, command: "subprocess.Popen[bytes]"
-) -> None:
-    domain = mps.domain("claim", 0, active_thread_percentage=30)
-    status = mps.ready(domain)
-    assert status.daemon is not None
-    command.send_signal(signal.SIGTERM)
-    _, log = command.communicate(timeout=PATIENCE)
-    assert command.returncode == 0, log.decode()
-    assert b'"event": "mps domain ready"' in log
-    assert processes.is_alive(status.daemon)
-    assert mps.compute_modes() == {0: 3}
-    assert mps.ask(domain.id, "get_default_active_thread_percentage") == ["30.0"]
-
-
-@pytest.fixture
-def sleeper(needs_root: None) -> Iterator["subprocess.Popen[bytes]"]:
-    if not os.access(CGROUPS, os.W_OK):
-        pytest.skip("control groups need a writable /sys/fs/cgroup")
-    process = subprocess.Popen(["/bin/sleep", "600"])
-    yield process
-    process.kill()
-    process.wait(PATIENCE)
-    for group in [*CGROUPS.glob(f"*/{GROUP}"), CGROUPS / GROUP]:
-        if group.is_dir() and not (group / "cgroup.procs").read_text():
-            group.rmdir()
-
-
-def test_a_daemon_leaves_every_control_group_of_its_container(
-    sleeper: "subprocess.Popen[bytes]",
-) -> None:
-    daemon = processes.daemon_at(sleeper.pid)
-    assert daemon is not None
-    try:
-        DaemonGroup(CGROUPS).take(daemon)
-    except OSError as error:
-        pytest.skip(f"control groups cannot be changed here: {error}")
-    # A runtime that ends a container reads one of these to find its processes.
-    lines = Path(f"/proc/{sleeper.pid}/cgroup").read_text().splitlines()
-    groups = {line.split(":")[1]: line.split(":")[2] for line in lines}
-    assert groups.get("devices", groups.get("")) == f"/{GROUP}"
 
 
 def test_while_an_evicted_driver_waits_for_claims_it_ends_their_daemons(

@@ -435,13 +435,6 @@ def test_a_driver_without_mps_is_named(mps: MpsDomains, run: Run) -> None:
         mps.ready(mps.domain("claim", 0))
 
 
-def test_without_a_supervisor_the_driver_is_told_so(mps: MpsDomains) -> None:
-    domain = mps.domain("claim", 0)
-    mps.requests.write_desired(domain)
-    with pytest.raises(DeviceError, match="the MPS supervisor is not running on this node"):
-        mps.impatient.wait_ready(domain, time.monotonic() + PATIENCE)
-
-
 def test_a_wait_ends_when_the_driver_stops(mps: MpsDomains) -> None:
     mps.requests.stop()
     with pytest.raises(TransientError):

@@ -35,16 +35,6 @@ def test_a_daemon_is_moved_in_every_hierarchy_of_cgroup_v1(tmp_path: Path) -> No
     assert (tmp_path / "cpuset" / GROUP / "cpuset.cpus").read_text() == "0-1\n"
 
 
-def test_a_daemon_is_moved_once_in_cgroup_v2(tmp_path: Path) -> None:
-    (tmp_path / "cgroup.procs").touch()
-    DaemonGroup(tmp_path).take(this_process())
-    assert (tmp_path / GROUP / "cgroup.procs").read_text() == f"{os.getpid()}\n"
-
-
-def test_without_the_setting_nothing_is_moved() -> None:
-    DaemonGroup(None).take(this_process())
-
-
 @pytest.mark.parametrize("folder", ["nothing", "empty"])
 def test_where_no_control_groups_are_mounted_the_reason_says_so(
     tmp_path: Path, folder: str

@@ -6,7 +6,6 @@ import pytest
 
 import commands
 from commands import variables
-from dra_driver.cli import COMMANDS
 from dra_driver.command_line import WrongSettingsError
 from dra_driver.errors import SetupError
 from dra_driver.mps.supervisor.command import MpsSupervisor, build
@@ -28,10 +27,6 @@ def node(root: Path, *words: str) -> MpsSupervisor:
     (proc / "sys/kernel/random/boot_id").write_text("one\n")
     plugins = f"--kubelet-plugins-directory-path={root / 'plugins'}"
     return parsed(f"--proc-root={proc}", plugins, *words)
-
-
-def test_it_is_a_subcommand() -> None:
-    assert COMMANDS["mps-supervisor"].load() is MpsSupervisor
 
 
 def test_nothing_is_required() -> None:

@@ -24,12 +24,10 @@ class PlayedModes(NvmlModes):
         self.writes = 0
         self.refuses = False
         self.is_open = False
-        self.openings = 0
 
     def compute_mode(self, uuid: str) -> int | None:
         if self.refuses:
             raise DeviceError("refused")
-        self.openings += not self.is_open
         self.is_open = True
         return self.modes[uuid]
 
@@ -61,18 +59,6 @@ def test_the_driver_may_be_missing_until_a_domain_comes() -> None:
         modes.acquire(ONE, GPU)
     door.refuses = False
     assert modes.acquire(ONE, GPU) == DEFAULT
-
-
-def test_the_driver_is_open_only_while_modes_are_read_or_set() -> None:
-    door = played()
-    modes = ComputeModes(door)
-    with modes.using():
-        enter(modes, ONE)
-        enter(modes, ONE, OTHER)
-        assert door.is_open
-    assert (door.is_open, door.openings) == (False, 1)
-    modes.release(ONE, GPU)
-    assert not door.is_open
 
 
 def test_what_two_use_at_a_time_stays_open_for_the_second() -> None:

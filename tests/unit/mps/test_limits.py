@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from dra_driver.errors import DeviceError
-from dra_driver.mps.daemon.limits import Limits, read_limits, restore_limits, set_limits
+from dra_driver.mps.daemon.limits import read_limits, restore_limits, set_limits
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId
 
 ONE, TWO, THREE = "GPU-1", "GPU-2", "GPU-3"
@@ -50,19 +50,6 @@ def test_a_domain_without_limits_sets_nvidias_own() -> None:
     asked, ask = saying()
     set_limits(ask, Domain(id=DomainId("claim"), devices=(DomainDevice(uuid=ONE),)))
     assert asked == ["set_default_active_thread_percentage 100"]
-
-
-def test_what_the_daemon_reads_back_is_in_percent_and_mebibytes() -> None:
-    asked, ask = saying("30.0", "10G", "953M")
-    limits = read_limits(ask, DOMAIN)
-    assert limits == Limits(
-        active_thread_percentage=30.0, pinned_memory_mib=((TWO, 10240), (THREE, 953))
-    )
-    assert asked == [
-        "get_default_active_thread_percentage",
-        "get_default_device_pinned_mem_limit 0",
-        "get_default_device_pinned_mem_limit 2",
-    ]
 
 
 class Servers:

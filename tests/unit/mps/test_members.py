@@ -56,21 +56,6 @@ def left(root: Path) -> list[str]:
     )
 
 
-def test_the_first_to_join_asks_for_the_domain_and_the_last_to_leave_ends_it(
-    shared: SharedDomains, requests: DomainRequests, tmp_path: Path
-) -> None:
-    shared.join(NODE, "one")
-    shared.join(NODE, "two")
-    assert asked_for(requests) == NODE
-    assert shared.members(NODE.id) == {"one", "two"}
-    assert not shared.leave(NODE.id, "one")
-    assert asked_for(requests) == NODE
-    assert shared.leave(NODE.id, "two")
-    assert asked_for(requests) is None
-    requests.wait_gone(NODE.id, time.monotonic())
-    assert left(tmp_path) == []
-
-
 def test_each_knows_of_the_other(shared: SharedDomains) -> None:
     shared.join(NODE, "one")
     shared.join(NODE, "two")
@@ -110,20 +95,6 @@ def test_the_last_to_leave_ends_a_domain_whose_folder_is_gone(
     assert asked_for(requests) is None
     requests.wait_gone(NODE.id, time.monotonic())
     assert left(tmp_path) == []
-
-
-def test_a_domain_that_comes_again_is_another_incarnation(
-    shared: SharedDomains, requests: DomainRequests
-) -> None:
-    shared.join(NODE, "one")
-    before = requests.desired(NODE.id)
-    shared.leave(NODE.id, "one")
-    shared.join(NODE, "one")
-    after = requests.desired(NODE.id)
-    assert before is not None
-    assert after is not None
-    assert after.content == before.content
-    assert after.generation != before.generation
 
 
 @pytest.mark.parametrize(

@@ -73,34 +73,6 @@ def test_what_nobody_asked_for_is_gone(requests: DomainRequests, busy_supervisor
     assert requests.list() == frozenset()
 
 
-def test_what_was_begun_is_not_gone_without_a_supervisor(requests: DomainRequests) -> None:
-    requests.write_desired(DOMAIN)
-    requests.paths(DOMAIN.id).folder.mkdir()
-    requests.remove(DOMAIN.id)
-    with pytest.raises(TransientError, match="the MPS supervisor is not running"):
-        requests.wait_gone(DOMAIN.id, NOW)
-
-
-def test_asking_for_the_same_again_touches_nothing(tmp_path: Path) -> None:
-    requests = DomainRequests(tmp_path / "mps", time.monotonic)
-    requests.write_desired(DOMAIN)
-    path = tmp_path / "mps/desired/claim.json"
-    before = path.stat()
-    requests.write_desired(DOMAIN)
-    assert path.stat() == before
-    assert requests.desired(DOMAIN.id) == DOMAIN
-    assert requests.list() == {"claim"}
-    requests.remove(DOMAIN.id)
-    requests.remove(DOMAIN.id)
-    assert requests.desired(DOMAIN.id) is None
-
-
-def test_a_domain_that_never_was_is_gone_also_without_a_supervisor(tmp_path: Path) -> None:
-    requests = DomainRequests(tmp_path / "mps", time.monotonic)
-    requests.wait_gone(DOMAIN.id, time.monotonic())
-    assert not requests.supervisor_runs()
-
-
 def test_damaged_files_say_nothing(tmp_path: Path) -> None:
     requests = DomainRequests(tmp_path, time.monotonic)
     requests.write_desired(DOMAIN)
@@ -162,18 +134,6 @@ def answer(directory: Path, domain: Domain) -> Status:
     return status
 
 
-def test_a_shared_domain_is_ready_only_in_its_present_incarnation(
-    tmp_path: Path, requests: DomainRequests, busy_supervisor: None
-) -> None:
-    ended, present = replace(SHARED, incarnation="1"), replace(SHARED, incarnation="2")
-    requests.write_desired(present)
-    answer(tmp_path, ended)
-    with pytest.raises(DeviceError, match="is not ready yet"):
-        requests.wait_ready(SHARED, NOW)
-    said = answer(tmp_path, present)
-    assert requests.wait_ready(SHARED, NOW) == said
-
-
 @pytest.fixture
 def orphan(tmp_path: Path, requests: DomainRequests) -> Iterator[tuple[Status, socket.socket]]:
     """A shared domain that was ready when its supervisor ended, and whose daemon listens."""
@@ -191,12 +151,6 @@ def orphan(tmp_path: Path, requests: DomainRequests) -> Iterator[tuple[Status, s
         os.close(inside)
         end.listen(8)
         yield status, end
-
-
-def test_a_shared_domain_whose_daemon_listens_needs_no_supervisor(
-    requests: DomainRequests, orphan: tuple[Status, socket.socket]
-) -> None:
-    assert requests.wait_ready(SHARED, NOW) == orphan[0]
 
 
 @pytest.mark.parametrize(
@@ -220,14 +174,6 @@ def test_a_shared_domain_of_which_something_else_was_said_last_needs_a_superviso
         requests.wait_ready(SHARED, NOW)
 
 
-def test_a_daemon_that_does_not_listen_is_not_believed_to_be_up(
-    requests: DomainRequests, orphan: tuple[Status, socket.socket]
-) -> None:
-    orphan[1].close()
-    with pytest.raises(DeviceError, match="the MPS supervisor is not running on this node"):
-        requests.wait_ready(SHARED, NOW)
-
-
 def test_a_link_to_another_daemons_socket_is_not_followed(
     tmp_path: Path, requests: DomainRequests, orphan: tuple[Status, socket.socket]
 ) -> None:
@@ -236,19 +182,6 @@ def test_a_link_to_another_daemons_socket_is_not_followed(
     name.symlink_to(tmp_path / "other")
     with pytest.raises(DeviceError, match="the MPS supervisor is not running on this node"):
         requests.wait_ready(SHARED, NOW)
-
-
-def test_a_shared_domain_that_was_joined_again_is_not_waited_for(
-    tmp_path: Path, requests: DomainRequests, busy_supervisor: None
-) -> None:
-    requests.write_desired(SHARED)
-    answer(tmp_path, SHARED)
-    requests.remove(SHARED.id)
-    with pytest.raises(TransientError, match="is not removed yet"):
-        requests.wait_gone(SHARED.id, NOW)
-    requests.write_desired(SHARED)
-    requests.wait_gone(SHARED.id, NOW)
-    assert requests.desired(SHARED.id) == SHARED
 
 
 def test_a_domain_tells_its_claims(tmp_path: Path, requests: DomainRequests) -> None:
