@@ -146,12 +146,6 @@ def test_deleting_with_another_uid_is_refused(server: ApiServer, client: KubeCli
     assert server.objects("resourceclaims") == []
 
 
-def test_a_list_has_items_and_a_resource_version(client: KubeClient) -> None:
-    answer = client.list(RESOURCE_CLAIMS, timeout=5)
-    assert [item["metadata"]["name"] for item in answer["items"]] == ["web"]  # type: ignore[attr-defined]
-    assert answer["metadata"]["resourceVersion"]  # type: ignore[index]
-
-
 def test_many_threads_share_one_client(server: ApiServer, client: KubeClient) -> None:
     answers: list[object] = []
     threads = [

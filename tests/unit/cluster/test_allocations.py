@@ -3,20 +3,9 @@
 import pytest
 
 import make
-from dra_driver.admin.api.allocations import Allocation, allocations_in
+from dra_driver.admin.api.allocations import allocations_in
 from dra_driver.devices.names import DRIVER_NAME
-from published import Object, part_of
-
-
-def test_each_device_of_a_claim_is_one_allocation() -> None:
-    claim = make.claim_object("gpu-0", "gpu-1", namespace="team", name="two")
-
-    assert list(allocations_in(claim, DRIVER_NAME)) == [
-        Allocation(
-            claim="team/two", driver=DRIVER_NAME, pool="node-1", device=device, users=("pod",)
-        )
-        for device in ("gpu-0", "gpu-1")
-    ]
+from published import Object
 
 
 def test_admin_access_and_other_drivers_devices_are_not_counted() -> None:
@@ -55,22 +44,6 @@ def test_a_claim_without_an_allocation_has_no_devices(status: object) -> None:
     claim = make.claim_object("gpu-0") | {"status": status}
 
     assert list(allocations_in(claim, DRIVER_NAME)) == []
-
-
-def test_of_a_part_of_a_device_it_is_known_which_and_what_it_consumes() -> None:
-    claim = part_of("gpu-0", "a", {"memory": "1500Mi", "cores": 20}, namespace="team", name="part")
-
-    assert list(allocations_in(claim, DRIVER_NAME)) == [
-        Allocation(
-            claim="team/part",
-            driver=DRIVER_NAME,
-            pool="node-1",
-            device="gpu-0",
-            users=("pod",),
-            share_id="a",
-            consumed={"memory": 1500 * 1024**2 * 10**9, "cores": 20 * 10**9},
-        )
-    ]
 
 
 @pytest.mark.parametrize(

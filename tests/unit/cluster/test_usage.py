@@ -5,7 +5,7 @@ from dra_driver.admin.api.allocations import Allocation
 from dra_driver.admin.cluster.usage import PoolUsage, usage_of
 from dra_driver.admin.explain.pools import Pool
 from dra_driver.slices.project import projection
-from published import SHARED, counter_set, device, read_pools, shares, slices, used_by
+from published import counter_set, device, read_pools, shares, slices, used_by
 
 GPU, SMALL, HALF = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
 
@@ -48,10 +48,6 @@ def test_what_is_allocated_under_one_name_takes_room_from_all() -> None:
     assert found["nvidia.com/mig-7g.80gb"] == (2, 0, 0)
 
 
-def test_shares_are_offered_and_the_whole_gpu_only_to_claims() -> None:
-    assert numbers(SHARES) == {SHARED: (10, 0, 10), None: (1, 0, 1)}
-
-
 def test_whole_gpus_and_shares_under_one_name_are_counted_together() -> None:
     pools = read_pools(slices([*shares(4, GPU), device("gpu-1")], [counter_set(shares=4)]))
 
@@ -73,24 +69,6 @@ def test_a_tainted_device_is_offered_but_not_free() -> None:
     assert numbers(pools) == {GPU: (2, 0, 1)}
     assert [one.id.device for one in one_pool(pools, []).tainted] == ["gpu-0"]
     assert numbers(pools, "gpu-0") == {GPU: (2, 1, 1)}
-
-
-def test_what_is_no_longer_published_is_named_and_not_counted() -> None:
-    pools = read_pools(slices([device("gpu-0")]))
-    found = usage_of(pools, [*has("gpu-0", "gpu-7"), *has("gpu-0", pool="node-9")])
-
-    assert [one.device for one in found.pools[0].not_published] == ["gpu-7"]
-    assert [(one.pool, one.device) for one in found.stray] == [("node-9", "gpu-0")]
-    assert [(resource.used, resource.free) for resource in found.pools[0].resources] == [(1, 0)]
-
-
-def test_of_an_incomplete_pool_nothing_is_counted_and_nothing_called_gone() -> None:
-    pools = read_pools(slices(shares(10), [counter_set(shares=10)])[1:])
-    found = one_pool(pools, has("gpu-0-share-0", "gpu-3"))
-
-    assert found.resources == ()
-    assert found.not_published == ()
-    assert [one.allocation.device for one in found.allocated] == ["gpu-0-share-0", "gpu-3"]
 
 
 def test_what_is_allocated_of_a_pool_that_another_node_uses_too_is_its_own_nodes() -> None:

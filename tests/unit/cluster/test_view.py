@@ -18,16 +18,6 @@ def found(slices_there: list[Object], *claims: Object) -> ClusterUsage:
     return usage_of(read_pools(slices_there), used_by(*claims))
 
 
-def test_a_line_for_each_node_and_resource_name() -> None:
-    shared = slices(shares(10), [counter_set(shares=10)], node="node-2")
-
-    assert table(found([*PLAIN, *shared], make.claim_object("gpu-0"))).splitlines() == [
-        "NODE    RESOURCE NAME          OFFERED  USED  BLOCKED  FREE",
-        "node-1  nvidia.com/gpu         4        1     0        3",
-        "node-2  nvidia.com/gpu.shared  10       0     0        10",
-    ]
-
-
 def test_a_divided_gpu_that_a_claim_has_as_a_whole_is_shown() -> None:
     shared = slices(shares(10), [counter_set(shares=10)])
 

@@ -23,7 +23,7 @@ from dra_driver.claims.takeover.nvidia_checkpoint import UnreadClaim
 from dra_driver.claims.takeover.peer_claims import PeerClaims
 from dra_driver.devices.exclusion import without_excluded
 from dra_driver.devices.holders import Holder
-from dra_driver.devices.model import MigMode, SickGpu
+from dra_driver.devices.model import MigMode
 
 FOLDER = Path("/run/folder")
 
@@ -50,14 +50,6 @@ def test_a_node_with_gpus_and_no_kernel_driver_is_an_error(
 ) -> None:
     facts = DriverFacts(version=version, gpus_on_pci=gpus)
     assert severities(node_checks.kernel_driver(facts)) == [severity]
-
-
-def test_a_gpu_that_is_sick_is_an_error_beside_those_that_are_well() -> None:
-    sick = SickGpu(index=1, reason="the GPU has fallen off the bus")
-    inventory = make.inventory(make.gpu(0), sick=(sick,))
-    seen = list(node_checks.gpus(inventory))
-    assert severities(seen) == [OK, ERROR]
-    assert "fallen off the bus" in seen[1].text
 
 
 def test_a_driver_without_a_gpu_is_an_error() -> None:

@@ -16,7 +16,7 @@ from dra_driver.admin.doctor.facts.node_facts import (
     socket_facts,
     spec_facts,
 )
-from dra_driver.admin.doctor.facts.places import Places, host_root, read_text
+from dra_driver.admin.doctor.facts.places import Places, host_root
 from dra_driver.cdi.model import Edits, Hook, Mount, Spec
 from dra_driver.cdi.roots import Roots
 from dra_driver.cdi.store import SpecStore
@@ -174,13 +174,3 @@ def test_the_nodes_root_is_where_a_pod_has_it_mounted(places: Places) -> None:
         driver=roots.driver, driver_on_host="/run/nvidia/driver", dev=roots.dev, dev_on_host="/dev"
     )
     assert host_root(None, contained, in_a_pod=True) is None
-
-
-def test_no_more_than_a_megabyte_is_read(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_bytes(b"\xff" * 1024**2)
-    assert len(read_text(file)) == 1024**2
-    with file.open("ab") as stream:
-        stream.write(b"x")
-    with pytest.raises(ValueError, match="more than"):
-        read_text(file)

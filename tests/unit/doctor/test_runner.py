@@ -1,6 +1,5 @@
 """Checks are made side by side; none takes another along."""
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -87,20 +86,6 @@ def test_who_lacks_a_permission_is_not_told_to_give_it_to_the_driver() -> None:
     (finding,) = run(check("one", raising(error)))
     assert finding.severity is Severity.UNKNOWN
     assert "admin's kubeconfig" in finding.advice
-
-
-def test_a_check_that_hangs_is_told_and_hides_no_other() -> None:
-    release = threading.Event()
-
-    def hang(_: object) -> list[Seen]:
-        release.wait(60)
-        return []
-
-    checks = [check("hung", hang, silence=Severity.ERROR), check("good", well)]
-    hung, good = run_checks(checks, Sources(places=None, cluster=None), missing={}, seconds=2)
-    release.set()
-    assert (hung.severity, hung.seen) == (Severity.ERROR, "no answer in 2 s")  # type: ignore[union-attr]
-    assert good.severity is Severity.OK  # type: ignore[union-attr]
 
 
 def test_checks_without_their_place_are_skipped_with_the_reason() -> None:

@@ -1,6 +1,5 @@
 """How containerd and CRI-O are configured, as their files say it."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -42,17 +41,6 @@ def only(host: Path) -> RuntimeConfig:
     return found
 
 
-def test_version_2_of_containerds_format(tmp_path: Path) -> None:
-    write(tmp_path, "etc/containerd/config.toml", VERSION_2)
-    found = only(tmp_path)
-    assert found.name == "containerd"
-    assert found.files == ("/etc/containerd/config.toml",)
-    assert found.cdi is True
-    assert found.spec_dirs == ("/etc/cdi", "/var/run/cdi")
-    assert found.default_program == "/usr/bin/nvidia-container-runtime"
-    assert found.gives_gpus_by_default
-
-
 def test_what_version_3_imports_holds_too(tmp_path: Path) -> None:
     write(tmp_path, "etc/containerd/config.toml", VERSION_3)
     assert not only(tmp_path).gives_gpus_by_default
@@ -68,32 +56,6 @@ def test_links_lead_to_the_nodes_own_files(tmp_path: Path) -> None:
     (tmp_path / "etc/containerd").mkdir(parents=True)
     (tmp_path / "etc/containerd/config.toml").symlink_to("/real/config.toml")
     assert only(tmp_path).files == ("/real/config.toml",)
-
-
-def test_cri_o_reads_its_drop_ins_in_order(tmp_path: Path) -> None:
-    write(tmp_path, "etc/crio/crio.conf", '[crio.runtime]\ndefault_runtime = "crun"\n')
-    nvidia = (
-        '[crio.runtime]\ndefault_runtime = "nvidia"\n'
-        '[crio.runtime.runtimes.nvidia]\nruntime_path = "/usr/bin/nvidia-container-runtime"\n'
-    )
-    write(tmp_path, "etc/crio/crio.conf.d/99-nvidia.conf", nvidia)
-    found = only(tmp_path)
-    assert found.name == "cri-o"
-    assert found.default_runtime == "nvidia"
-    assert found.gives_gpus_by_default
-
-
-def test_cri_o_forgets_what_an_earlier_file_says_of_a_runtime(tmp_path: Path) -> None:
-    main = (
-        '[crio.runtime]\ndefault_runtime = "gpus"\n'
-        '[crio.runtime.runtimes.gpus]\nruntime_path = "/usr/bin/nvidia-container-runtime"\n'
-    )
-    write(tmp_path, "etc/crio/crio.conf", main)
-    again = '[crio.runtime.runtimes.gpus]\nruntime_root = "/run/gpus"\n'
-    write(tmp_path, "etc/crio/crio.conf.d/99.conf", again)
-    found = only(tmp_path)
-    assert (found.default_runtime, found.default_program) == ("gpus", None)
-    assert not found.gives_gpus_by_default
 
 
 def test_what_nvidias_runtime_heeds_is_read(tmp_path: Path) -> None:
@@ -120,13 +82,6 @@ def test_a_file_that_cannot_be_read_is_a_problem_and_nothing_more(
     found = only(tmp_path)
     assert found.files == ()
     assert found.problems[0].startswith("/etc/containerd/config.toml: ")
-
-
-def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
-    folder = tmp_path / "etc/containerd"
-    folder.mkdir(parents=True)
-    os.mkfifo(folder / "config.toml")
-    assert "not a plain file" in only(tmp_path).problems[0]
 
 
 def test_a_file_that_imports_itself_is_read_once(tmp_path: Path) -> None:
@@ -166,12 +121,6 @@ def test_a_drop_in_takes_the_whole_table_from_the_file_before_it_in_1_7(tmp_path
     assert unknown == old
     assert (new.cdi, new.spec_dirs, new.default_runtime) == (True, ("/var/run/cdi",), "nvidia")
     assert (new.lost, new.cri_file) == ((), None)
-
-
-def test_1_7_and_2_look_for_the_switch_in_tables_of_other_names(tmp_path: Path) -> None:
-    write(tmp_path, "etc/containerd/config.toml", VERSION_3.replace("version = 3", "version = 2"))
-    assert of_version(tmp_path, 1, 7).cdi is None
-    assert of_version(tmp_path, 2, 0).cdi is True
 
 
 def test_version_3_is_no_file_of_1_7(tmp_path: Path) -> None:

@@ -114,15 +114,6 @@ def test_a_name_that_nothing_offers_keeps_the_pod_from_nodes_without_a_plugin_fo
     assert "by a device plugin" in found.unknown_on(plugin)
 
 
-def test_a_claim_that_is_not_made_yet_is_as_its_template_says() -> None:
-    pod = explained.pod(templates=["one-gpu"])
-    (claim,) = demand(pod, explained.template()).claims
-    assert (claim.name, claim.why) == (
-        "one-gpu of template one-gpu",
-        "its ResourceClaim does not exist yet",
-    )
-
-
 def test_a_claim_that_was_made_for_the_pod_is_found_by_its_status() -> None:
     pod = explained.pod(templates=["one-gpu"])
     pod["status"]["resourceClaimStatuses"] = [

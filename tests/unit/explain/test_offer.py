@@ -36,16 +36,6 @@ def test_of_two_generations_the_newer_counts() -> None:
     assert [one.id.device for one in pool.devices] == ["new"]
 
 
-def test_a_pool_of_which_slices_lack_is_incomplete() -> None:
-    things = slices([device(f"gpu-{n}") for n in range(70)])
-    (pool,) = offer(things[:1]).on(NODE)
-    assert (pool.fault, pool.devices) == (Fault.INCOMPLETE, ())
-    assert pool.problem == (
-        "1 of 2 ResourceSlices of generation 1 of the pool exist: the driver gpu.nvidia.com "
-        "is writing them, or cannot"
-    )
-
-
 @pytest.mark.parametrize(
     ("change", "problem"),
     [

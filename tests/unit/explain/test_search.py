@@ -2,8 +2,6 @@
 
 import time
 
-import pytest
-
 import explained
 from dra_driver.admin.api.nodes import Node
 from dra_driver.admin.api.slices import read_slice
@@ -38,9 +36,3 @@ def test_a_search_that_has_no_end_is_given_up() -> None:
     assert "there are too many ways" in found.unknown
     assert (found.picks, found.fits) == (None, False)
     assert time.monotonic() - began < 60
-
-
-@pytest.mark.parametrize(("count", "fits"), [(3, True), (4, False)])
-def test_a_claim_for_all_it_can_have(count: int, *, fits: bool) -> None:
-    claim = read_claim(explained.claim(explained.request(count=count)))
-    assert answer_on(cluster(3), NODE, [claim], (), SelectorCache()).fits is fits

@@ -21,16 +21,6 @@ def test_a_token_is_read_again_after_a_minute_and_not_before(tmp_path: Path) -> 
     assert tokens.token() == "two"
 
 
-def test_a_refused_token_is_read_again_at_once(tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    file.write_text("one")
-    tokens = TokenFile(file, clock=Clock())
-    tokens.token()
-    file.write_text("two")
-    tokens.expire()
-    assert tokens.token() == "two"
-
-
 @pytest.mark.parametrize("content", [None, "", "\n", "\xe9"])
 def test_a_file_that_cannot_be_read_just_now_does_not_lose_the_token(
     tmp_path: Path, content: str | None
