@@ -257,16 +257,6 @@ def test_the_policy_of_the_plugin_for_shared_devices_is_taken() -> None:
         decode_node_config(flags("spread"))
 
 
-def test_a_problem_says_where_it_is() -> None:
-    with pytest.raises(InvalidConfigError) as caught:
-        decode_node_config(sharing(gpu(), gpu(devices=[0], replicas="4", renames="x")))
-    first = ("sharing", "timeSlicing", "resources", 1)
-    assert [problem.path for problem in caught.value.problems] == [
-        (*first, "replicas"),
-        (*first, "renames"),
-    ]
-
-
 def test_a_name_that_default_renaming_makes_too_long_is_refused() -> None:
     name = "mig-1g.5gb" + ".me" * 14
     assert only(sharing({"name": name, "replicas": 2})).served_as == f"nvidia.com/{name}"
