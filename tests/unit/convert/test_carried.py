@@ -84,16 +84,6 @@ def test_settings_of_the_first_driver_have_their_names_of_today() -> None:
     }
 
 
-def test_a_profile_is_a_selector_of_mig_devices() -> None:
-    (request,) = asked("{profile: 1g.5gb+me}", "MigDeviceClaimParameters")["requests"]
-    assert request["exactly"] == {
-        "deviceClassName": "mig.nvidia.com",
-        "selectors": [
-            {"cel": {"expression": "device.attributes['gpu.nvidia.com'].profile == '1g.5gb+me'"}}
-        ],
-    }
-
-
 def test_a_class_that_shares_loses_nothing() -> None:
     (found,) = converted(
         "apiVersion: gpu.resource.nvidia.com/v1alpha1\nkind: DeviceClassParameters\n"
@@ -131,12 +121,6 @@ def test_a_flat_request_is_put_under_exactly_in_v1_too() -> None:
     ]
 
 
-def test_pods_of_a_namespace_have_one_template_for_each_amount() -> None:
-    one = f"{{containers: [{container('{nvidia.com/gpu: 1}')}]}}"
-    names = [(found["kind"], found["metadata"]["name"]) for found in pods(one, one)]
-    assert names == [("ResourceClaimTemplate", "nvidia-gpu-1"), ("Pod", "p"), ("Pod", "p")]
-
-
 def test_a_template_takes_no_name_that_is_taken() -> None:
     taken = (
         "apiVersion: resource.k8s.io/v1\nkind: ResourceClaimTemplate\n"
@@ -166,25 +150,10 @@ def test_each_container_has_devices_of_its_own_beside_its_other_claims() -> None
 
 def test_init_containers_have_the_devices_of_others_that_ask_for_as_many() -> None:
     one = container("{nvidia.com/gpu: 1}", "b")
-    beside = "{name: c, image: i, restartPolicy: Always, resources: {limits: {nvidia.com/gpu: 1}}}"
-    *_, pod = pods(
-        f"{{initContainers: [{one}, {beside}], containers: [{container('{nvidia.com/gpu: 1}')}]}}"
-    )
-    first, second = pod["spec"]["initContainers"]
-    assert first["resources"] == pod["spec"]["containers"][0]["resources"]
-    assert second["resources"] == {"claims": [{"name": "gpu-2"}]}
-
     last = one.replace("b", "c", 1)
     *_, pod = pods(f"{{initContainers: [{one}, {last}], containers: [{{name: a, image: i}}]}}")
     first, second = pod["spec"]["initContainers"]
     assert first["resources"] == second["resources"] == {"claims": [{"name": "gpu"}]}
-
-
-@pytest.mark.parametrize("limits", ["{nvidia.com/gpu: 0}", "{nvidia.com/hostdev: 1}", "{cpu: 1}"])
-def test_other_resources_are_left_alone(limits: str) -> None:
-    spec = f"{{containers: [{container(limits)}]}}"
-    (pod,) = pods(spec)
-    assert pod["spec"] == yaml.safe_load(spec)
 
 
 def test_memory_that_an_annotation_asks_kai_for_is_a_part_by_capacity_of_its_container() -> None:

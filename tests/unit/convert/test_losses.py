@@ -53,11 +53,6 @@ REFERENCE = "{apiGroup: gpu.resource.nvidia.com, kind: GpuClaimParameters, name:
 
 LOST = (
     Lost(
-        name="immediate",
-        text=claim("{resourceClassName: gpu.nvidia.com, allocationMode: Immediate}"),
-        lines=((4, "spec.allocationMode: a claim is allocated when a pod first needs it: create"),),
-    ),
-    Lost(
         name="unknown-field-of-a-claim",
         text=claim("{resourceClassName: gpu.nvidia.com, parameterRef: {}}"),
         lines=((4, "spec.parameterRef: no version of this API has this field: check its"),),
@@ -159,11 +154,6 @@ LOST = (
         ),
     ),
     Lost(
-        name="one-gpu-for-mig-devices",
-        text=asking("{profile: 1g.5gb, gpuClaimName: g}", "MigDeviceClaimParameters"),
-        lines=((4, "spec.gpuClaimName: MIG devices of one GPU must now be in one claim:"),),
-    ),
-    Lost(
         name="uninitialized",
         text=asking("{profile: 1g.5gb, uninitialized: true}", "MigDeviceClaimParameters"),
         lines=((4, "spec.uninitialized: a MIG device has its compute instance from the start:"),),
@@ -186,40 +176,11 @@ LOST = (
         )
         for version, kind, begin, printed in (
             ("resource.k8s.io/v1alpha1", "PodScheduling", "left out: a driver or", 0),
-            ("resource.k8s.io/v1alpha2", "PodSchedulingContext", "left out: a driver or", 0),
             ("resource.k8s.io/v1beta1", "ResourceSlice", "left out: a driver or", 0),
             ("resource.k8s.io/v1alpha2", "ResourceClaimParameters", "left out: a driver gen", 0),
             ("resource.k8s.io/v1alpha2", "ResourceClassParameters", "left out: a driver gen", 0),
             ("nas.gpu.resource.nvidia.com/v1alpha1", "NodeAllocationState", "left out: a dr", 0),
-            ("gpu.nvidia.com/v1alpha1", "ComputeDomain", "unchanged: this driver has no", 1),
         )
-    ),
-    Lost(
-        name="controller",
-        text=claim("{controller: d, devices: {}}", "v1alpha3"),
-        lines=((4, "spec.controller: the scheduler, not a driver's controller, allocates"),),
-    ),
-    Lost(
-        name="suitable-nodes",
-        text=claim("{suitableNodes: {nodeSelectorTerms: []}}", "v1alpha3", "DeviceClass"),
-        lines=((4, "spec.suitableNodes: a class selects devices, not nodes: write a node"),),
-    ),
-    Lost(
-        name="class-of-the-install",
-        text=claim("{}", "v1beta1", "DeviceClass").replace("name: c", "name: mig.nvidia.com"),
-        lines=(
-            (3, "metadata.name: left out: the driver's installation has the class mig.nvidia.com"),
-        ),
-        printed=0,
-    ),
-    Lost(
-        name="imex",
-        text=claim(
-            "{devices: {config: [{opaque: {driver: gpu.nvidia.com, parameters: {apiVersion: "
-            "gpu.nvidia.com/v1alpha1, kind: ImexChannelConfig}}}]}}",
-            "v1beta1",
-        ),
-        lines=((4, "spec.devices.config[0].opaque.parameters.kind: left out: this driver has no"),),
     ),
     *(
         Lost(
@@ -234,29 +195,15 @@ LOST = (
         )
         for where in ("spec.devices.requests[0].exactly.selectors[0].cel.expression",)
         for name, instead in (
-            ("index", "choose GPUs by uuid, productName or resource.kubernetes.io/pciBusID"),
             ("minor", "choose GPUs by uuid, productName or resource.kubernetes.io/pciBusID"),
             ("parentIndex", "use parentUUID"),
             ("pcieBusID", "use device.attributes['resource.kubernetes.io'].pciBusID"),
         )
     ),
     Lost(
-        name="matched-attribute",
-        text=claim(
-            "{devices: {constraints: [{matchAttribute: gpu.nvidia.com/parentIndex}]}}", "v1beta1"
-        ),
-        lines=((4, 'spec.devices.constraints[0].matchAttribute: no device has the attribute "'),),
-    ),
-    Lost(
         name="name-of-a-share-config",
         text=pod(f"[{limits('a', 'nvidia.com/mig-1g.5gb.shared', 1)}]"),
         lines=((5, "spec.containers[0].resources.limits.nvidia.com/mig-1g.5gb.shared: unchang"),),
-    ),
-    Lost(
-        name="another-amount-in-an-init-container",
-        text=pod(f"[{limits('a', 'nvidia.com/gpu', 2)}]", f"[{limits('b', 'nvidia.com/gpu', 1)}]"),
-        lines=((6, "spec.initContainers[0].resources.limits.nvidia.com/gpu: this init container"),),
-        printed=3,
     ),
     Lost(
         name="doubled-key",
