@@ -237,37 +237,6 @@ def _published(port: int) -> str:
     return text if wanted in text else ""
 
 
-def test_a_new_instance_takes_over_from_an_old_one_without_a_gap(node: ProcessNode) -> None:
-    node.install_gpus("h100x8")
-    node.driver.env["POD_UID"] = "old"
-    old = node.driver
-    old.start()
-    old.wait_log("driver started")
-    name = node.wait_devices(8)[0]
-    claim = node.allocate("one", name)
-    with KubeletClient(node.place.registry, "*-old-reg.sock") as kubelet:
-        kubelet.register()
-        devices = list(kubelet.prepare(claim)["uid-one"].devices)
-    node.driver = node.make_driver(**(old.env | {"POD_UID": "new"}))
-    node.driver.start()
-    node.driver.wait_log("driver started")
-    try:
-        assert len(list(node.place.registry.iterdir())) == 2
-        with KubeletClient(node.place.registry, "*-new-reg.sock") as kubelet:
-            kubelet.register()
-            assert list(kubelet.prepare(claim)["uid-one"].devices) == devices
-            assert (
-                "already allocated" in kubelet.prepare(node.allocate("two", name))["uid-two"].error
-            )
-            assert kubelet.unprepare(claim)["uid-one"].error == ""
-    finally:
-        status = old.stop(timeout=60)
-    assert status == 0
-    (left,) = node.place.registry.iterdir()
-    assert left.name == "gpu.nvidia.com-new-reg.sock"
-    assert len(node.devices()) == 8
-
-
 def test_sigusr2_writes_the_stacks_of_all_threads(running: ProcessNode) -> None:
     running.driver.send(signal.SIGUSR2)
     dump = running.place.plugins / "gpu.nvidia.com/thread-stacks.dump"

@@ -230,39 +230,6 @@ def test_a_claim_keeps_a_gpu_that_the_label_leaves_out_and_no_other_gets_it(
     node.wait_devices(4)
 
 
-def divide(node: ProcessNode, replicas: int) -> None:
-    """Have the first GPU divided by the share config."""
-    file = node.root / "shares.yaml"
-    resource = f"{{name: gpu, replicas: {replicas}, devices: [0]}}"
-    temporary = file.with_suffix(".new")
-    temporary.write_text(f"version: v1\nsharing: {{timeSlicing: {{resources: [{resource}]}}}}\n")
-    temporary.replace(file)
-    node.driver.env["SHARE_CONFIG"] = str(file)
-
-
-def shares(count: int) -> set[str]:
-    return {f"gpu-0-share-{index}-of-{count}" for index in range(count)}
-
-
-def test_a_prepared_claim_keeps_a_division_and_its_end_is_heard_of(node: ProcessNode) -> None:
-    node.install_gpus("t4x4")
-    divide(node, 4)
-    node.driver.start()
-    eventually(lambda: named(node, "gpu-0-share") == shares(4), "four shares")
-    early = node.allocate("early", "gpu-0-share-1-of-4")
-    with KubeletClient(node.place.registry) as kubelet:
-        kubelet.register()
-        assert kubelet.prepare(early)["uid-early"].error == ""
-        divide(node, 2)
-        eventually(lambda: len(node.driver.events("share config taken")) == 2, "the new config")
-        late = node.allocate("late", "gpu-0-share-2-of-4")
-        assert kubelet.prepare(late)["uid-late"].error == ""
-        assert named(node, "gpu-0-share") == shares(4)
-        for claim in (early, late):
-            assert kubelet.unprepare(claim)[claim.uid].error == ""
-    eventually(lambda: named(node, "gpu-0-share") == shares(2), "two shares")
-
-
 # Other drivers
 
 

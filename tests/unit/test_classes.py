@@ -90,13 +90,6 @@ def test_a_mig_name_is_served_by_undivided_devices_of_its_profile_too(
     assert "'sharedAs' in device.attributes['gpu.nvidia.com'] ? ''" in text
 
 
-@pytest.mark.parametrize("name", ["gpu.shared", "fast", "mig-small"])
-def test_any_other_name_is_served_by_shares_only(name: str) -> None:
-    text = expression(f"nvidia.com/{name}")
-    assert text.endswith(f".?resourceName.orValue('') == 'nvidia.com/{name}'")
-    assert "profile" not in text
-
-
 @pytest.mark.parametrize("name", ["gpu", "mig-1g.10gb", "own"])
 def test_a_selector_reads_nothing_that_a_device_may_lack(name: str) -> None:
     text = expression(f"nvidia.com/{name}")

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from dra_driver import cli
 
@@ -96,12 +95,6 @@ def test_only_settings_of_the_driver_have_variables_in_other_commands(
     )
 
 
-@pytest.mark.usefixtures("probe")
-def test_help_of_a_sub_command_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["probe", "--help"]) == 0
-    assert "--probe-port" in capsys.readouterr().out
-
-
 def test_an_unknown_command_is_corrected(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["inpsect"]) == 2
     assert capsys.readouterr().err == "error: unknown command 'inpsect': did you mean 'inspect'?\n"
@@ -154,16 +147,3 @@ def test_asking_for_help_imports_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, check=False, timeout=60
     )
     assert done.returncode == 0
-
-
-def test_a_sub_command_whose_packages_are_not_there_says_how_to_get_them(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bench = cli.COMMANDS["bench"]
-    assert bench.is_installed()
-    without = replace(bench, needs=("cuda", "a_package_that_is_not_there"))
-    monkeypatch.setattr(cli, "COMMANDS", {**cli.COMMANDS, "bench": without})
-    assert cli.main(["bench", "processes"]) == 1
-    assert "`pip install ./dra_driver/bench`" in capsys.readouterr().err
-    assert cli.main(["--help"]) == 0
-    assert "bench" not in capsys.readouterr().out

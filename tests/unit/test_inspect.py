@@ -20,16 +20,6 @@ EDITS = {
 }
 
 
-def test_a_table_has_one_aligned_row_for_each_gpu() -> None:
-    lines = table(make.inventory(make.gpu(0), make.gpu(10)), {}).splitlines()
-
-    header, first, second = lines[2:5]
-    assert header.split() == ["NAME", "PRODUCT", "UUID", "PCI", "NUMA", "MEMORY", "MIG"]
-    assert first.startswith("gpu-0   NVIDIA H100 80GB HBM3")
-    assert second.startswith("gpu-10  NVIDIA H100 80GB HBM3")
-    assert header.index("MEMORY") == first.index("80.0 GiB") == second.index("80.0 GiB")
-
-
 def test_what_is_offered_of_mig_is_said_once_and_only_where_a_card_knows_it() -> None:
     offered = Offered(mig=MigSettings.of("existing", "").offer({}, None))
     divided = make.inventory(make.gpu(0, mig=make.mig()), make.gpu(1, mig=make.mig()))
@@ -47,13 +37,6 @@ def test_what_devices_share_is_said_once() -> None:
     assert "  all: type=gpu, productName=NVIDIA H100 80GB HBM3, brand=Nvidia" in text
     assert f"  gpu-1: uuid={make.gpu(1).uuid}" in text
     assert "memory=80Gi" in text
-
-
-def test_one_device_is_said_in_full() -> None:
-    text = table(make.inventory(make.gpu(0)), {})
-
-    assert "would publish 1 device\n" in text
-    assert "all:" not in text
 
 
 def test_gpus_that_are_not_published_are_listed_with_the_reason() -> None:

@@ -46,21 +46,6 @@ def test_stop_tells_whether_the_thread_has_ended() -> None:
     assert worker.stop(0)
 
 
-def test_a_lasting_reason_is_new_once() -> None:
-    once = LogOnce()
-    assert [once.is_new(one) for one in ("full", "full", "gone", "full")] == [
-        True,
-        False,
-        True,
-        True,
-    ]
-    assert once.is_new("full", "another")
-    assert once.forget()
-    assert not once.forget()
-    assert once.is_new("full")
-    assert not once.is_new("full", "another")
-
-
 def test_reasons_of_what_is_gone_are_forgotten() -> None:
     once = LogOnce()
     assert once.is_new("full", "here")

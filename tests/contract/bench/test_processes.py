@@ -78,11 +78,6 @@ def test_a_tenant_that_hangs_is_one_without_a_result_and_is_ended(tmp_path: Path
     assert _processes_with(str(tmp_path / "tenant.py")) == []
 
 
-def test_of_a_simulated_card_no_result_is_taken(tmp_path: Path) -> None:
-    case = runner(tmp_path, is_simulated=True).run(TWO, 1)
-    assert (case.state, case.tenants) == ("passed", ())
-
-
 def test_no_tenant_is_a_client_of_the_machines_own_mps(tmp_path: Path) -> None:
     outside = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps", "CUDA_VISIBLE_DEVICES": "3"}
     own = runner(tmp_path, outside)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench_reports import case, cases, report, result, strategy
-from dra_driver.bench.model import Case, Tenant, percentile, read_report, write_report
+from dra_driver.bench.model import Case, Tenant, percentile, read_report
 from dra_driver.bench.report.figures import compared, fairness
 from dra_driver.bench.report.verdict import advice
 from dra_driver.bench.strategies import Sharing
@@ -103,12 +103,6 @@ def test_a_tenant_without_a_result_got_nothing() -> None:
     assert told.fairness == pytest.approx(0.5)
     assert told.least_throughput == 0
     assert told.run_time is None
-
-
-def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
-    path = tmp_path / "bench.json"
-    write_report(report(), path)
-    assert read_report(path) == report()
 
 
 def test_a_report_of_a_real_card_is_read() -> None:

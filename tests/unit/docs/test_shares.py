@@ -3,23 +3,11 @@
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 
-import make
-from consuming import Scheduler
 from dra_driver.admin.classes import class_name, manifest, served_names
 from dra_driver.admin.validate.findings import check_manifest
-from dra_driver.devices.device import Device, Whole
-from dra_driver.devices.shares import ConsumedShare, ShareStrategy
 from dra_driver.shares.config import read_node_config
-from dra_driver.sharing.base import Group, Unit
-from dra_driver.sharing.share_limits import limits_of
-from dra_driver.slices.consumable import Consumable
-from dra_driver.slices.offer.shares import ShareOffer
-from dra_driver.slices.project import projection
-from resource_nvidia_com.decode import decode
-from resource_nvidia_com.quantity import quantity_bytes
 
 REPOSITORY = Path(__file__).parents[3]
 PAGE = (REPOSITORY / "docs" / "shares.md").read_text()
@@ -67,34 +55,3 @@ def test_the_example_is_right_and_served_by_a_class_that_comes_with_the_driver(
     shipped = (REPOSITORY / "deviceclasses" / "extended-resources.yaml").read_text()
     assert manifest({"nvidia.com/gpu": None}) in shipped
     assert class_name("nvidia.com/gpu") in PAGE
-
-
-@pytest.mark.parametrize("mode", ["memory", "unlimited", "4"])
-@pytest.mark.parametrize(
-    ("cores", "percent"), [({}, None), ({"cores": 20}, 20)], ids=["memory alone", "with cores"]
-)
-def test_a_claim_for_memory_alone_is_bounded_in_memory_and_free_in_compute(
-    mode: str, cores: dict[str, int], percent: int | None
-) -> None:
-    (text,) = (one for one in EXAMPLES if "capacity: {requests: {memory: 10Gi}}" in one)
-    example = yaml.safe_load(text)
-    asked = example["requests"][0]["exactly"]["capacity"]["requests"]
-    gpu = make.gpu(0)
-    published = projection(make.inventory(gpu), share=ShareOffer(consumable=Consumable.of(mode)))
-    requests = {name: quantity_bytes(amount) for name, amount in asked.items()} | cores
-    consumed = Scheduler(published.devices[0]).take(requests)
-    assert consumed is not None
-
-    config = decode(example["config"][0]["opaque"]["parameters"])
-    share = ConsumedShare(
-        share_id="a",
-        strategy=ShareStrategy.MPS,
-        memory_mib=consumed["memory"] // 1024**2,
-        cores=consumed["cores"],
-    )
-    device = Device(base=Whole(gpu=gpu.uuid), share=share)
-    unit = Unit(name="gpu-0", request="gpu", gpu=gpu, device=device)
-    limits = limits_of([Group(claim="uid", config=config, units=(unit,))], {unit.uuid})
-    found = limits[unit.key]
-    assert found.memory_mib == {gpu.uuid: 10 * 1024}
-    assert found.active_thread_percentage == percent

@@ -15,7 +15,6 @@ from dra_driver.admin.api.slices import Device, read_slice
 from dra_driver.admin.cel.selector import Selector, Subject
 from dra_driver.admin.doctor.facts import shipped
 from dra_driver.admin.inspect.slices import slices_of
-from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.simulator.nodes import inventory_of
 from dra_driver.slices.project import OF_DEFAULTS
 
@@ -44,11 +43,6 @@ def devices(machine: str) -> list[Device]:
     return [device for one in slices for device in read_slice(one).devices]
 
 
-def test_there_are_ten_examples_and_no_other_yaml() -> None:
-    assert list(SECTIONS) == [str(number) for number in range(1, 11)]
-    assert len(BLOCK.findall(PAGE)) == 10
-
-
 def test_validate_accepts_every_example_and_the_readmes(tmp_path: Path) -> None:
     manifests = [text for text in BLOCK.findall(PAGE + README) if "kind: Pod\n" in text]
     manifests += [text for text in BLOCK.findall(PAGE) if text not in manifests]
@@ -62,20 +56,6 @@ def test_validate_accepts_every_example_and_the_readmes(tmp_path: Path) -> None:
     (warning,) = [line for line in said.splitlines() if ": warning: " in line]
     assert "--consumable-shares" in warning
     assert said.splitlines()[-1].endswith("3 configs in 11 files: no errors, 1 warning")
-
-
-@pytest.mark.parametrize("number", SECTIONS)
-def test_an_example_is_complete(number: str) -> None:
-    """Its classes are shipped, and the claims that its pods name are made in it."""
-    found = documents(number)
-    assert set(values(found, "deviceClassName")) <= shipped.device_classes().keys()
-    made = {
-        kind: {one["metadata"]["name"] for one in found if one["kind"] == kind}
-        for kind in ("ResourceClaim", "ResourceClaimTemplate")
-    }
-    assert set(values(found, "resourceClaimName")) == made["ResourceClaim"]
-    assert set(values(found, "resourceClaimTemplateName")) == made["ResourceClaimTemplate"]
-    assert any(one["kind"] in {"Pod", "Deployment"} for one in found)
 
 
 def requests(number: str) -> Iterator[dict[str, Any]]:
@@ -104,15 +84,3 @@ def test_each_request_finds_the_cards_that_it_is_for_and_fails_on_no_device(numb
         }
         assert found == SELECTS.get((number, request.get("name", "")), set(MACHINES))
         assert not all(one.selects(Subject(driver="other.example.com")) for one in asked)
-
-
-def test_constraints_match_attributes_that_are_published() -> None:
-    (attribute,) = set(values(documents("3"), "matchAttribute"))
-    name = attribute.removeprefix(f"{DRIVER_NAME}/")
-    published = {
-        name
-        for one in slices_of(inventory_of("h100x8"), "n1", OF_DEFAULTS)
-        for device in read_slice(one).devices
-        for name in device.subject.attributes
-    }
-    assert name in published
