@@ -81,15 +81,6 @@ def test_a_device_class_is_the_drivers_and_serves_no_resource_name(name: str) ->
     assert f"device.driver == '{DRIVER_NAME}'" in selector["cel"]["expression"]
 
 
-def test_one_device_class_stands_behind_each_resource_name() -> None:
-    found = list(objects(CLASSES / "extended-resources.yaml"))
-    names = {one["spec"]["extendedResourceName"]: one["metadata"]["name"] for one in found}
-    assert names == {
-        "nvidia.com/gpu": "gpu.resource.nvidia.com",
-        "nvidia.com/gpu.shared": "gpu.shared.resource.nvidia.com",
-    }
-
-
 def test_kustomize_takes_every_file_of_device_classes_and_nothing_else() -> None:
     assert kustomization(CLASSES) == {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
@@ -102,14 +93,6 @@ def test_the_device_classes_alone_are_those_of_an_installation() -> None:
     installed = [one for one in objects(INSTALL) if one["kind"] == "DeviceClass"]
     alone = list(objects(*(CLASSES / name for name in kustomization(CLASSES)["resources"])))
     assert sorted(installed, key=str) == sorted(alone, key=str)
-
-
-def test_each_policy_is_bound() -> None:
-    policies = [
-        [one["metadata"]["name"] for one in objects(INSTALL) if one["kind"] == kind]
-        for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-    ]
-    assert policies[0] == policies[1]
 
 
 def test_all_that_the_driver_may_write_is_looked_at_by_a_policy_that_fails_closed() -> None:
@@ -213,35 +196,6 @@ def test_a_pod_has_nothing_of_the_node_that_it_does_not_need(name: str) -> None:
         one["mountPath"] for one in container["volumeMounts"] if not one.get("readOnly", False)
     }
     assert not any(path == "/driver-root" for path in writable)
-
-
-def test_each_right_of_a_pod_is_explained_above_it() -> None:
-    """Between a comment and what it is about there may be the name of a volume, or of a context."""
-    lines = [line.strip() for line in INSTALL.read_text().splitlines()]
-    rights = ("hostPath:", "hostPID:", "mountPropagation:", "privileged:", "seccompProfile:")
-    found = [number for number, line in enumerate(lines) if line.startswith(rights)]
-    for number in found:
-        above = number - 1
-        while lines[above].startswith(("- name: ", "securityContext:")):
-            above -= 1
-        assert lines[above].startswith("# "), lines[number]
-    assert len(found) >= 16
-
-
-def test_each_verb_of_the_role_is_explained_above_it() -> None:
-    role = next(
-        text for text in INSTALL.read_text().split("\n---\n") if "\nkind: ClusterRole\n" in text
-    )
-    _, *rules = re.split(r"((?:^  # .*\n)+)", role.partition("\nrules:\n")[2], flags=re.MULTILINE)
-    assert len(rules) == 12
-    for comment, rule in zip(rules[::2], rules[1::2], strict=True):
-        (granted,) = yaml.safe_load(rule)
-        explained = re.findall(r"^  # ([a-z:, -]+): ", comment, re.MULTILINE)
-        assert sorted(", ".join(explained).split(", ")) == sorted(granted["verbs"])
-
-
-def test_kustomize_has_the_same() -> None:
-    assert kustomization(MANIFESTS)["resources"] == [INSTALL.name]
 
 
 @pytest.mark.parametrize("folder", DEMOS, ids=lambda folder: str(folder.name))
