@@ -139,6 +139,7 @@ class ClaimWork:
             self.sharing.requests,
             self.claims.records,
             context.events,
+            self._later,
             folder=context.mps_folder,
             clock=context.clock,
         )

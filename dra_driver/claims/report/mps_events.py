@@ -4,10 +4,11 @@ That is when their daemon has died, or its server is in FAULT (mps/daemon/health
 
 In: the supervisor's status files, read every few seconds. Out: a log line, and an event on the
 claim, or on every claim of a shared domain, and on each pod that has it reserved. The driver posts
-the events because the supervisor has no access to the API server. Reported deaths are kept in a
-file beside the status files, so a restarted driver reports the deaths that it missed, and none
-twice. A daemon that keeps dying is reported once in a while, with the number of deaths. A fault is
-reported once, and again by a restarted driver if it lasts.
+the events because the supervisor has no access to the API server, and later if that is away
+(claims/report/later.py). Reported deaths are kept in a file beside the status files, so a restarted
+driver reports the deaths that it missed, and none twice. A daemon that keeps dying is reported once
+in a while, with the number of deaths. A fault is reported once, and again by a restarted driver if
+it lasts.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,8 +19,9 @@ import structlog
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.report.claim_events import ClaimEvents
+from dra_driver.claims.report.later import Later
 from dra_driver.claims.state.records import RecordStore
-from dra_driver.errors import DriverError, StateError, UnavailableError, VersionError, try_all
+from dra_driver.errors import DriverError, StateError, try_all
 from dra_driver.host.envelope import seal, unseal
 from dra_driver.host.worker import Worker
 from dra_driver.mps.domain import DomainId, State, Status, is_shared
@@ -42,8 +44,7 @@ BETWEEN_EVENTS = 60.0
 class MpsEvents(Worker):
     """A thread that posts events when an MPS daemon dies, or its server is in FAULT.
 
-    It reads the status files every `look_seconds`, or after `retry_seconds` if they cannot be read
-    or the API server cannot be reached. `folder` is the MPS directory.
+    It reads the status files every `look_seconds`. `folder` is the MPS directory.
     """
 
     def __init__(  # noqa: PLR0913 (all that an event is made of)
@@ -51,30 +52,28 @@ class MpsEvents(Worker):
         domains: DomainRequests,
         records: RecordStore,
         events: ClaimEvents,
+        later: Later,
         *,
         folder: Path,
         clock: Callable[[], float],
         look_seconds: float = 2.0,
-        retry_seconds: float = 15.0,
     ) -> None:
         super().__init__("mps-events")
         self._domains = domains
         self._records = records
         self._events = events
+        self._later = later
         self._file = folder / FILE_NAME
         self._clock = clock
         self._look_seconds = look_seconds
-        self._retry_seconds = retry_seconds
         self._reported: dict[DomainId, int] | None = None
         self._faulted: set[DomainId] = set()
         self._reported_at: dict[tuple[DomainId, str], float] = {}
-        self._told: dict[tuple[DomainId, str], set[str]] = {}
 
     def look(self) -> bool:
         """Report every death and fault not reported yet; return whether there is any domain.
 
-        A failure for one domain does not hold up the others. Raises UnavailableError if the API
-        server did not take an event (the next look tries again), and StateError if the MPS
+        A failure for one domain does not hold up the others. Raises StateError if the MPS
         directory, or a file of a domain, cannot be read or written.
         """
         before = self._read_reported() if self._reported is None else self._reported
@@ -108,15 +107,12 @@ class MpsEvents(Worker):
     def _run(self) -> None:
         pause, logged = 0.0, ""
         while not self._stop.wait(pause):
-            problem = ""
+            problem, pause = "", _NONE_THERE * self._look_seconds
             try:
                 # Without a daemon nothing can die: the first one's death may be reported later.
-                pause = self._look_seconds if self.look() else _NONE_THERE * self._look_seconds
-            except UnavailableError as error:
-                pause = max(self._retry_seconds, error.retry_after or 0.0)
-                log.debug("trouble of an mps daemon not reported yet", reason=str(error))
+                pause = self._look_seconds if self.look() else pause
             except DriverError as error:
-                pause, problem = self._retry_seconds, str(error)
+                problem = str(error)
                 if problem != logged:
                     log.warning("mps daemons not watched", reason=problem)
             logged = problem
@@ -126,23 +122,16 @@ class MpsEvents(Worker):
         return at is None or self._clock() >= at + BETWEEN_EVENTS
 
     def _report(self, domain: DomainId, reason: str, status: Status) -> None:
-        """Report to every claim of the domain; a retry skips the claims that got the event."""
-        told = self._told.setdefault((domain, reason), set())
-
-        def tell(uid: str) -> None:
+        """Report to every claim of the domain."""
+        for uid in sorted(self._domains.claims_of(domain)):
             self._tell(ClaimUid(uid), reason, status)
-            told.add(uid)
-
-        untold = sorted(self._domains.claims_of(domain) - told)
-        try_all(partial(tell, uid) for uid in untold)
-        del self._told[domain, reason]
         self._reported_at[domain, reason] = self._clock()
 
     def _tell(self, uid: ClaimUid, reason: str, status: Status) -> None:
         try:
             record = self._records.peek(uid)
-        except VersionError:
-            return  # the version that prepared the claim reports it
+        except StateError:
+            return  # damaged, or a newer version's, which reports it
         if record is None:
             return  # the claim is being unprepared
         if reason == DEATH:
@@ -152,7 +141,8 @@ class MpsEvents(Worker):
             what, action = "mps server of a claim faulted", "WaitingForClients"
             note = status.reason
         log.warning(what, claim=str(record.ref), deaths=status.restarts)
-        self._events.tell(record.ref, reason=reason, action=action, note=note)
+        tell = partial(self._events.tell, record.ref, reason=reason, action=action, note=note)
+        self._later.do(tell)
 
     def _read_reported(self) -> dict[DomainId, int]:
         data = read_file(self._file)
