@@ -8,6 +8,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def cut(text: str, most: int) -> str:
+    """Return as much of a text as fits into `most` bytes of UTF-8."""
+    return text.encode(errors="replace")[:most].decode(errors="ignore")
+
+
 def named(things: Iterable[object], most: int = 5) -> str:
     """Return things in words, the first few by name."""
     every = [str(thing) for thing in things]

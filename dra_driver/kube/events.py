@@ -15,6 +15,7 @@ from msgspec import Struct
 from dra_driver.errors import DriverError, UnavailableError
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.resource import EVENTS
+from dra_driver.words import cut
 from resource_nvidia_com.printable import printable
 
 log = structlog.get_logger()
@@ -91,10 +92,10 @@ class Events:
             "type": "Warning",
             "reason": reason,
             "action": action,
-            "note": _cut(printable(note), _LONGEST_NOTE),
+            "note": cut(printable(note), _LONGEST_NOTE),
             "eventTime": time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "reportingController": self._controller,
-            "reportingInstance": _cut(self._node, _LONGEST_INSTANCE),
+            "reportingInstance": cut(self._node, _LONGEST_INSTANCE),
             "regarding": {
                 "apiVersion": about.api_version,
                 "kind": about.kind,
@@ -103,8 +104,3 @@ class Events:
                 "uid": about.uid,
             },
         }
-
-
-def _cut(text: str, most: int) -> str:
-    """Return as much of a text as fits into `most` bytes of UTF-8."""
-    return text.encode()[:most].decode(errors="ignore")

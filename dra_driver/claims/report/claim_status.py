@@ -10,7 +10,6 @@ The API server keeps the entries while the claim is allocated. So facts that nei
 the GPU gives at the moment are taken from what was written before (`kept`).
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
@@ -23,6 +22,7 @@ from dra_driver.devices.device import Device, Mig, Vfio, Whole
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import ConsumedShare, EqualShare, Share
+from dra_driver.words import cut
 from resource_nvidia_com.printable import printable
 
 DATA_VERSION = "v1"
@@ -32,11 +32,9 @@ or gets another meaning."""
 MOST_CONDITIONS = 8
 """AllocatedDeviceStatusMaxConditions of the API."""
 
-MOST_DATA_BYTES = 10 * 1024
-"""AllocatedDeviceStatusDataMaxLength of the API."""
-
 _LONGEST_TEXT = 512
-"""Bytes of a text in `data`: product names have at most 96, longer texts are reasons for people."""
+"""Bytes of a text in `data`: product names have at most 96, longer texts are reasons for people. So
+all of `data` is far below the API's 10 KiB (AllocatedDeviceStatusDataMaxLength)."""
 
 _LONGEST_MESSAGE = 1024
 """Bytes of a condition's message; the API would take 32 KiB."""
@@ -95,7 +93,7 @@ def entries(
             key,
             Entry(
                 key=key,
-                data=_fitting(_data(record, device, inventory)),
+                data=_bounded(_data(record, device, inventory)),
                 conditions=_distinct(conditions(record, device)),
             ),
         )
@@ -211,7 +209,7 @@ def _devices(
             "type": told.type,
             "status": status,
             "reason": told.reason,
-            "message": _cut(printable(told.message), _LONGEST_MESSAGE),
+            "message": cut(printable(told.message), _LONGEST_MESSAGE),
             "lastTransitionTime": since.get((key, told.type, status)) or now,
         }
 
@@ -304,29 +302,9 @@ def _sharing(record: ClaimRecord, device: DeviceRecord) -> Object:
     return sharing
 
 
-def _fitting(data: Object) -> Object:
-    """Return data that the API accepts: if it is too long, only the identity stays in full."""
-    data = _bounded(data)
-    if _size(data) > MOST_DATA_BYTES:
-        data |= {"sharing": {"strategy": data["sharing"]["strategy"]}}
-    if _size(data) > MOST_DATA_BYTES:
-        data = {name: data[name] for name in ("version", "type", "uuid") if name in data}
-    return data
-
-
 def _bounded(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): _bounded(member) for name, member in value.items()}
     if isinstance(value, str):
-        return _cut(value, _LONGEST_TEXT)
+        return cut(value, _LONGEST_TEXT)
     return value
-
-
-def _size(data: Object) -> int:
-    """Return the size of data as JSON in bytes, with the characters escaped that Go escapes."""
-    text = json.dumps(data)
-    return len(text) + 5 * sum(map(text.count, "<>&"))
-
-
-def _cut(text: str, most: int) -> str:
-    return text.encode(errors="replace")[:most].decode(errors="ignore")

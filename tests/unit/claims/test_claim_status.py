@@ -1,5 +1,6 @@
 """What a claim's own status says of its devices, of each kind of device."""
 
+import json
 from typing import Any
 
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from dra_driver.claims.report.claim_status import (
     understood,
 )
 from dra_driver.devices.device import Device, equal_shares, name_of
-from dra_driver.devices.model import Gpu, MigDevice, MigUuid
+from dra_driver.devices.model import MigUuid
 from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.sharing.steps import Backend, MemoryPart, ShareLimits, TimeSlice, UseShares
 from resource_nvidia_com.v1beta1.names import Interval
@@ -162,21 +163,16 @@ def test_devices_with_admin_access_are_named_and_shared_with_nobody() -> None:
     assert only(both).data["sharing"] == {"strategy": "Exclusive"}
 
 
-def test_of_what_is_too_long_for_the_api_the_identity_stays() -> None:
+def test_long_texts_are_cut_and_the_api_takes_what_is_left() -> None:
     long = "<" * 5000  # each is six bytes as the API server writes it
-    division = replace(QUARTERS, served_as=long)
-    node = make.inventory(make.gpu(0, product_name=long), driver_version=long)
-
-    def data(of: Gpu | MigDevice) -> Any:
-        share = equal_shares(make.device(of).base, division)[0]
-        record = claim(share, steps=(use(share, Backend.NOTHING, long),))
-        (entry,) = entries(record, node)
-        return entry.data
-
-    assert data(GPU)["sharing"] == {"strategy": "TimeSlicing"}
-    assert data(GPU)["share"]["resourceName"] == "<" * 512
-    profile = replace(MIG.profile, name=long)
-    assert data(replace(MIG, profile=profile)) == {"version": "v1", "type": "mig", "uuid": MIG.uuid}
+    gpu = make.gpu(0)
+    share = equal_shares(make.device(gpu).base, replace(QUARTERS, served_as=long))[0]
+    (entry,) = entries(
+        claim(share, steps=(use(share, Backend.NOTHING, long),)), make.inventory(gpu)
+    )
+    data: Any = entry.data
+    assert data["share"]["resourceName"] == data["sharing"]["whyNotBetter"] == "<" * 512
+    assert len(json.dumps(data)) + 5 * json.dumps(data).count("<") < 10 * 1024
 
 
 def test_conditions_come_from_who_knows_one_of_each_type_and_eight_at_most() -> None:
