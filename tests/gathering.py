@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver.admin.gather.reading import MANIFEST
-from dra_driver.admin.inspect.slices import slices_of
+from dra_driver.admin.inspect.slices import OF_DEFAULTS, slices_of
 from dra_driver.cli import main
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.nodes import inventory_of
 from dra_driver.simulator.profile import Profile
-from dra_driver.slices.project import OF_DEFAULTS
 
 OPTIONS = Options(nodes=NodeKind.PLACEHOLDER, userspace="stand-in")
 

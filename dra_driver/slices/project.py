@@ -12,7 +12,7 @@ made stays published as the partition that was allocated.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import astuple
 
 from dra_driver.devices.device import Base, Device, Mig, NodeDevice, Vfio, Whole
@@ -218,26 +218,3 @@ def _refusal(gpu: Gpu, refused: Mapping[GpuUuid, Refusal]) -> Refusal | None:
     if refusal is None or (refusal.is_of_mode and gpu.mig_mode is MigMode.ENABLED):
         return None
     return refusal
-
-
-class Offered(Struct, frozen=True, kw_only=True):
-    """What a node offers: all arguments of `projection` but the GPUs themselves."""
-
-    mig: MigOffer = ALL
-    refused: Mapping[GpuUuid, Refusal] = field(default_factory=lambda: NONE_REFUSED)
-    share: ShareOffer = NO_SHARES
-    memory_counters: bool = False
-
-    def projection(self, inventory: Inventory) -> Projection:
-        """Return what is published for these GPUs."""
-        return projection(
-            inventory,
-            mig=self.mig,
-            refused=self.refused,
-            share=self.share,
-            memory_counters=self.memory_counters,
-        )
-
-
-OF_DEFAULTS = Offered()
-"""What a node without shares offers if nothing is set."""

@@ -5,6 +5,7 @@ import json
 import yaml
 
 import make
+from dra_driver.admin.inspect.slices import Offered
 from dra_driver.admin.inspect.view import report, spec_text, table
 from dra_driver.cdi.model import DeviceNode, Edits
 from dra_driver.devices.exclusion import without_excluded
@@ -12,7 +13,6 @@ from dra_driver.devices.model import MigMode, SickGpu
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.mig import MigSettings
 from dra_driver.slices.offer.shares import ShareOffer
-from dra_driver.slices.project import Offered
 
 EDITS = {
     "": Edits(env=("NVIDIA_VISIBLE_DEVICES=void",)),

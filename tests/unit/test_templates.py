@@ -2,11 +2,10 @@
 
 import pytest
 
-from dra_driver.admin.inspect.slices import slices_of
+from dra_driver.admin.inspect.slices import OF_DEFAULTS, slices_of
 from dra_driver.admin.inspect.templates import OF_THE_NODE, OF_THE_TYPE, SHARED, template_of
 from dra_driver.simulator.nodes import inventory_of
 from dra_driver.simulator.profile import names
-from dra_driver.slices.project import OF_DEFAULTS
 
 
 @pytest.mark.parametrize("profile", names())

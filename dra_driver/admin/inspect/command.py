@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from msgspec.structs import asdict, replace
 
 from dra_driver import common_settings
-from dra_driver.admin.inspect.slices import Object, as_list, node_names, printed, slices_of
+from dra_driver.admin.inspect.slices import Object, Offered, as_list, node_names, printed, slices_of
 from dra_driver.admin.inspect.templates import Template, node_name_of, template
 from dra_driver.admin.inspect.view import as_json, mig_devices, report, spec_text, table
 from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_programs
@@ -51,7 +51,6 @@ from dra_driver.shares.notes import CONFIG_FILE, kept, read_notes
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.mig import MigSettings
 from dra_driver.slices.offer.shares import ShareOffer, WholeBesideShares
-from dra_driver.slices.project import Offered
 from resource_nvidia_com.device_plugin import NodeConfig
 
 T = TypeVar("T")

@@ -9,16 +9,43 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from msgspec import Struct, field
+
 from dra_driver.admin.output import Output, for_programs
-from dra_driver.devices.model import Inventory
+from dra_driver.devices.model import GpuUuid, Inventory, Refusal
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.slices.offer.mig import ALL, MigOffer
+from dra_driver.slices.offer.shares import NO_SHARES, ShareOffer
 from dra_driver.slices.pool import build_slices
-from dra_driver.slices.project import Offered
+from dra_driver.slices.project import NONE_REFUSED, Projection, projection
 
 Object = Mapping[str, Any]
 
 _GENERATION = 1
 """The generation of a pool that is published for the first time."""
+
+
+class Offered(Struct, frozen=True, kw_only=True):
+    """What a node offers: all arguments of `projection` but the GPUs themselves."""
+
+    mig: MigOffer = ALL
+    refused: Mapping[GpuUuid, Refusal] = field(default_factory=lambda: NONE_REFUSED)
+    share: ShareOffer = NO_SHARES
+    memory_counters: bool = False
+
+    def projection(self, inventory: Inventory) -> Projection:
+        """Return what is published for these GPUs."""
+        return projection(
+            inventory,
+            mig=self.mig,
+            refused=self.refused,
+            share=self.share,
+            memory_counters=self.memory_counters,
+        )
+
+
+OF_DEFAULTS = Offered()
+"""What a node without shares offers if nothing is set."""
 
 
 def node_names(name: str, count: int) -> list[str]:

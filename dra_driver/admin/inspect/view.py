@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from dra_driver.admin.inspect.slices import OF_DEFAULTS, Offered
 from dra_driver.admin.output import Output, for_programs
 from dra_driver.admin.table import aligned
 from dra_driver.cdi.model import Edits, Spec, render
@@ -20,7 +21,7 @@ from dra_driver.devices.versions import dotted
 from dra_driver.errors import SetupError
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, REQUEST_POLICY
 from dra_driver.slices.offer.mig import COST_BEFORE_1_37
-from dra_driver.slices.project import OF_DEFAULTS, Offered, Projection
+from dra_driver.slices.project import Projection
 from dra_driver.words import count
 
 _GIB = 1024**3

@@ -16,11 +16,10 @@ from msgspec.structs import replace
 from dra_driver.admin.api.slices import Device, read_slice
 from dra_driver.admin.cel.selector import Selector
 from dra_driver.admin.inspect.command import shares_of
-from dra_driver.admin.inspect.slices import slices_of
+from dra_driver.admin.inspect.slices import Offered, slices_of
 from dra_driver.devices.model import Inventory, MigMode
 from dra_driver.shares.config import read_node_config
 from dra_driver.simulator.nodes import inventory_of
-from dra_driver.slices.project import Offered
 
 PAGE = Path(__file__).parents[3] / "docs" / "migrating-from-the-device-plugin.md"
 H100, A100, T4 = "h100x8", "a100x8", "t4x4"

@@ -11,11 +11,10 @@ from documents import values
 from dra_driver.admin.cel.selector import Selector, Subject
 from dra_driver.admin.doctor.facts import shipped
 from dra_driver.admin.inspect.command import Inspect
-from dra_driver.admin.inspect.slices import slices_of
+from dra_driver.admin.inspect.slices import OF_DEFAULTS, slices_of
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.simulator.instance_types import profile_of
 from dra_driver.simulator.nodes import inventory_of
-from dra_driver.slices.project import OF_DEFAULTS
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "works-with.md").read_text()

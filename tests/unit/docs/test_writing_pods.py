@@ -14,9 +14,8 @@ from documents import values
 from dra_driver.admin.api.slices import Device, read_slice
 from dra_driver.admin.cel.selector import Selector, Subject
 from dra_driver.admin.doctor.facts import shipped
-from dra_driver.admin.inspect.slices import slices_of
+from dra_driver.admin.inspect.slices import OF_DEFAULTS, slices_of
 from dra_driver.simulator.nodes import inventory_of
-from dra_driver.slices.project import OF_DEFAULTS
 
 REPOSITORY = Path(__file__).parents[3]
 PAGE = (REPOSITORY / "docs" / "writing-pods.md").read_text()

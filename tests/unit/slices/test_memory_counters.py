@@ -5,13 +5,14 @@ from typing import Any
 from structlog.testing import capture_logs
 
 import make
+from dra_driver.admin.inspect.slices import Offered
 from dra_driver.devices.model import MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.errors import UnavailableError
 from dra_driver.slices.node import CostWarning
 from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.offer.shares import ShareOffer
-from dra_driver.slices.project import Offered, Projection, projection
+from dra_driver.slices.project import Projection, projection
 
 EXISTING = MigOffer(source=MigSource.EXISTING, why="a setting")
 T4 = make.gpu(0, memory_bytes=15 * 1024**3)

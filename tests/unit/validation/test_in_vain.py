@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from dra_driver.admin.inspect.slices import slices_of
+from dra_driver.admin.inspect.slices import OF_DEFAULTS, slices_of
 from dra_driver.admin.validate.findings import check_manifest
 from dra_driver.admin.validate.selectors import published
 from dra_driver.simulator.nodes import inventory_of
-from dra_driver.slices.project import OF_DEFAULTS
 
 OWN = "device.attributes['gpu.nvidia.com']"
 OF_ITS_OWN = (
@@ -189,7 +188,9 @@ def test_a_part_of_a_device_needs_a_setting() -> None:
 def test_a_config_whose_place_another_takes_is_told(
     first: dict[str, Any], second: dict[str, Any], is_told: bool
 ) -> None:
-    texts = [text for _, text in said(claim(first, second)) if "a later GpuConfig of this claim" in text]
+    texts = [
+        text for _, text in said(claim(first, second)) if "a later GpuConfig of this claim" in text
+    ]
     assert len(texts) == is_told
     assert all(text.startswith("spec.devices.config[0].opaque") for text in texts)
 
