@@ -3,6 +3,7 @@
 A node can have versions 1 and 2 side by side; version 2 is then in a folder such as `unified`.
 """
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -49,7 +50,8 @@ def mounts(mountinfo: Path) -> Iterator[tuple[Sequence[str], str]]:
 
     Source: proc_pid_mountinfo(5). Raises OSError.
     """
-    for line in mountinfo.read_text(errors="surrogateescape").splitlines():
+    # The kernel escapes only four characters; a name may have any others, in any encoding.
+    for line in os.fsdecode(mountinfo.read_bytes()).rstrip("\n").split("\n"):
         fields, _, kind = line.partition(" - ")
         yield fields.split(" "), kind.split(" ")[0]
 
@@ -59,5 +61,9 @@ def _hierarchies(mountinfo: Path) -> list[Path]:
         found = [fields for fields, kind in mounts(mountinfo) if kind == "cgroup2"]
     except OSError:
         return []
-    points = (fields[4] for fields in found if len(fields) > 4)
-    return [Path(_OCTAL.sub(lambda code: chr(int(code[1], 8)), point)) for point in points]
+    return [Path(unescaped(fields[4])) for fields in found if len(fields) > 4]
+
+
+def unescaped(path: str) -> str:
+    """Return the path that mountinfo writes like this."""
+    return _OCTAL.sub(lambda code: chr(int(code[1], 8)), path)

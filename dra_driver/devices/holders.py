@@ -22,6 +22,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from dra_driver.devices.control_groups import mounts
+from dra_driver.host.files import entries_of
 
 _LOCAL = frozenset(
     {"btrfs", "devtmpfs", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
@@ -85,7 +86,7 @@ class Holders:
 
     def _look_in(self, proc: Path, own: str) -> Mapping[int, tuple[Holder, ...]]:
         by_minor: dict[int, list[Holder]] = {}
-        for pid in sorted(filter(str.isdecimal, _names(proc)), key=int):
+        for pid in sorted(filter(str.isdecimal, entries_of(proc)), key=int):
             minors = set() if pid == own else self._opened(f"{proc}/{pid}/fd")
             for minor in minors:
                 by_minor.setdefault(minor, []).append(Holder(pid=int(pid), name=_name(proc / pid)))
@@ -94,7 +95,7 @@ class Holders:
     def _opened(self, folder: str) -> set[int]:
         """Return the minor numbers of the GPUs that a process's folder of links shows as open."""
         minors = set()
-        for number in _names(folder):
+        for number in entries_of(folder):
             with suppress(OSError):
                 path = os.readlink(f"{folder}/{number}")  # noqa: PTH115 (there are thousands)
                 if match := self._node.fullmatch(path):
@@ -119,7 +120,7 @@ def has_open(process: Path, number: int) -> bool:
     """
     with suppress(OSError):
         local = {fields[0] for fields, kind in mounts(process / "mountinfo") if kind in _LOCAL}
-        for name in _names(process / "fd"):
+        for name in entries_of(process / "fd"):
             with suppress(OSError):
                 is_local = _mount(process / "fdinfo" / name) in local
                 if is_local and device_number(process / "fd" / name) == number:
@@ -131,14 +132,6 @@ def _mount(fdinfo: Path) -> str | None:
     """Return the ID of the mount that an open file is on (proc_pid_fdinfo(5))."""
     lines = fdinfo.read_text().splitlines()
     return next((line.split()[1] for line in lines if line.startswith("mnt_id:")), None)
-
-
-def _names(folder: str | Path) -> list[str]:
-    """Return the names in a folder of procfs; none if the process has ended or is not readable."""
-    try:
-        return os.listdir(folder)  # noqa: PTH208 (names are what is wanted)
-    except OSError:
-        return []
 
 
 def _name(process: Path) -> str:

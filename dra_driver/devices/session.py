@@ -11,7 +11,6 @@ NVML is closed after each look and opened when it is needed. If only others swit
 is done while a GPU waits for a mode that needs no reset.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +33,7 @@ from dra_driver.devices.passthrough.bus import is_vfio
 from dra_driver.devices.pci import numa_node, pci_order, pcie_root
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DeviceError, LostError, SilenceError, TransientError
+from dra_driver.host.files import entries_of
 
 T = TypeVar("T")
 
@@ -329,17 +329,11 @@ class DriverSession:
             version = (self._proc / "version").read_text(errors="replace")
         except OSError:
             version = ""
-        nodes = [name for name in _names(self._dev) if name.removeprefix("nvidia").isdecimal()]
-        gpus = _names(self._proc / "gpus")
+        names = sorted(entries_of(self._dev))
+        nodes = tuple(name for name in names if name.removeprefix("nvidia").isdecimal())
+        gpus = tuple(sorted(entries_of(self._proc / "gpus")))
         # The link to the driver disappears first. Then the kernel lets nobody else open the GPU and
         # waits for everybody who has it open, such as NVML here (nv_pci_remove_helper).
         functions = self._sys_root / "bus" / "pci" / "devices"
         leaving = tuple(name for name in gpus if not (functions / name / "driver").is_symlink())
-        return version, gpus, leaving, tuple(nodes)
-
-
-def _names(folder: Path) -> tuple[str, ...]:
-    try:
-        return tuple(sorted(os.listdir(folder)))  # noqa: PTH208 (names are what is wanted)
-    except OSError:
-        return ()
+        return version, gpus, leaving, nodes

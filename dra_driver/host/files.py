@@ -72,6 +72,14 @@ def listing_advice(error: OSError) -> str:
             return "check the disk: see dmesg for why it cannot be read"
 
 
+def entries_of(folder: Name) -> list[str]:
+    """Return the names in a folder, unsorted; none if there is none, or it cannot be read."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
 def look_of(path: Name) -> Look | None:
     """Return what shows that a file was replaced, or its mode changed; None if there is none.
 

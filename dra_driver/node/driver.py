@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import structlog
-
 from dra_driver.claims.reconcile.reconciler import Reconciler
 from dra_driver.claims.takeover import checkpoint_file
 from dra_driver.devices.names import DRIVER_NAME
@@ -31,8 +29,6 @@ from dra_driver.slices.publish.publisher import SlicePublisher
 
 if TYPE_CHECKING:
     from dra_driver.claims.takeover.take_over import TakeOver
-
-log = structlog.get_logger()
 
 
 class Driver:

@@ -10,7 +10,6 @@ Beside it are the requests of admins to the running driver: files that `dra-driv
 for which the command waits.
 """
 
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +23,7 @@ from dra_driver.devices.health.debounce import GpuConditions
 from dra_driver.devices.health.findings import Severity
 from dra_driver.errors import StateError
 from dra_driver.host.envelope import seal, unseal, value_of
-from dra_driver.host.files import delete, read_whole, write_whole
+from dra_driver.host.files import delete, entries_of, read_whole, write_whole
 from dra_driver.host.worker import LogOnce
 
 FILE = "health.json"
@@ -148,10 +147,7 @@ class HealthRequests:
 
     def pending(self) -> list[str]:
         """Return what is asked; nothing if the folder cannot be read."""
-        try:
-            return os.listdir(self._folder)  # noqa: PTH208 (names are what is wanted)
-        except OSError:
-            return []
+        return entries_of(self._folder)
 
     def ask(self, request: str) -> None:
         """Ask for something. Raises OSError if the disk refuses."""

@@ -4,12 +4,12 @@ In: PCI addresses. Out: facts (Documentation/ABI/testing/sysfs-bus-pci). Other d
 functions, so any of them can change or disappear between two reads.
 """
 
-import os
 from pathlib import Path
 
 from msgspec import Struct
 
 from dra_driver.devices.model import PciAddress
+from dra_driver.host.files import entries_of
 
 _MEMORY_64_BIT = 0x00100000  # IORESOURCE_MEM_64 (include/linux/ioport.h)
 _REGIONS = 6
@@ -78,7 +78,7 @@ class PciBus:
 
     def addresses(self) -> tuple[PciAddress, ...]:
         """Return the addresses on the bus, unsorted; none if /sys cannot be read."""
-        return tuple(map(PciAddress, _names(self._devices)))
+        return tuple(map(PciAddress, entries_of(self._devices)))
 
     def kind(self, address: PciAddress) -> FunctionKind | None:
         """Return what a function is, at little cost; None if /sys does not say."""
@@ -124,18 +124,18 @@ class PciBus:
 
     def members(self, group: int) -> tuple[PciAddress, ...]:
         """Return all functions of an IOMMU group, sorted; none if /sys cannot be read."""
-        return tuple(sorted(map(PciAddress, _names(self._groups / str(group) / "devices"))))
+        return tuple(sorted(map(PciAddress, entries_of(self._groups / str(group) / "devices"))))
 
     def has_iommu(self) -> bool:
         """Tell whether the kernel has an IOMMU in use."""
-        return bool(_names(self._groups))
+        return bool(entries_of(self._groups))
 
     def vfio_device(self, address: PciAddress) -> str | None:
         """Return the name of a function's own VFIO device, such as `vfio0`; None without one.
 
         It is there while the function is bound to a VFIO driver, on kernels since 6.6.
         """
-        names = sorted(_names(self._devices / address / "vfio-dev"))
+        names = sorted(entries_of(self._devices / address / "vfio-dev"))
         return names[0] if names else None
 
 
@@ -147,13 +147,6 @@ def is_vfio(driver: str | None) -> bool:
 def is_same_slot(one: PciAddress, other: PciAddress) -> bool:
     """Tell whether two functions are of the same card."""
     return one.rpartition(".")[0] == other.rpartition(".")[0]
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208 (names are what is wanted)
-    except OSError:
-        return []
 
 
 def _text(path: Path) -> str:

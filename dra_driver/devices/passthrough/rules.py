@@ -14,7 +14,6 @@ not see one that a VFIO driver has. Rules:
   are on the bus whether or not a GPU driver runs.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from dra_driver.devices.model import (
 )
 from dra_driver.devices.passthrough.bus import Function, PciBus, is_same_slot
 from dra_driver.devices.pci import numa_node, pci_order, pcie_root
+from dra_driver.host.files import entries_of
 
 
 class PassthroughRules:
@@ -53,7 +53,7 @@ class PassthroughRules:
                 "the kernel has no IOMMU in use: turn it on in the firmware (VT-d, AMD-Vi) and on "
                 "the kernel's command line (intel_iommu=on)"
             )
-        has_switches = _has_entries(self._switches)
+        has_switches = bool(entries_of(self._switches))
         for address in self._bus.addresses():
             kind = self._bus.kind(address)
             if kind is None:
@@ -167,10 +167,3 @@ def _is_companion(other: Function, gpu: Function) -> bool:
 
 def _named(functions: Iterable[Function]) -> str:
     return ", ".join(f"{each.address} ({each.driver or 'no driver'})" for each in functions)
-
-
-def _has_entries(folder: Path) -> bool:
-    try:
-        return bool(os.listdir(folder))  # noqa: PTH208 (names are enough)
-    except OSError:
-        return False

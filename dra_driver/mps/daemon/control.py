@@ -20,6 +20,7 @@ from dra_driver.devices.driver_root.programs import MPS_CONTROL, MPS_SERVER, SEA
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DeviceError, SilenceError
 from dra_driver.host.files import file_error
+from dra_driver.host.process import has_pids_of_host
 from dra_driver.mps import processes
 from dra_driver.mps.daemon import mounts
 from dra_driver.mps.daemon.limits import ANSWERED
@@ -38,7 +39,6 @@ QUIT_ANSWER_SECONDS = QUIT_SECONDS + 2.0
 # Where a daemon sees its links to the driver's libraries. Its servers run as their clients' users,
 # who have no access to the kubelet's directory.
 _LIBRARY_FOLDER = Path("/tmp/nvidia-mps-lib")  # noqa: S108 (a folder of its own is mounted there)
-_HOST_PIDS = 0xEFFFFFFC  # inode of the first PID namespace, linux/proc_ns.h
 _ANSWERED = (ANSWERED, "get_server_status ")
 _NO_LIBRARY = "error while loading shared libraries"
 _LOG_FOLDER = Path("/tmp/nvidia-mps-log")  # noqa: S108 (as above)
@@ -72,9 +72,9 @@ def host_view(
     which start whenever clients come, would no longer find a loader and a C library. The driver
     root and its device nodes are those of the host; `proc` has the host's processes.
     """
+    if not has_pids_of_host(proc):
+        return None
     try:
-        if (proc / "self/ns/pid").stat().st_ino != _HOST_PIDS:
-            return None
         own, host = (proc / "self/ns/mnt").stat(), (proc / "1/ns/mnt").stat()
     except OSError:
         return None

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from dra_driver.devices.control_groups import mounts, unescaped
 from dra_driver.errors import DeviceError
 
 T = TypeVar("T")
@@ -41,8 +42,8 @@ def layers(folder: Path) -> int:
 def hides_mounts(folder: Path) -> bool:
     """Tell whether nobody else sees the mounts in a mounted folder (it is not Bidirectional)."""
     point = _escaped(folder.resolve())
-    mounts = [fields for fields in _mount_lines() if fields[_MOUNT_POINT] == point]
-    return bool(mounts) and not any(field.startswith("shared:") for field in mounts[-1][_OPTIONAL:])
+    there = [fields for fields, _ in mounts(_MOUNT_INFO) if fields[_MOUNT_POINT] == point]
+    return bool(there) and not any(field.startswith("shared:") for field in there[-1][_OPTIONAL:])
 
 
 def mount_tmpfs(folder: Path, *, size_bytes: int, files: int, mode: int = 0o1777) -> None:
@@ -140,19 +141,13 @@ def _hide(folder: Path) -> None:
     inside = f"{_escaped(folder.resolve())}/"
     for point in reversed(_mount_points()):
         if point.startswith(inside):
-            path = _unescaped(point)
+            path = unescaped(point)
             if _libc().umount2(os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW) != 0:
                 raise _refused(f"hide {path}")
 
 
 def _mount_points() -> list[str]:
-    return [fields[_MOUNT_POINT] for fields in _mount_lines()]
-
-
-def _mount_lines() -> list[list[str]]:
-    # The kernel escapes only four characters; a name may have any others, in any encoding.
-    lines = os.fsdecode(_MOUNT_INFO.read_bytes()).rstrip("\n").split("\n")
-    return [line.partition(" - ")[0].split(" ") for line in lines]
+    return [fields[_MOUNT_POINT] for fields, _ in mounts(_MOUNT_INFO)]
 
 
 def _bind(source: Path, target: Path) -> None:
@@ -196,8 +191,3 @@ def _escaped(path: Path) -> str:
     """Return a path as mountinfo writes it."""
     text = str(path).replace("\\", "\\134")
     return text.replace(" ", "\\040").replace("\t", "\\011").replace("\n", "\\012")
-
-
-def _unescaped(text: str) -> str:
-    text = text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n")
-    return text.replace("\\134", "\\")

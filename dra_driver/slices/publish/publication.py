@@ -150,14 +150,13 @@ class Publication:
 
     def _projected(self, inventory: Inventory) -> Projection:
         """Return what to publish, as far as the API server stores it."""
-        with_counters = CONSUMES_COUNTERS not in self._unsupported
-        slices = self._find(inventory, with_counters=with_counters)
-        return without_taints(slices) if TAINTS in self._unsupported else slices
-
-    def _find(self, inventory: Inventory, *, with_counters: bool) -> Projection:
         self._check_may_publish()
-        can_be_shared = self._unsupported.isdisjoint(GATED_FIELDS)
-        return self._project(inventory, with_counters=with_counters, with_consumables=can_be_shared)
+        slices = self._project(
+            inventory,
+            with_counters=CONSUMES_COUNTERS not in self._unsupported,
+            with_consumables=self._unsupported.isdisjoint(GATED_FIELDS),
+        )
+        return without_taints(slices) if TAINTS in self._unsupported else slices
 
     def _write(self, pool: DesiredPool) -> int:
         existing = self._existing()
