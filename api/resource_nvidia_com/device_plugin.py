@@ -24,15 +24,7 @@ from resource_nvidia_com.problems import (
     hint,
 )
 from resource_nvidia_com.resource_names import resource_name, shareable_name
-from resource_nvidia_com.share_devices import (
-    AllDevices,
-    DeviceChoice,
-    DeviceList,
-    DeviceReference,
-    GpuIndex,
-    GpuUuid,
-    device_choice,
-)
+from resource_nvidia_com.share_devices import DeviceChoice, device_choice, is_whole_gpu
 
 VERSION = "v1"
 MIG_STRATEGIES = ("none", "single", "mixed")
@@ -206,7 +198,7 @@ class ReplicatedResource(ConfigModel):
 
     name: Annotated[str, PlainValidator(shareable_name)]
     rename: Annotated[str | None, PlainValidator(resource_name)] = None
-    devices: Annotated[DeviceChoice, PlainValidator(device_choice)] = AllDevices()
+    devices: Annotated[DeviceChoice, PlainValidator(device_choice)] = "all"
     replicas: Annotated[int, Field(ge=1, le=MOST_REPLICAS)]
     memory: Annotated[Memory | None, _NAME] = None
     over_limit: Annotated[OverLimit | None, _NAME] = None
@@ -283,7 +275,7 @@ def _contradictions(sharing: SharingSection | None) -> Iterator[Problem]:
 def _resource_problems(section: ReplicatedSection, by: SharedBy) -> Iterator[tuple[Path, str]]:
     """Yield (path below the resources, what is wrong)."""
     served: dict[str, str] = {}
-    chosen: dict[str, set[DeviceReference] | None] = {}
+    chosen: dict[str, set[str] | None] = {}
     for index, resource in enumerate(section.resources):
         name = resource.served_as(rename_by_default=section.rename_by_default)
         try:
@@ -304,30 +296,26 @@ def _resource_problems(section: ReplicatedSection, by: SharedBy) -> Iterator[tup
             yield (index,), f"{resource.name} is listed twice{wrong}"
 
 
-def _chosen_before(
-    resource: ReplicatedResource, chosen: dict[str, set[DeviceReference] | None]
-) -> str:
+def _chosen_before(resource: ReplicatedResource, chosen: dict[str, set[str] | None]) -> str:
     """Return what is wrong with one more choice of a resource's devices; empty if nothing is.
 
     `chosen` are the lists of the choices before, None where one was no list.
     """
-    listed = resource.devices.references if isinstance(resource.devices, DeviceList) else None
+    listed = resource.devices if isinstance(resource.devices, tuple) else None
     if resource.name not in chosen:
         chosen[resource.name] = None if listed is None else set(listed)
         return ""
     known = chosen[resource.name]
     if known is None or listed is None:
         return ": keep one, or give each a list of devices of its own"
-    both = [str(reference) for reference in listed if reference in known]
+    both = [reference for reference in listed if reference in known]
     known.update(listed)
     return f" with {', '.join(both[:3])}: name each device once" if both else ""
 
 
 def _whole_gpus(resource: ReplicatedResource) -> Iterator[str]:
-    if resource.name.startswith("nvidia.com/mig-") and isinstance(resource.devices, DeviceList):
-        for reference in resource.devices.references:
-            if isinstance(reference, GpuIndex | GpuUuid):
-                yield str(reference)
+    if resource.name.startswith("nvidia.com/mig-") and isinstance(resource.devices, tuple):
+        yield from filter(is_whole_gpu, resource.devices)
 
 
 def _node_config(config: DevicePluginFile) -> NodeConfig:
@@ -341,7 +329,7 @@ def _node_config(config: DevicePluginFile) -> NodeConfig:
         if resource.replicas == 1:
             warnings.append(f"{where}: {_ONE_MPS if kind is SharedBy.MPS else _ONE}")
             continue
-        is_whole_too = resource.devices != AllDevices() and name == resource.name
+        is_whole_too = resource.devices != "all" and name == resource.name
         if is_whole_too and all(name != known.served_as for known in resources):
             how = "a pod may get either: rename the shares, or divide all devices"
             warnings.append(f"{where}: any other device is {name} as a whole, so {how}")

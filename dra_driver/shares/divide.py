@@ -14,7 +14,6 @@ card of that age is divided by MPS only if the config lists it in `devices`.
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import assert_never
 
 from msgspec import Struct
 
@@ -31,16 +30,6 @@ from resource_nvidia_com.device_plugin import (
     SharedResource,
 )
 from resource_nvidia_com.resource_names import GPU, PREFIX
-from resource_nvidia_com.share_devices import (
-    AllDevices,
-    DeviceCount,
-    DeviceList,
-    DeviceReference,
-    GpuIndex,
-    GpuUuid,
-    MigIndex,
-    MigUuid,
-)
 
 _MORE_CLIENTS = (13, 1)
 _COMPUTE_SLICES = 7
@@ -86,7 +75,7 @@ def divide(config: NodeConfig, inventory: Inventory) -> ShareLayout:
                 "each; only those that exist are shared: make them by hand (--mig existing)"
             )
         unlimited = [each for each in candidates if _is_unlimited(config, each)]
-        if not isinstance(resource.devices, DeviceList):
+        if not isinstance(resource.devices, tuple):
             remarks += (_left_whole(resource, each) for each in unlimited)
             candidates = [each for each in candidates if each not in unlimited]
             if resource.served_as == resource.name:
@@ -186,36 +175,25 @@ def _mig_name(profile: str) -> str:
 def _chosen(
     resource: SharedResource, candidates: Sequence[_Candidate], remarks: list[str]
 ) -> Iterable[_Candidate]:
-    match resource.devices:
-        case AllDevices():
-            return candidates
-        case DeviceCount(count=count):
-            if count > len(candidates):
-                remarks.append(f"{resource.name}: {count} to be divided, {len(candidates)} there")
-            return islice(candidates, count)
-        case DeviceList(references=references):
-            known = {reference: _referred(reference, candidates) for reference in references}
-            remarks += [
-                f"{resource.name}: no device {name}" for name, each in known.items() if each is None
-            ]
-            return {each.place: each for each in known.values() if each is not None}.values()
-        case _:
-            assert_never(resource.devices)
+    devices = resource.devices
+    if devices == "all":
+        return candidates
+    if isinstance(devices, int):
+        if devices > len(candidates):
+            remarks.append(f"{resource.name}: {devices} to be divided, {len(candidates)} there")
+        return islice(candidates, devices)
+    known = {name: _referred(name, candidates) for name in devices}
+    remarks += [
+        f"{resource.name}: no device {name}" for name, each in known.items() if each is None
+    ]
+    return {each.place: each for each in known.values() if each is not None}.values()
 
 
-def _referred(reference: DeviceReference, candidates: Iterable[_Candidate]) -> _Candidate | None:
-    for candidate in candidates:
-        match reference:
-            case GpuIndex(index=index):
-                is_it = candidate.mig is None and candidate.gpu.index == index
-            case MigIndex(gpu=gpu, mig=mig):
-                is_it = (candidate.gpu.index, candidate.mig) == (gpu, mig)
-            case GpuUuid(uuid=uuid) | MigUuid(uuid=uuid):
-                is_it = candidate.uuid.lower() == uuid.lower()
-            case _:
-                assert_never(reference)
-        if is_it:
-            return candidate
+def _referred(name: str, candidates: Iterable[_Candidate]) -> _Candidate | None:
+    for each in candidates:
+        index = f"{each.gpu.index}" if each.mig is None else f"{each.gpu.index}:{each.mig}"
+        if name.lower() in (index, each.uuid.lower()):
+            return each
     return None
 
 

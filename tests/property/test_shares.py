@@ -18,7 +18,6 @@ from dra_driver.sharing.steps import JoinDomain, ShareLimits
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import Projection, projection
 from resource_nvidia_com.device_plugin import Compute, NodeConfig, SharedBy, SharedResource
-from resource_nvidia_com.share_devices import AllDevices, DeviceCount, DeviceList, GpuIndex
 from scheduled import Scheduler
 
 MIB = 1024**2
@@ -42,10 +41,10 @@ def gpu(minor: int, kind: int) -> Gpu:
 
 
 chosen = st.one_of(
-    st.just(AllDevices()),
-    st.integers(1, 3).map(lambda count: DeviceCount(count=count)),
+    st.just("all"),
+    st.integers(1, 3),
     st.lists(st.integers(0, 2), min_size=1, unique=True).map(
-        lambda indexes: DeviceList(references=tuple(GpuIndex(index=index) for index in indexes))
+        lambda indexes: tuple(map(str, indexes))
     ),
 )
 
@@ -65,7 +64,7 @@ def node_configs(draw: st.DrawFn) -> NodeConfig:
         name = f"nvidia.com/mig-{profile}"
         replicas = draw(st.integers(2, 20))
         resources.append(
-            SharedResource(name=name, served_as=name, devices=AllDevices(), replicas=replicas)
+            SharedResource(name=name, served_as=name, devices="all", replicas=replicas)
         )
     return NodeConfig(
         mig_strategy=draw(st.sampled_from([None, "single", "mixed"])),

@@ -23,7 +23,6 @@ from dra_driver.sharing.share_memory import Choice
 from dra_driver.sharing.steps import Backend
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
 from resource_nvidia_com.device_plugin import NodeConfig, OverLimit, SharedBy, SharedResource
-from resource_nvidia_com.share_devices import AllDevices
 
 GPU = make.gpu(0)
 PLACE = make.place(GPU)
@@ -31,7 +30,7 @@ PLACE = make.place(GPU)
 
 def config(replicas: int, shared_by: SharedBy = SharedBy.TIME_SLICING) -> NodeConfig:
     name = "nvidia.com/gpu"
-    resource = SharedResource(name=name, served_as=name, devices=AllDevices(), replicas=replicas)
+    resource = SharedResource(name=name, served_as=name, devices="all", replicas=replicas)
     return NodeConfig(shared_by=shared_by, resources=(resource,))
 
 

@@ -27,7 +27,6 @@ from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.project import Projection, projection
 from resource_nvidia_com.device_plugin import NodeConfig, SharedBy, SharedResource
 from resource_nvidia_com.quantity import quantity_bytes
-from resource_nvidia_com.share_devices import AllDevices
 from worlds.api import ClaimApi
 from worlds.driver import Driver
 from worlds.played import PlayedGpus, no_mig
@@ -49,7 +48,7 @@ def config(
     combines: bool = False,
 ) -> NodeConfig:
     """A share config that divides each device of a name; 0 replicas are none."""
-    resource = SharedResource(name=name, served_as=name, devices=AllDevices(), replicas=replicas)
+    resource = SharedResource(name=name, served_as=name, devices="all", replicas=replicas)
     return NodeConfig(
         shared_by=shared_by,
         fail_requests_greater_than_one=not combines,

@@ -15,7 +15,6 @@ from dra_driver.fields import mapping
 from dra_driver.manifest import BrokenManifestError, Document, Place, read_documents
 from resource_nvidia_com.device_plugin import VERSION, NodeConfig, SharedBy, decode_node_config
 from resource_nvidia_com.problems import InvalidConfigError, Path, dotted, parts
-from resource_nvidia_com.share_devices import DeviceCount
 
 _LOOKS_LIKE_ONE = re.compile(rf"^(version:\s*[\"']?{VERSION}\b|sharing:)", re.MULTILINE)
 _LITERAL = re.compile(r"\A[\w.-]+=(?=\S)")
@@ -62,7 +61,7 @@ def wrong_in_document(document: Document) -> Iterator[Wrong]:
 def _is_single(config: NodeConfig) -> bool:
     """Tell whether no request gets several shares, or each node has them of one device."""
     return config.fail_requests_greater_than_one or all(
-        resource.devices == DeviceCount(count=1) for resource in config.resources
+        resource.devices == 1 for resource in config.resources
     )
 
 

@@ -17,19 +17,10 @@ from resource_nvidia_com.device_plugin import (
     SharedBy,
     SharedResource,
 )
-from resource_nvidia_com.share_devices import (
-    AllDevices,
-    DeviceChoice,
-    DeviceCount,
-    DeviceList,
-    GpuIndex,
-    GpuUuid,
-    MigIndex,
-    MigUuid,
-)
+from resource_nvidia_com.share_devices import DeviceChoice
 
 GPU = "nvidia.com/gpu"
-FOUR = SharedResource(name=GPU, served_as=GPU, devices=AllDevices(), replicas=4)
+FOUR = SharedResource(name=GPU, served_as=GPU, devices="all", replicas=4)
 SLICED = NodeConfig(shared_by=SharedBy.TIME_SLICING, resources=(FOUR,))
 MPS = NodeConfig(shared_by=SharedBy.MPS, fail_requests_greater_than_one=True, resources=(FOUR,))
 ONE, TWO = make.mig_device(1, "2g.20gb", 0), make.mig_device(1, "1g.10gb+me", 2)
@@ -70,7 +61,7 @@ def test_where_requests_for_several_belong_is_said_on_a_node_with_several_under_
 PASCAL = make.gpu(0, cuda_compute_capability=(6, 1), product_name="Tesla P4")
 
 
-@pytest.mark.parametrize("devices", [AllDevices(), DeviceCount(1)])
+@pytest.mark.parametrize("devices", ["all", 1])
 def test_mps_divides_no_card_on_which_it_limits_nothing(devices: DeviceChoice) -> None:
     resource = dataclasses.replace(FOUR, devices=devices)
     found = divided(dataclasses.replace(MPS, resources=(resource,)), PASCAL, make.gpu(1))
@@ -91,7 +82,7 @@ def test_mps_divides_no_card_on_which_it_limits_nothing(devices: DeviceChoice) -
 
 
 def test_a_card_on_which_mps_limits_nothing_is_divided_if_it_is_listed() -> None:
-    listed = dataclasses.replace(FOUR, devices=DeviceList((GpuIndex(0),)))
+    listed = dataclasses.replace(FOUR, devices=("0",))
     other = make.gpu(1, cuda_compute_capability=(6, 1))
     found = divided(dataclasses.replace(MPS, resources=(listed,)), PASCAL, other)
     assert (found.divisions.keys(), found.unserved) == ({make.place(PASCAL)}, {})
@@ -105,10 +96,10 @@ def test_a_card_on_which_mps_limits_nothing_is_divided_if_it_is_listed() -> None
 @pytest.mark.parametrize(
     ("devices", "positions"),
     [
-        (AllDevices(), {0, 1, 2, 3}),
-        (DeviceCount(1), {0}),
-        (DeviceCount(2), {0, 1}),
-        (DeviceList((GpuIndex(2), GpuUuid(make.node_gpus()[-1].uuid))), {0, 2}),
+        ("all", {0, 1, 2, 3}),
+        (1, {0}),
+        (2, {0, 1}),
+        (("2", make.node_gpus()[-1].uuid), {0, 2}),
     ],
 )
 def test_a_config_may_name_the_gpus_that_are_divided_by_nvmls_positions(
@@ -123,9 +114,9 @@ def test_a_config_may_name_the_gpus_that_are_divided_by_nvmls_positions(
 @pytest.mark.parametrize(
     ("devices", "missing"),
     [
-        (DeviceCount(3), "nvidia.com/gpu: 3 to be divided, 1 there"),
-        (DeviceList((GpuIndex(7),)), "nvidia.com/gpu: no device 7"),
-        (DeviceList((MigIndex(0, 1),)), "nvidia.com/gpu: no device 0:1"),
+        (3, "nvidia.com/gpu: 3 to be divided, 1 there"),
+        (("7",), "nvidia.com/gpu: no device 7"),
+        (("0:1",), "nvidia.com/gpu: no device 0:1"),
     ],
 )
 def test_what_is_named_and_not_there_is_said(devices: DeviceChoice, missing: str) -> None:
@@ -140,10 +131,10 @@ def mig_gpu() -> Gpu:
 @pytest.mark.parametrize(
     ("name", "devices", "expected"),
     [
-        ("nvidia.com/mig-2g.20gb", AllDevices(), ONE),
-        ("nvidia.com/mig-1g.10gb.me", AllDevices(), TWO),
-        ("nvidia.com/mig-2g.20gb", DeviceList((MigIndex(1, 0),)), ONE),
-        ("nvidia.com/mig-1g.10gb.me", DeviceList((MigUuid(TWO.uuid.upper()),)), TWO),
+        ("nvidia.com/mig-2g.20gb", "all", ONE),
+        ("nvidia.com/mig-1g.10gb.me", "all", TWO),
+        ("nvidia.com/mig-2g.20gb", ("1:0",), ONE),
+        ("nvidia.com/mig-1g.10gb.me", (TWO.uuid.upper(),), TWO),
     ],
 )
 def test_mig_devices_are_divided_by_the_name_of_their_profile(
@@ -156,7 +147,7 @@ def test_mig_devices_are_divided_by_the_name_of_their_profile(
 
 def test_each_resource_of_a_config_divides_devices_of_its_own() -> None:
     name = "nvidia.com/mig-2g.20gb"
-    two = SharedResource(name=name, served_as="two", devices=AllDevices(), replicas=2)
+    two = SharedResource(name=name, served_as="two", devices="all", replicas=2)
     found = divided(
         dataclasses.replace(SLICED, resources=(FOUR, two)), make.gpu(0), mig_gpu()
     ).divisions
@@ -190,7 +181,7 @@ def test_mps_serves_so_many_clients_and_no_more(
     capability: tuple[int, int], cuda: tuple[int, int], most: int
 ) -> None:
     gpu = make.gpu(0, cuda_compute_capability=capability)
-    listed = dataclasses.replace(FOUR, devices=DeviceList((GpuIndex(0),)))
+    listed = dataclasses.replace(FOUR, devices=("0",))
 
     def many(replicas: int) -> ShareLayout:
         resource = dataclasses.replace(listed, replicas=replicas)
@@ -211,7 +202,7 @@ def test_of_a_mig_device_mps_serves_as_many_fewer_clients_as_it_has_fewer_slices
 
 def test_a_card_without_mps_is_refused_and_can_be_time_sliced() -> None:
     old = make.gpu(0, cuda_compute_capability=(3, 0))
-    listed = dataclasses.replace(FOUR, devices=DeviceList((GpuIndex(0),)))
+    listed = dataclasses.replace(FOUR, devices=("0",))
     found = divided(dataclasses.replace(MPS, resources=(listed,)), old)
     assert "does not support" in found.refused[make.place(old)]
     assert found.remarks == ()
