@@ -107,9 +107,10 @@ def test_an_expired_version_within_the_stream_is_listed_again(follower: Follower
     follower.server.fail("watch", hang_up=True, times=2)
     follower.watch.start()
     follower.wait(lambda: len(follower.server.seen("watch")) >= 2)
-    follower.server.put(node("n3"))
+    follower.server.delete_all("nodes")
     follower.server.store.compact()
     follower.wait(lambda: follower.lists() == 2)
+    assert follower.told[-1] == Listed(items=())
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])
