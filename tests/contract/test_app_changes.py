@@ -19,7 +19,6 @@ from testbed.kubelet import ClaimName, KubeletClient
 
 import make
 from dra_driver.cli import main
-from dra_driver.devices.exclusion import LABEL
 from dra_driver.errors import SetupError
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
@@ -210,7 +209,7 @@ def test_partitions_of_a_gpu_that_others_have_open_are_withdrawn_until_a_restart
         assert "for now" not in inspected(node, capsys)
 
 
-def test_a_claim_keeps_a_gpu_that_the_label_leaves_out_and_no_other_gets_it(
+def test_a_claim_keeps_a_gpu_that_the_setting_leaves_out_and_no_other_gets_it(
     node: ProcessNode,
 ) -> None:
     node.install_gpus("t4x4")
@@ -220,14 +219,16 @@ def test_a_claim_keeps_a_gpu_that_the_label_leaves_out_and_no_other_gets_it(
     with KubeletClient(node.place.registry) as kubelet:
         kubelet.register()
         (device,) = kubelet.prepare(first)["uid-first"].devices
-        node.label({LABEL: "2"})
-        wait_named(node, "gpu-0", "gpu-1", "gpu-3")
+    node.driver.kill()
+    node.driver.env["EXCLUDE_GPUS"] = "2"
+    node.driver.start()
+    wait_named(node, "gpu-0", "gpu-1", "gpu-3")
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register()
         assert list(kubelet.prepare(first)["uid-first"].devices) == [device]
-        refused = 'device "gpu-2" is no longer offered: it is left out by "2" of label'
+        refused = 'device "gpu-2" is no longer offered: it is left out by "2" of --exclude-gpus'
         assert refused in kubelet.prepare(late)["uid-late"].error
         assert kubelet.unprepare(first)["uid-first"].error == ""
-    node.label({})
-    node.wait_devices(4)
 
 
 # Other drivers

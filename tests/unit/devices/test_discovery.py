@@ -1,6 +1,8 @@
-"""One look at a machine with a GPU that computes nothing."""
+"""One look at machines: the order of GPUs, and those that compute nothing."""
 
 from pathlib import Path
+
+from msgspec.structs import replace
 
 import make
 from dra_driver.devices.model import Gpu
@@ -23,7 +25,13 @@ class Answers:
         return len(self._gpus)
 
     def gpu_facts(self, index: int) -> Gpu:
-        return self._gpus[index]
+        return replace(self._gpus[index], index=index)
+
+
+def test_gpus_are_in_order_of_address_whatever_order_nvml_counts_in(tmp_path: Path) -> None:
+    inventory = discover(Answers(make.gpu(7), make.gpu(2)), tmp_path)
+
+    assert [(gpu.minor, gpu.index) for gpu in inventory.gpus] == [(2, 1), (7, 0)]
 
 
 def test_a_display_without_compute_is_left_out(tmp_path: Path) -> None:
