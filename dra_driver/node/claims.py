@@ -4,7 +4,6 @@ import platform
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import assert_never
 
 import structlog
 
@@ -24,7 +23,6 @@ from dra_driver.claims.report.status_writer import StatusWriter
 from dra_driver.claims.report.unlimited_memory import UnlimitedMemory
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.claims.state.locks import NodeLocks
-from dra_driver.devices.device import DeviceKind
 from dra_driver.devices.driver_root.modprobe import NvidiaModprobe
 from dra_driver.devices.mig.making import MigInstances
 from dra_driver.host.worker import Worker
@@ -209,19 +207,5 @@ class ClaimWork:
 def prepared_by_type(holdings: Holdings) -> Mapping[DeviceType, int]:
     """Return how many devices claims have, by their names in metrics."""
     return Counter(
-        _device_type(entry.device.kind)
-        for record in holdings.prepared()
-        for entry in record.devices
+        DeviceType(entry.device.kind) for record in holdings.prepared() for entry in record.devices
     )
-
-
-def _device_type(kind: DeviceKind) -> DeviceType:
-    match kind:
-        case DeviceKind.GPU:
-            return DeviceType.GPU
-        case DeviceKind.MIG:
-            return DeviceType.MIG
-        case DeviceKind.VFIO:
-            return DeviceType.VFIO
-        case _:
-            assert_never(kind)

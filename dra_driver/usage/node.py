@@ -62,11 +62,14 @@ class NodeLook:
         sees_processes: bool = True,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        """Take what answers; `sees_processes` if NVML reports the processes of containers."""
+        """Take what answers; `sees_processes` if NVML reports the processes of containers.
+
+        `known` is what is known of the node besides NVML's answers, or raises StateError.
+        """
         self._answer_seconds = answer_seconds
         self._loads = loads
         self._processes = processes
-        self._known = known
+        self.known = known
         self._sees_processes = sees_processes
 
     def look(self) -> NodeUse:
@@ -76,7 +79,7 @@ class NodeLook:
         this moment, and StateError if the records of claims cannot be read.
         """
         seen = self.see(range(self._loads.gpu_count()))
-        known = self._known()
+        known = self.known()
         return NodeUse(
             gpus=tuple(seen.used(known)),
             silent=seen.silent,
@@ -88,10 +91,6 @@ class NodeLook:
         before = now_ticks()
         loads, silent = self._ask_all(indices, sampled=sampled)
         return Seen(loads=loads, silent=silent, processes=self._see(loads, before))
-
-    def known(self) -> Known:
-        """Return what is known of the node besides NVML's answers. Raises StateError."""
-        return self._known()
 
     def _ask_all(
         self, indices: Sequence[int], *, sampled: bool

@@ -1,9 +1,8 @@
 """Who uses the GPUs, for callers that ask often: one look serves all, and nobody waits for long.
 
-In: what looks (usage/node.py). Out: the latest look, if it is at most a few seconds old. There is
-no look while nobody asks. Each look has its own thread, one at a time; callers wait for it up to
-the deadline, and then get no answer. If a look hangs, its thread is left alone, and the next caller
-waits for the same look.
+In: what looks (usage/node.py), which gives up on GPUs that do not answer. Out: the latest look, if
+it is at most a few seconds old. There is no look while nobody asks. Callers wait for the one that
+looks up to the deadline, and then get no answer.
 """
 
 import threading
@@ -40,41 +39,23 @@ class Sampler:
         self._clock = clock
         self._fresh_seconds = fresh_seconds
         self._deadline_seconds = deadline_seconds
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._latest: tuple[float, NodeUse] | None = None  # when it was made, and the look
-        self._is_looking = False
         self._once = LogOnce()
 
     def current(self) -> NodeUse | None:
         """Return who uses the GPUs, or used them some seconds ago; None if not known in time."""
-        with self._changed:
-            if (usage := self._fresh()) is not None:
-                return usage
-            if not self._is_looking:
-                self._is_looking = True
-                threading.Thread(target=self._run, name="usage", daemon=True).start()
-            self._changed.wait_for(lambda: not self._is_looking, self._deadline_seconds)
-            return self._fresh()
-
-    def _fresh(self) -> NodeUse | None:
-        if self._latest is None:
+        if not self._lock.acquire(timeout=self._deadline_seconds):
             return None
-        at, use = self._latest
-        return use if self._clock() - at <= self._fresh_seconds else None
-
-    def _run(self) -> None:
-        usage, reason = None, ""
         try:
-            usage = self._look()
-        except DriverError as error:
-            reason = str(error)
-        finally:
-            with self._changed:
-                self._is_looking = False
-                if usage is not None:
-                    self._latest = self._clock(), usage
-                self._changed.notify_all()
-        if not reason:
+            if self._latest is None or self._clock() - self._latest[0] > self._fresh_seconds:
+                self._latest = None
+                self._latest = self._clock(), self._look()
             self._once.forget()
-        elif self._once.is_new(reason):
-            log.warning("usage of gpus not known", reason=reason)
+            return self._latest[1]
+        except DriverError as error:
+            if self._once.is_new(str(error)):
+                log.warning("usage of gpus not known", reason=str(error))
+            return None
+        finally:
+            self._lock.release()
