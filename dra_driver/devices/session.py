@@ -27,7 +27,6 @@ from dra_driver.devices.mig.partitions import awaits_reset
 from dra_driver.devices.model import Gpu, GpuEvent, GpuUuid, Inventory, MigMode, MigSlot, SickGpu
 from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.nvml.library import NvmlLibrary, find_library
-from dra_driver.devices.nvml.memory_limits import MemoryLimits
 from dra_driver.devices.nvml.mig import MigCalls
 from dra_driver.devices.passthrough.bus import is_vfio
 from dra_driver.devices.pci import numa_node, pci_order, pcie_root
@@ -202,13 +201,13 @@ class DriverSession:
         """Set a GPU's compute mode; it lasts until the driver is reloaded."""
         self._ask(lambda library: library.set_compute_mode(uuid, mode))
 
-    def memory_limits(self, uuid: str, cgroup: Path) -> MemoryLimits | None:
-        """Return a control group's memory limits on a GPU, or those of the nearest group above."""
-        return self._ask(lambda library: library.memory_limits(uuid, cgroup))
+    def memory_limit(self, uuid: str, cgroup: Path) -> int | None:
+        """Return a control group's memory limit on a GPU, or that of the nearest group above."""
+        return self._ask(lambda library: library.memory_limit(uuid, cgroup))
 
-    def set_memory_limit(self, uuid: str, cgroup: Path, hard_bytes: int | None) -> MemoryLimits:
-        """Limit a control group's GPU memory in bytes; return the limits in force, read back."""
-        return self._ask(lambda library: library.set_memory_limit(uuid, cgroup, hard_bytes))
+    def set_memory_limit(self, uuid: str, cgroup: Path, hard_bytes: int | None) -> None:
+        """Limit a control group's GPU memory in bytes; it is read back."""
+        self._ask(lambda library: library.set_memory_limit(uuid, cgroup, hard_bytes))
 
     def knows_memory_limits(self) -> bool:
         """Tell whether the driver is new enough for memory limits; if not, none is in force."""

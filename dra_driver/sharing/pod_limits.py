@@ -92,7 +92,7 @@ class PodLimits:
         group = self._groups.find(pod)
         if group is None:
             return True
-        limit = self._hard_bytes(gpu, group.path)
+        limit = self._gpus.memory_limit(gpu, group.path)
         return limit is not None and max(0, size - MIB) < limit <= size
 
     def free_containers(self, pod: str, gpu: GpuUuid, size: int) -> tuple[Path, ...]:
@@ -135,9 +135,5 @@ class PodLimits:
                 self._gpus.set_memory_limit(gpu, top, None)
 
     def _is_within(self, gpu: GpuUuid, group: Path, size: int) -> bool:
-        hard_bytes = self._hard_bytes(gpu, group)
+        hard_bytes = self._gpus.memory_limit(gpu, group)
         return hard_bytes is not None and hard_bytes <= size
-
-    def _hard_bytes(self, gpu: GpuUuid, group: Path) -> int | None:
-        limits = self._gpus.memory_limits(gpu, group)
-        return None if limits is None else limits.hard_bytes

@@ -151,8 +151,7 @@ class LimitedNode(Node):
 
     def limit(self, group: Path, minor: int = 0) -> int | None:
         """The hard limit in MiB that holds for a group; None: none."""
-        found = self.session.memory_limits(self.uuid(minor), group)
-        hard = None if found is None else found.hard_bytes
+        hard = self.session.memory_limit(self.uuid(minor), group)
         return None if hard is None else hard // 1024**2
 
     def others(self, minor: int = 0) -> int | None:

@@ -27,13 +27,7 @@ from dra_driver.devices.nvml.calls import NVML, OPEN_SECONDS, NvmlCalls
 from dra_driver.devices.nvml.errors import NOT_TOLD, nvml_errors, optional
 from dra_driver.devices.nvml.health import GpuEvents, read_vitals
 from dra_driver.devices.nvml.load import memory_v2, read_load
-from dra_driver.devices.nvml.memory_limits import (
-    FIRST_DRIVER,
-    MemoryLimits,
-    obstacle,
-    read_limits,
-    write_limit,
-)
+from dra_driver.devices.nvml.memory_limits import FIRST_DRIVER, obstacle, read_limit, write_limit
 from dra_driver.devices.nvml.mig import MigCalls, mig_mode
 from dra_driver.devices.nvml.nvlink import NvLinkReader, read_fabric
 from dra_driver.devices.pci import pci_address
@@ -287,18 +281,18 @@ class NvmlLibrary:
         """
         self.ask_gpu(uuid, lambda gpu: pynvml.nvmlDeviceSetComputeMode(gpu, mode))
 
-    def memory_limits(self, uuid: str, group: Path) -> MemoryLimits | None:
-        """Return the memory limits that hold for a control group on a GPU (`read_limits`)."""
-        return self.ask_gpu(uuid, lambda gpu: read_limits(gpu, group))
+    def memory_limit(self, uuid: str, group: Path) -> int | None:
+        """Return the memory limit that holds for a control group on a GPU (`read_limit`)."""
+        return self.ask_gpu(uuid, lambda gpu: read_limit(gpu, group))
 
-    def set_memory_limit(self, uuid: str, group: Path, hard_bytes: int | None) -> MemoryLimits:
+    def set_memory_limit(self, uuid: str, group: Path, hard_bytes: int | None) -> None:
         """Set or clear a control group's memory limit on a GPU, in bytes (`write_limit`)."""
 
-        def limit() -> MemoryLimits:
+        def limit() -> None:
             with nvml_errors():
-                return write_limit(self.handle(uuid), group, hard_bytes)
+                write_limit(self.handle(uuid), group, hard_bytes)
 
-        return self.in_time(uuid, limit)
+        self.in_time(uuid, limit)
 
     def knows_memory_limits(self) -> bool:
         """Tell whether the driver is new enough for memory limits; if not, none is in force."""

@@ -19,7 +19,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pynvml
-from msgspec import Struct
 
 from dra_driver.devices.nvml.errors import nvml_errors
 from dra_driver.errors import DeviceError
@@ -56,55 +55,45 @@ _ADVICE = MappingProxyType(
 )
 
 
-class MemoryLimits(Struct, frozen=True, kw_only=True):
-    """The limits of a control group on a GPU, in bytes. `hard_bytes` is None if there is none.
-
-    `used_bytes` is what counts against them now.
-    """
-
-    soft_bytes: int
-    hard_bytes: int | None
-    used_bytes: int
-
-
-def read_limits(handle: object, group: Path) -> MemoryLimits | None:
-    """Return the limits of a control group, or of the nearest above it if it has none itself.
+def read_limit(handle: object, group: Path) -> int | None:
+    """Return a control group's hard limit in bytes, or the nearest above it if it has none itself.
 
     None if no group up to the root has any, or if the GPU does not support limits: NVML does not
     distinguish these if the driver keeps the limits. Raises DeviceError if there is no such group,
     the driver is older than R615, or NVML refuses.
     """
+    limit = _read(handle, group)
+    return None if limit is None else limit[0]
+
+
+def _read(handle: object, group: Path) -> tuple[int | None, int] | None:
+    """Return the hard limit, None for none, and the bytes that count against it now."""
     answer = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=os.fsencode(group))
     with _limit_errors(f"reading the memory limit of {group}"):
         try:
             pynvml.nvmlDeviceGetMemoryLimits_v1(handle, answer)
         except pynvml.NVMLError_NotSupported:
             return None
-    return MemoryLimits(
-        soft_bytes=int(answer.softLimit),
-        hard_bytes=None if answer.hardLimit == _NONE else int(answer.hardLimit),
-        used_bytes=int(answer.currentUsed),
-    )
+    hard_bytes = None if answer.hardLimit == _NONE else int(answer.hardLimit)
+    return hard_bytes, int(answer.currentUsed)
 
 
-def write_limit(handle: object, group: Path, hard_bytes: int | None) -> MemoryLimits:
+def write_limit(handle: object, group: Path, hard_bytes: int | None) -> None:
     """Set the hard limit of a control group in bytes, or clear it with None; needs root.
 
-    The driver may round it down by less than a MiB. Returns what is in force. Raises DeviceError if
-    NVML refuses, or if another limit is in force because processes already have more.
+    The driver may round it down by less than a MiB. Raises DeviceError if NVML refuses, or if
+    another limit is in force because processes already have more.
     """
     doing = f"limiting the memory of {group}"
     with _limit_errors(doing):
         _set(handle, group, 0, _NONE if hard_bytes is None else hard_bytes)
-    limit = read_limits(handle, group)
-    if limit is None or not _is_met(hard_bytes, limit.hard_bytes):
-        now = "none" if limit is None or limit.hard_bytes is None else f"{limit.hard_bytes} bytes"
-        used = 0 if limit is None else limit.used_bytes
+    limit = _read(handle, group)
+    is_set, used = limit or (None, 0)
+    if limit is None or not _is_met(hard_bytes, is_set):
         raise DeviceError(
-            f"{doing} to {_words(hard_bytes)}: the limit in force is {now}, though NVML reported"
+            f"{doing} to {_words(hard_bytes)}: {_words(is_set)} is in force, though NVML reported"
             f" success, and processes there have {used} bytes; end them, and try again"
         )
-    return limit
 
 
 def obstacle(handle: object, group: Path) -> str | None:

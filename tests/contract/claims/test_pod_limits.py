@@ -33,8 +33,7 @@ class Node:
         self.limits = PodLimits(gpus=self.session, groups=PodGroups(self.groups.root))
 
     def hard(self, uuid: str, group: Path) -> int | None:
-        found = self.session.memory_limits(uuid, group)
-        return None if found is None else found.hard_bytes
+        return self.session.memory_limit(uuid, group)
 
     def take(self, group: Path, size: int, pid: int = 1) -> bool:
         return self.machine.take_memory(self.one, size, pid=pid, group=group)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from dra_driver.devices.nvml import memory_limits
-from dra_driver.devices.nvml.memory_limits import MemoryLimits
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import DeviceError, LostError, TransientError
 from dra_driver.simulator.machine import Machine
@@ -41,12 +40,12 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def test_a_limit_is_set_read_and_cleared(node: Node) -> None:
     pod = node.groups.make("kubepods/pod")
-    limits = MemoryLimits(soft_bytes=0, hard_bytes=10 * GIB, used_bytes=0)
 
-    assert node.session.set_memory_limit(node.uuid, pod, 10 * GIB) == limits
-    assert node.session.memory_limits(node.uuid, pod) == limits
+    node.session.set_memory_limit(node.uuid, pod, 10 * GIB)
+    assert node.session.memory_limit(node.uuid, pod) == 10 * GIB
     assert not node.machine.take_memory(node.uuid, 11 * GIB, group=pod)
-    assert node.session.set_memory_limit(node.uuid, pod, None).hard_bytes is None
+    node.session.set_memory_limit(node.uuid, pod, None)
+    assert node.session.memory_limit(node.uuid, pod) is None
     assert node.machine.take_memory(node.uuid, 11 * GIB, group=pod)
 
 
@@ -58,15 +57,14 @@ def test_a_limit_that_does_not_take_is_an_error_that_says_who_is_in_the_way(node
     with pytest.raises(DeviceError, match=cause):
         node.session.set_memory_limit(node.uuid, pod, 4 * GIB)
 
-    found = node.session.memory_limits(node.uuid, pod)
-    assert found == MemoryLimits(soft_bytes=0, hard_bytes=10 * GIB, used_bytes=8 * GIB)
+    assert node.session.memory_limit(node.uuid, pod) == 10 * GIB
 
 
 def test_a_group_that_is_gone_is_an_error_that_names_it(node: Node) -> None:
     gone = node.top / "gone"
     for call in (
         lambda: node.session.set_memory_limit(node.uuid, gone, GIB),
-        lambda: node.session.memory_limits(node.uuid, gone),
+        lambda: node.session.memory_limit(node.uuid, gone),
     ):
         with pytest.raises(DeviceError, match=f"of {gone}: the control group does not exist"):
             call()
@@ -94,7 +92,7 @@ def test_a_lost_gpu_is_told_apart(node: Node) -> None:
 def test_nothing_is_asked_of_a_library_that_is_closed(node: Node) -> None:
     node.session.close()
     with pytest.raises(TransientError):
-        node.session.memory_limits(node.uuid, node.top)
+        node.session.memory_limit(node.uuid, node.top)
 
 
 def test_a_node_that_can_limit_memory_says_so_and_is_not_asked_again(node: Node) -> None:
@@ -107,8 +105,7 @@ def test_a_node_that_can_limit_memory_says_so_and_is_not_asked_again(node: Node)
 def test_asking_leaves_a_limit_that_is_there_as_it_is(node: Node) -> None:
     node.session.set_memory_limit(node.uuid, node.top, 20 * GIB)
     assert node.session.can_limit_memory(node.uuid, node.top) is None
-    found = node.session.memory_limits(node.uuid, node.top)
-    assert found == MemoryLimits(soft_bytes=0, hard_bytes=20 * GIB, used_bytes=0)
+    assert node.session.memory_limit(node.uuid, node.top) == 20 * GIB
 
 
 def test_a_gpu_in_mig_mode_cannot_be_limited_and_can_be_again(node: Node) -> None:
