@@ -51,39 +51,20 @@ class BrokenManifestError(ConfigError):
 
 
 class Document:
-    """One YAML document."""
+    """One YAML document; `written` is the text of its file."""
 
-    def __init__(self, node: yaml.Node, text: str, parts: int) -> None:
+    def __init__(self, node: yaml.Node, written: str, parts: int) -> None:
         self._node = node
-        self._text = text
+        self.written = written
         self._indexes: dict[int, dict[str, tuple[yaml.Node, yaml.Node]]] = {}
         self.value = _Reader(most=_GROWTH + 10 * parts).value(node)
 
-    @property
-    def text(self) -> str:
-        """The document as written, without what comes before its first value."""
-        begin, end = self._node.start_mark, self._node.end_mark
-        indent = self._text[begin.index - begin.column : begin.index]
-        return ("" if indent.strip() else indent) + self._text[begin.index : end.index]
-
     def place(self, path: Path) -> Place:
         """Return the place of the key at `path`, or of the innermost part that exists."""
-        return _place(self._find(path)[0])
+        return _place(self.find(path)[0])
 
-    def place_within(self, path: Path, inner: Place) -> Place | None:
-        """Return where a place in the text at `path` is in the file; None unless written by `|`."""
-        node = self._find(path)[1]
-        if not isinstance(node, yaml.ScalarNode) or node.style != "|":
-            return None
-        # The text begins on the line after the one with the `|`.
-        line = node.start_mark.line + inner.line
-        written, text = self._text.splitlines(), node.value.splitlines()
-        if line >= len(written) or inner.line > len(text):
-            return Place(line=line + 1, column=1)
-        indent = len(written[line]) - len(text[inner.line - 1])
-        return Place(line=line + 1, column=max(indent, 0) + inner.column)
-
-    def _find(self, path: Path) -> tuple[yaml.Mark, yaml.Node]:
+    def find(self, path: Path) -> tuple[yaml.Mark, yaml.Node]:
+        """Return the place and the node of the innermost part at `path` that exists."""
         node, mark = self._node, self._node.start_mark
         for part in path:
             pair = self._child(node, part)

@@ -152,7 +152,7 @@ class ClaimWork:
                 log.warning("memory over limits not watched", reason=NOT_SEEN)
             return ()
         # By default the driver has PIDs of its own, and this is not loaded.
-        from dra_driver.node.over_limit import over_limit_watch  # noqa: PLC0415
+        from dra_driver.node.usage import over_limit_watch  # noqa: PLC0415
 
         watch = over_limit_watch(context, self._gpus, offers.shares, later)
         self.news.changed.add(lambda *_: watch.ring())

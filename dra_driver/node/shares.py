@@ -27,7 +27,7 @@ from dra_driver.devices.model import (
     Refusal,
 )
 from dra_driver.devices.names import gpu_name, in_order
-from dra_driver.devices.shares import Division
+from dra_driver.devices.shares import MIB, Division
 from dra_driver.errors import DriverError, StateError
 from dra_driver.fields import at
 from dra_driver.host.worker import LogOnce
@@ -41,8 +41,6 @@ from resource_nvidia_com.quantity import quantity_bytes
 
 if TYPE_CHECKING:
     from resource_nvidia_com.device_plugin import NodeConfig
-
-_MIB = 1024**2
 
 log = structlog.get_logger()
 
@@ -248,7 +246,7 @@ def _names(inventory: Inventory) -> dict[Base, str]:
 def _noted(device: Mapping[str, object]) -> NotedConsumable:
     return NotedConsumable(
         name=str(device["name"]),
-        memory_mib=_amount(device, MEMORY) // _MIB,
+        memory_mib=_amount(device, MEMORY) // MIB,
         shares=_amount(device, SHARES),
     )
 

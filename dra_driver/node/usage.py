@@ -1,10 +1,11 @@
-"""Puts together who uses the GPUs of this node: NVML, processes, claims, and the metrics of it.
+"""Puts together who uses the GPUs of this node: NVML, processes, claims, metrics and limits.
 
-In: NVML as the driver or a command has it open, and where things are. Out: looks, and a sampler
-that makes them for scrapers.
+In: NVML as the driver or a command has it open, and where things are. Out: looks, a sampler that
+makes them for scrapers, and what watches limits of memory (usage/watch.py).
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -12,14 +13,22 @@ import structlog
 from dra_driver.cdi.roots import Roots
 from dra_driver.claims.model.claim import PodsOf
 from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.report.later import Later
+from dra_driver.devices.control_groups import find_hierarchy
 from dra_driver.host.worker import LogOnce
+from dra_driver.node.context import NodeContext
+from dra_driver.node.gpus import NodeGpus
 from dra_driver.node.processes import NOT_SEEN, sees_processes
+from dra_driver.node.shares import NodeShares
 from dra_driver.ops.metrics import UsageSeries
+from dra_driver.sharing.pod_groups import PodGroups
+from dra_driver.usage.ending import Ending
 from dra_driver.usage.model import NodeUse
 from dra_driver.usage.node import Loads, NodeLook, known_below
 from dra_driver.usage.processes import Processes
 from dra_driver.usage.sampler import Sampler
 from dra_driver.usage.series import series
+from dra_driver.usage.watch import OverLimit, OverLimitWatch, tell
 
 log = structlog.get_logger()
 
@@ -56,3 +65,23 @@ class NodeUsage:
         if use is not None and not use.sees_processes and self._once.is_new(NOT_SEEN):
             log.warning("processes of containers not seen", reason=NOT_SEEN)
         return series(use)
+
+
+def over_limit_watch(
+    context: NodeContext, gpus: NodeGpus, shares: NodeShares, later: Later
+) -> OverLimitWatch:
+    """Return the watch that reports containers above their memory limit; `later` posts Events."""
+    settings, holdings = context.settings, context.holdings
+    pods_of = context.pod_resources.pods
+    return OverLimitWatch(
+        node_look(gpus.session, context.roots, context.directory, pods_of, holdings.prepared),
+        records=holdings.prepared,
+        pods_of=pods_of,
+        inventory=gpus.watcher,
+        what=OverLimit(of_node=settings.over_limit, of_resource=shares.over_limit),
+        # By the kernel's own word: what is read here is ended.
+        end=Ending(PodGroups(find_hierarchy(settings.cgroup_root)), Processes(Path("/proc"))),
+        tell=partial(tell, context.events, later),
+        count=context.metrics.over_limit,
+        clock=context.clock,
+    )

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
+from dra_driver.devices.shares import MIB
 from resource_nvidia_com.quantity import Quantity
 
 ALLOWS_MULTIPLE = "allowMultipleAllocations"
@@ -31,7 +32,6 @@ SHARES = "shares"
 MOST_ADDED = 2
 """How many capacities a device gets in addition if several claims can have it."""
 
-_MIB = 1024**2
 _PERCENT = 100
 
 
@@ -92,8 +92,8 @@ def consumable(
         for name, value in capacity.items()
         if isinstance(value, Mapping) and name != MEMORY
     }
-    mib = 0 if memory is None else memory // _MIB
-    capacities[MEMORY] = _memory(mib * _MIB, setting.mode) if mib else _NONE_KNOWN
+    mib = 0 if memory is None else memory // MIB
+    capacities[MEMORY] = _memory(mib * MIB, setting.mode) if mib else _NONE_KNOWN
     if setting.mode is ConsumableMode.COUNT:
         capacities[SHARES] = _ranged(str(setting.count), default="1", least="1", step="1")
     capacities[CORES] = _ranged(str(_PERCENT), default="0", least="0", step="1")
@@ -101,7 +101,7 @@ def consumable(
 
 
 def _memory(usable: int, mode: ConsumableMode) -> dict[str, object]:
-    value, step = str(Quantity.of_bytes(usable)), str(Quantity.of_bytes(_MIB))
+    value, step = str(Quantity.of_bytes(usable)), str(Quantity.of_bytes(MIB))
     if mode is ConsumableMode.MEMORY:
         return _ranged(value, default=value, least=step, step=step)
     return _ranged(value, default="0", least="0", step=step)

@@ -23,7 +23,7 @@ from typing import assert_never
 
 from dra_driver.devices.device import Base, Device, Mig, Vfio, Whole, profile_of
 from dra_driver.devices.model import Gpu, Instance, MigProfile, Placement
-from dra_driver.devices.shares import EqualShare
+from dra_driver.devices.shares import MIB, EqualShare
 from resource_nvidia_com.quantity import Quantity
 
 Counters = Mapping[str, int]
@@ -38,8 +38,6 @@ SHARES = "shares"
 """The counter of a device that is divided only into shares."""
 
 _MEMORY_SLICE = "memory-slice-"
-
-_MIB = 1024**2
 
 _ENGINES = (
     "multiprocessors",
@@ -92,7 +90,7 @@ def memory_of(gpu: Gpu, device: Device) -> int:
     """
     whole_memory = _memory_of(gpu, device.base)
     if isinstance(device.share, EqualShare):
-        return whole_memory // device.share.division.count // _MIB * _MIB
+        return whole_memory // device.share.division.count // MIB * MIB
     return whole_memory
 
 

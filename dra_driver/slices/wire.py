@@ -19,7 +19,7 @@ from dra_driver.devices.device import (
     profile_of,
 )
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigProfile, PciAddress
-from dra_driver.devices.shares import EqualShare, memory_mib
+from dra_driver.devices.shares import MIB, EqualShare, memory_mib
 from dra_driver.slices import counters
 from dra_driver.slices.attributes import RESOURCE_NAME, SHARED_AS, Attributes, Omitted, describe
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, MOST_ADDED, Consumable, consumable
@@ -27,8 +27,6 @@ from resource_nvidia_com.quantity import Quantity
 
 MOST_FACTS = 32
 """How many attributes and capacities one device may have together (resource.k8s.io/v1)."""
-
-_MIB = 1024**2
 
 WireDevice = dict[str, object]
 """A `Device` of resource.k8s.io/v1: name, attributes, capacity, consumesCounters."""
@@ -137,7 +135,7 @@ def shareable_memory(source: NodeDevice, *, in_parts: bool) -> int | None:
 def share_capacity(source: NodeDevice, share: EqualShare) -> dict[str, object]:
     """Return the capacities of one of several equal shares."""
     total = memory_of(source.gpu, source.device.base)
-    return _memory(None if total is None else memory_mib(total, 1, share.division.count) * _MIB)
+    return _memory(None if total is None else memory_mib(total, 1, share.division.count) * MIB)
 
 
 def _memory(size: int | None) -> dict[str, object]:

@@ -16,11 +16,10 @@ from dra_driver.claims.report.descriptions import memory_limit
 from dra_driver.devices.device import DeviceKind
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad
 from dra_driver.devices.names import gpu_name
+from dra_driver.devices.shares import MIB
 from dra_driver.errors import StateError
 from dra_driver.mps.domain import Daemon
 from dra_driver.usage.processes import ContainerName, SeenProcess
-
-_MIB = 1024**2
 
 
 class Process(Struct, frozen=True, kw_only=True):
@@ -283,7 +282,7 @@ def _limit(held: Sequence[_Held]) -> int | None:
     except StateError:
         return None
     total = added(limits) if limits else None
-    return None if total is None else total * _MIB
+    return None if total is None else total * MIB
 
 
 def _process(proc: GpuProcess, who: SeenProcess) -> Process:

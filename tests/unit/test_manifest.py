@@ -2,6 +2,8 @@ import json
 
 import pytest
 
+from dra_driver.admin.convert.manifests import as_written
+from dra_driver.admin.validate.node_configs import place_within
 from dra_driver.manifest import BrokenManifestError, Document, Place, read_documents
 from resource_nvidia_com.problems import DuplicateKeys, Path
 
@@ -197,7 +199,7 @@ data:
 def test_a_place_in_a_block_of_text_is_one_in_the_file(
     key: str, inner: Place, place: Place | None
 ) -> None:
-    assert only(BLOCKS).place_within(("data", key), inner) == place
+    assert place_within(only(BLOCKS), ("data", key), inner) == place
 
 
 @pytest.mark.parametrize(
@@ -211,4 +213,4 @@ def test_a_place_in_a_block_of_text_is_one_in_the_file(
     ],
 )
 def test_a_document_knows_its_text(text: str, parts: list[str]) -> None:
-    assert [document.text for document in read_documents(text)] == parts
+    assert [as_written(document) for document in read_documents(text)] == parts

@@ -117,7 +117,7 @@ class _Run:
             if not (is_kept and outcome.losses):
                 findings += _refused(document, value, where, outcome.objects)
         if not is_changed:
-            return [document.text.removesuffix("\n") + "\n"]
+            return [as_written(document).removesuffix("\n") + "\n"]
         if is_list(document.value) and objects:
             return [_written({"apiVersion": "v1", "kind": "List", "items": objects})]
         return [_written(each) for each in objects]
@@ -187,3 +187,11 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
 
 _Dumper.add_representer(str, _text)
 _Dumper.add_multi_representer(dict, yaml.SafeDumper.represent_dict)
+
+
+def as_written(document: Document) -> str:
+    """Return a document as written, without what comes before its first value."""
+    node = document.find(())[1]
+    begin, end = node.start_mark, node.end_mark
+    indent = document.written[begin.index - begin.column : begin.index]
+    return ("" if indent.strip() else indent) + document.written[begin.index : end.index]

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
+import yaml
 from msgspec import Struct
 
 from dra_driver.fields import mapping
@@ -100,12 +101,26 @@ def _long_texts(value: object, path: Path) -> Iterator[tuple[Path, str]]:
 def wrong_in_text(document: Document, path: Path, text: str) -> Iterator[Wrong]:
     """Yield what is wrong with the share config whose text is the value at `path`."""
     for wrong in _wrong_in(text):
-        place = document.place_within(path, wrong.place)
+        place = place_within(document, path, wrong.place)
         inner = wrong.text
         if place is None:
             place = document.place(path)
             inner = f"line {wrong.place.line}, column {wrong.place.column}: {inner}"
         yield Wrong(place=place, text=f"{dotted(path)}: {inner}", severity=wrong.severity)
+
+
+def place_within(document: Document, path: Path, inner: Place) -> Place | None:
+    """Return where a place in the text at `path` is in the file; None unless written by `|`."""
+    node = document.find(path)[1]
+    if not isinstance(node, yaml.ScalarNode) or node.style != "|":
+        return None
+    # The text begins on the line after the one with the `|`.
+    line = node.start_mark.line + inner.line
+    written, text = document.written.splitlines(), node.value.splitlines()
+    if line >= len(written) or inner.line > len(text):
+        return Place(line=line + 1, column=1)
+    indent = len(written[line]) - len(text[inner.line - 1])
+    return Place(line=line + 1, column=max(indent, 0) + inner.column)
 
 
 def _is_text_of_one(text: str) -> bool:

@@ -21,10 +21,10 @@ from types import MappingProxyType
 import pynvml
 
 from dra_driver.devices.nvml.errors import nvml_errors
+from dra_driver.devices.shares import MIB
 from dra_driver.errors import DeviceError
 
 _NONE = pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX
-_MIB = 1024**2
 FIRST_DRIVER = 615
 """The first branch of the GPU driver that has memory limits."""
 
@@ -128,7 +128,7 @@ def _set(handle: object, group: Path, soft: int, hard: int) -> None:
 def _is_met(wanted: int | None, is_set: int | None) -> bool:
     if wanted is None or is_set is None:
         return wanted is is_set
-    return wanted - _MIB < is_set <= wanted
+    return wanted - MIB < is_set <= wanted
 
 
 def _words(hard_bytes: int | None) -> str:

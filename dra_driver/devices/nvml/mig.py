@@ -29,12 +29,11 @@ from dra_driver.devices.model import (
     Placement,
 )
 from dra_driver.devices.nvml.errors import ABSENT_FACT, nvml_errors, optional
+from dra_driver.devices.shares import MIB
 from dra_driver.errors import BarredError, DeviceError, HeldError, TransientError
 
 T = TypeVar("T")
 P = ParamSpec("P")
-
-_MIB = 1024**2
 
 # Asks about profiles: None for one that the card does not have.
 _on_this_card = functools.partial(
@@ -292,7 +291,7 @@ def _profile(info: Any, placements: tuple[Placement, ...]) -> MigProfile:
         name=str(info.name).removeprefix("MIG "),
         compute_slices=int(info.sliceCount),
         instances=int(info.instanceCount),
-        memory_bytes=int(info.memorySizeMB) * _MIB,
+        memory_bytes=int(info.memorySizeMB) * MIB,
         multiprocessors=int(info.multiprocessorCount),
         copy_engines=int(info.copyEngineCount),
         decoders=int(info.decoderCount),
