@@ -73,6 +73,20 @@ def test_what_nobody_asked_for_is_gone(requests: DomainRequests, busy_supervisor
     assert requests.list() == frozenset()
 
 
+def test_asking_for_the_same_again_touches_nothing(tmp_path: Path) -> None:
+    requests = DomainRequests(tmp_path / "mps", time.monotonic)
+    requests.write_desired(DOMAIN)
+    path = tmp_path / "mps/desired/claim.json"
+    before = path.stat()
+    requests.write_desired(DOMAIN)
+    assert path.stat() == before
+    assert requests.desired(DOMAIN.id) == DOMAIN
+    assert requests.list() == {"claim"}
+    requests.remove(DOMAIN.id)
+    requests.remove(DOMAIN.id)
+    assert requests.desired(DOMAIN.id) is None
+
+
 def test_damaged_files_say_nothing(tmp_path: Path) -> None:
     requests = DomainRequests(tmp_path, time.monotonic)
     requests.write_desired(DOMAIN)
@@ -182,6 +196,19 @@ def test_a_link_to_another_daemons_socket_is_not_followed(
     name.symlink_to(tmp_path / "other")
     with pytest.raises(DeviceError, match="the MPS supervisor is not running on this node"):
         requests.wait_ready(SHARED, NOW)
+
+
+def test_a_shared_domain_that_was_joined_again_is_not_waited_for(
+    tmp_path: Path, requests: DomainRequests, busy_supervisor: None
+) -> None:
+    requests.write_desired(SHARED)
+    answer(tmp_path, SHARED)
+    requests.remove(SHARED.id)
+    with pytest.raises(TransientError, match="is not removed yet"):
+        requests.wait_gone(SHARED.id, NOW)
+    requests.write_desired(SHARED)
+    requests.wait_gone(SHARED.id, NOW)
+    assert requests.desired(SHARED.id) == SHARED
 
 
 def test_a_domain_tells_its_claims(tmp_path: Path, requests: DomainRequests) -> None:
