@@ -73,6 +73,14 @@ def test_what_nobody_asked_for_is_gone(requests: DomainRequests, busy_supervisor
     assert requests.list() == frozenset()
 
 
+def test_what_was_begun_is_not_gone_without_a_supervisor(requests: DomainRequests) -> None:
+    requests.write_desired(DOMAIN)
+    requests.paths(DOMAIN.id).folder.mkdir()
+    requests.remove(DOMAIN.id)
+    with pytest.raises(TransientError, match="the MPS supervisor is not running"):
+        requests.wait_gone(DOMAIN.id, NOW)
+
+
 def test_asking_for_the_same_again_touches_nothing(tmp_path: Path) -> None:
     requests = DomainRequests(tmp_path / "mps", time.monotonic)
     requests.write_desired(DOMAIN)
