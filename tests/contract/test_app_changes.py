@@ -19,13 +19,12 @@ from testbed.kubelet import ClaimName, KubeletClient
 
 import make
 from dra_driver.cli import main
-from dra_driver.errors import SetupError
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 from worlds import mps
 from worlds.configs import HALF, LONG
 from worlds.nvidia import checkpoint
-from worlds.nvidia_files import Left
+from worlds.nvidia_files import SEED, Left
 from worlds.process import SLICES, ProcessNode, being_prepared, eventually, process_node, supervised
 from worlds.sick import looked, machine_of, prepared, start, uuid_of
 
@@ -145,34 +144,6 @@ def test_a_killed_driver_forgets_nothing_and_tells_the_kubelet_again(node: Proce
 
 
 # What is offered
-
-
-def switched(machine: Machine, minor: int) -> None:
-    """Turn a GPU's MIG mode on as an admin does, who tries again while it is in use."""
-
-    def is_switched() -> bool:
-        with suppress(SetupError):
-            machine.set_mig_mode(machine.gpus[minor].uuid, enabled=True)
-        return bool(machine.status()[minor].mig_mode)
-
-    eventually(is_switched, "the driver to let go of the GPU")
-
-
-def test_what_claims_have_stays_published_while_mig_modes_change(node: ProcessNode) -> None:
-    machine = node.install_gpus("h100x8")
-    node.driver.start()
-    eventually(lambda: len(named(node)) == 8, "whole GPUs")
-    whole = node.allocate("whole", "gpu-0")
-    with KubeletClient(node.place.registry) as kubelet:
-        kubelet.register()
-        assert kubelet.prepare(whole)["uid-whole"].error == ""
-        switched(machine, 0)
-        switched(machine, 1)
-        eventually(lambda: len(named(node, "gpu-1-mig-")) == 25, "partitions of the free GPU")
-        assert named(node, "gpu-0") == {"gpu-0"}
-        assert kubelet.unprepare(whole)["uid-whole"].error == ""
-        eventually(lambda: len(named(node, "gpu-0-mig-")) == 25, "partitions of the other")
-    assert [one.mig_mode for one in machine.status()] == [True, True] + [False] * 6
 
 
 def inspected(node: ProcessNode, capsys: pytest.CaptureFixture[str]) -> str:
@@ -304,7 +275,7 @@ def test_a_node_is_not_taken_over_while_nvidias_driver_runs(node: ProcessNode) -
 def test_claims_of_nvidias_driver_are_answered_for_and_their_gpu_is_whole_after_them(
     node: ProcessNode,
 ) -> None:
-    machine = node.install_gpus("h100x8")
+    machine = node.install_gpus("h100x8", Options(userspace="stand-in", seed=SEED))
     left = Left("dynamic-mig")
     left.restore_machine(machine)
     left.restore_files(node.place.data, node.place.cdi_root)
@@ -315,11 +286,10 @@ def test_claims_of_nvidias_driver_are_answered_for_and_their_gpu_is_whole_after_
         ClaimName(namespace=ref.namespace, name=ref.name, uid=ref.uid) for ref in left.refs.values()
     ]
     whole = {f"gpu-{minor}" for minor in range(8)}
-    parts = {"gpu-1-mig-1g10gb-19-0", "gpu-1-mig-3g40gb-9-4"}
     node.driver.start()
     with KubeletClient(node.place.registry) as kubelet:
         kubelet.register(driver=node.driver)
-        wait_named(node, *(whole - {"gpu-1"} | parts))
+        wait_named(node, *(whole - {"gpu-1"}))
         assert node.api.seen("update", SLICES) == []  # nothing else was published before
         kubelet.must_prepare(*claims)
         kubelet.must_unprepare(*claims)
