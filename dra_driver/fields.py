@@ -4,9 +4,6 @@ A field of another type counts as missing: the default is returned, and no error
 """
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-
-from resource_nvidia_com.quantity import Quantity
 
 Object = Mapping[str, object]
 """A JSON object that is only read."""
@@ -48,28 +45,6 @@ def objects(holder: object, *path: str | int) -> tuple[Object, ...]:
     return tuple(entry for entry in entries(holder, *path) if isinstance(entry, Mapping))
 
 
-def texts(holder: object, *path: str | int) -> tuple[str, ...]:
-    """Return the strings of a list."""
-    return tuple(map(str, entries(holder, *path)))
-
-
 def texts_by_name(holder: object, *path: str | int) -> dict[str, str]:
     """Return the strings of an object such as labels."""
     return {str(name): str(value) for name, value in mapping(holder, *path).items()}
-
-
-@lru_cache(maxsize=4096)
-def quantity(value: str) -> Quantity:
-    """Return a quantity; many devices have the same few. Raises ValueError."""
-    return Quantity.parse(value)
-
-
-def nanos(value: object) -> int:
-    """Return a quantity in billionths of its unit. Raises ValueError."""
-    return quantity(str(value)).nanos
-
-
-def full_name(thing: Object) -> str:
-    """Return an object's namespace and name."""
-    metadata = mapping(thing, "metadata")
-    return f"{text(metadata, 'namespace')}/{text(metadata, 'name')}"

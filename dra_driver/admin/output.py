@@ -1,9 +1,10 @@
 """The forms in which commands print, the same for all: a table for people, JSON and YAML.
 
-In: `--output`, and a document as JSON. Out: its text.
+In: `--output`, and rows, or a document as JSON. Out: their text.
 """
 
 import json
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from dra_driver.command_line import option
@@ -25,6 +26,16 @@ WIDE_OUTPUT = option(
 def is_for_programs(output: WideOutput) -> bool:
     """Whether a program reads it."""
     return output in ("json", "yaml")
+
+
+def aligned(rows: Sequence[Iterable[str]]) -> list[str]:
+    """Return one line for each row, with every column as wide as its widest cell."""
+    cells = [tuple(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
 
 
 def for_programs(document: str, output: WideOutput) -> str:

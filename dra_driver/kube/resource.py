@@ -48,26 +48,12 @@ def _quoted(name: str) -> str:
     return quote(name, safe="", errors="replace")
 
 
-CLAIM_TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", namespaced=True)
-CONFIG_MAPS = Resource("", "v1", "configmaps", namespaced=True)
-DAEMON_SETS = Resource("apps", "v1", "daemonsets", namespaced=True)
-DEPLOYMENTS = Resource("apps", "v1", "deployments", namespaced=True)
-DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses")
-DEVICE_TAINT_RULES = Resource("resource.k8s.io", "v1", "devicetaintrules")
 EVENTS = Resource("events.k8s.io", "v1", "events", namespaced=True)
-NAMESPACES = Resource("", "v1", "namespaces")
 NODES = Resource("", "v1", "nodes")
 PODS = Resource("", "v1", "pods", namespaced=True)
 POD_GROUPS = Resource("scheduling.k8s.io", "v1beta1", "podgroups", namespaced=True)
-POLICIES = Resource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies")
-POLICY_BINDINGS = Resource(
-    "admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings"
-)
 RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", namespaced=True)
 RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices")
-SECRETS = Resource("", "v1", "secrets", namespaced=True)
-SELF_REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews")
-SUBJECT_REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews")
 VERSION = Resource("", "", "version")
 
 

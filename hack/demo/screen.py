@@ -5,7 +5,7 @@ import textwrap
 import time
 from collections.abc import Sequence
 
-from dra_driver.admin.table import aligned
+from dra_driver.admin.output import aligned
 
 
 class Screen:

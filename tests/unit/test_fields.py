@@ -2,17 +2,8 @@
 
 import pytest
 
-from dra_driver.fields import (
-    at,
-    entries,
-    full_name,
-    mapping,
-    number,
-    objects,
-    text,
-    texts,
-    texts_by_name,
-)
+from dra_driver.admin.api.objects import full_name, texts
+from dra_driver.fields import at, entries, mapping, number, objects, text, texts_by_name
 
 ODD = (None, True, 3, 2.5, "words", "", [], ["one"], {}, {"key": "value"})
 """What may stand in a field."""

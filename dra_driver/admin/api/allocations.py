@@ -12,8 +12,9 @@ from contextlib import suppress
 
 from msgspec import Struct
 
+from dra_driver.admin.api.objects import full_name, nanos
 from dra_driver.admin.api.slices import DeviceId
-from dra_driver.fields import Object, full_name, mapping, nanos, objects, text
+from dra_driver.fields import Object, mapping, objects, text
 
 
 class Allocation(Struct, frozen=True, kw_only=True):

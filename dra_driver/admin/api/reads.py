@@ -6,9 +6,10 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from dra_driver.admin.api.objects import DEVICE_TAINT_RULES
 from dra_driver.errors import ApiError
 from dra_driver.fields import Object
-from dra_driver.kube.resource import DEVICE_TAINT_RULES, RESOURCE_SLICES, Resource
+from dra_driver.kube.resource import RESOURCE_SLICES, Resource
 
 _TIMEOUT_SECONDS = 30.0
 """Seconds for connecting, and for each wait for bytes of a page."""

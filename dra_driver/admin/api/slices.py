@@ -17,10 +17,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dra_driver.admin.api.nodes import Node, Taint, selects
+from dra_driver.admin.api.objects import nanos, quantity
 from dra_driver.admin.cel.selector import Subject
 from dra_driver.admin.cel.values import Semver
 from dra_driver.devices.names import DRIVER_NAME, share_kind
-from dra_driver.fields import Object, at, entries, mapping, nanos, number, objects, quantity, text
+from dra_driver.fields import Object, at, entries, mapping, number, objects, text
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, REQUEST_POLICY
 
 

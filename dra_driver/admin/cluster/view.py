@@ -16,7 +16,7 @@ from dra_driver.admin.cluster.usage import (
     ResourceUsage,
     closing_taints,
 )
-from dra_driver.admin.table import aligned
+from dra_driver.admin.output import aligned
 from dra_driver.slices.consumable import CORES, MEMORY, SHARES
 
 _COLUMNS = ("NODE", "RESOURCE NAME", "OFFERED", "USED", "BLOCKED", "FREE")

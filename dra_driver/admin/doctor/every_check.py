@@ -9,17 +9,12 @@ from functools import partial
 
 from msgspec import Struct
 
+from dra_driver.admin.api.objects import DEVICE_CLASSES, POLICIES, POLICY_BINDINGS
 from dra_driver.admin.doctor.checks import cluster_checks, node_checks, slice_checks
 from dra_driver.admin.doctor.checks.finding import Place, Seen, Severity
 from dra_driver.admin.doctor.facts import node_facts
 from dra_driver.admin.doctor.sources import Sources
-from dra_driver.kube.resource import (
-    DEVICE_CLASSES,
-    NODES,
-    POLICIES,
-    POLICY_BINDINGS,
-    RESOURCE_SLICES,
-)
+from dra_driver.kube.resource import NODES, RESOURCE_SLICES
 
 _CLUSTER = frozenset({Place.CLUSTER})
 

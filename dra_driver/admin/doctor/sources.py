@@ -7,6 +7,7 @@ here: the DaemonSet names the driver's ServiceAccount, and the Node has a node's
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from dra_driver.admin.api.nodes import Node
+from dra_driver.admin.api.objects import DAEMON_SETS, DEPLOYMENTS, DEVICE_CLASSES
 from dra_driver.admin.doctor.checks import (
     autoscalers,
     cluster_checks,
@@ -29,7 +30,7 @@ from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import DeviceError, DriverError, SetupError
 from dra_driver.fields import text
-from dra_driver.kube.resource import DAEMON_SETS, DEPLOYMENTS, DEVICE_CLASSES, NODES
+from dra_driver.kube.resource import NODES
 from dra_driver.kube.server_version import version_numbers
 from dra_driver.shares.notes import read_notes
 

@@ -18,6 +18,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from dra_driver.admin.api.nodes import Node, obstacles
+from dra_driver.admin.api.objects import CLAIM_TEMPLATES, DEVICE_CLASSES, full_name
 from dra_driver.admin.api.reads import Reads, read, read_all, taint_rules
 from dra_driver.admin.api.refusals import PodName, over_limit, refusals, was_looked_at, why_no_claim
 from dra_driver.admin.api.slices import TaintRule, readable_slices
@@ -39,15 +40,8 @@ from dra_driver.admin.explain.view import Explanation, as_json, as_text
 from dra_driver.admin.output import WIDE_OUTPUT, WideOutput, for_programs, is_for_programs
 from dra_driver.command_line import CommandSettings, argument, option
 from dra_driver.errors import DriverError, NotFoundError, SetupError
-from dra_driver.fields import Object, full_name, mapping, text
-from dra_driver.kube.resource import (
-    CLAIM_TEMPLATES,
-    DEVICE_CLASSES,
-    NODES,
-    PODS,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-)
+from dra_driver.fields import Object, mapping, text
+from dra_driver.kube.resource import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 
 _SHARE_REQUESTS = "-share-requests"
 """How the name of the admission policy of requests for shares ends."""

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from dra_driver.admin.api.allocations import user_of
 from dra_driver.admin.api.nodes import Node, selects, term_text
+from dra_driver.admin.api.objects import full_name
 from dra_driver.admin.explain.allocated import users_text
 from dra_driver.admin.explain.pod_state import Finding, not_started
 from dra_driver.admin.explain.requests import (
@@ -27,7 +28,7 @@ from dra_driver.admin.explain.requests import (
 from dra_driver.admin.of_others import KAI_PARTS
 from dra_driver.admin.wrong_names import meant
 from dra_driver.claims.model.claim import is_pod_group
-from dra_driver.fields import Object, at, full_name, mapping, objects, text
+from dra_driver.fields import Object, at, mapping, objects, text
 from resource_nvidia_com.quantity import Quantity
 
 NOT_MADE = "its ResourceClaim does not exist yet"

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from dra_driver.admin.api.nodes import Toleration
-from dra_driver.fields import Object, full_name, mapping, nanos, number, objects, text, texts
+from dra_driver.admin.api.objects import full_name, nanos, texts
+from dra_driver.fields import Object, mapping, number, objects, text
 
 EXACT, ALL = "ExactCount", "All"
 MOST_DEVICES = 32

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dra_driver.admin.inspect.slices import OF_DEFAULTS, Offered
-from dra_driver.admin.output import Output, for_programs
-from dra_driver.admin.table import aligned
+from dra_driver.admin.output import Output, aligned, for_programs
 from dra_driver.cdi.model import Edits, Spec, render
 from dra_driver.devices.device import Device, DeviceKind, Mig, NodeDevice, mig_of, name_of
 from dra_driver.devices.model import ExcludedGpu, Gpu, Inventory, MigDevice

@@ -18,10 +18,9 @@ from msgspec import Struct, field
 
 from dra_driver import common_settings
 from dra_driver.admin.connect import KUBECONFIG
-from dra_driver.admin.output import WIDE_OUTPUT, WideOutput, for_programs, is_for_programs
+from dra_driver.admin.output import WIDE_OUTPUT, WideOutput, aligned, for_programs, is_for_programs
 from dra_driver.admin.status import gone_part, health_part, shares_part
 from dra_driver.admin.status.usage_command import PLUGINS
-from dra_driver.admin.table import aligned
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.claims.report.descriptions import description_of, strategy_of

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from dra_driver.admin.table import aligned
+from dra_driver.admin.output import aligned
 from dra_driver.devices.health.debounce import GpuCondition, in_force
 from dra_driver.devices.health.record import HealthRecord, read_health
 from dra_driver.errors import StateError

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from msgspec import Struct
 
-from dra_driver.admin.table import aligned
+from dra_driver.admin.output import aligned
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.devices.names import (
     MigName,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from dra_driver.admin.table import aligned
+from dra_driver.admin.output import aligned
 from dra_driver.devices.load import Memory
 from dra_driver.usage.model import DeviceUse, GpuUse, NodeUse, Process, User, added
 from dra_driver.words import named

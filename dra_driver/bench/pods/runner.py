@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from msgspec.structs import replace
 
+from dra_driver.admin.api.objects import NAMESPACES, SECRETS
 from dra_driver.bench import commands, lines
 from dra_driver.bench.gathering import (
     CommandEnd,
@@ -53,15 +54,7 @@ from dra_driver.errors import (
     UnavailableError,
 )
 from dra_driver.kube.client import KubeClient
-from dra_driver.kube.resource import (
-    EVENTS,
-    NAMESPACES,
-    PODS,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-    SECRETS,
-    Resource,
-)
+from dra_driver.kube.resource import EVENTS, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 
 JsonObject = dict[str, Any]
 

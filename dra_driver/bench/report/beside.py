@@ -7,7 +7,7 @@ ratio to the first report.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dra_driver.admin.table import aligned
+from dra_driver.admin.output import aligned
 from dra_driver.bench.model import Report, Result
 from dra_driver.bench.report.figures import throughput, worst_latency
 from dra_driver.bench.report.summary import Row, Spread, summary

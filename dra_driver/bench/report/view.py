@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from dra_driver.admin.table import aligned
+from dra_driver.admin.output import aligned
 from dra_driver.bench.model import Case, Figure, Report, Result, Usage, mean_of
 from dra_driver.bench.report.figures import (
     of_role,

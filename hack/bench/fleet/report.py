@@ -7,7 +7,7 @@ from testbed.api import Object
 
 from bench import comparison
 from bench.fleet.variants import BASELINE
-from dra_driver.admin.table import aligned
+from dra_driver.admin.output import aligned
 
 _KB = 1000
 

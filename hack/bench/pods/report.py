@@ -8,7 +8,7 @@ from testbed.api import Object
 from bench import comparison
 from bench.pods.variants import BASELINE, EVERY_VARIANT
 from bench.timings import summary
-from dra_driver.admin.table import aligned
+from dra_driver.admin.output import aligned
 
 CLAIMED = "created → claim made"
 SCHEDULED = "created → scheduled"

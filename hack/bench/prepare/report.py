@@ -5,7 +5,7 @@ from statistics import median
 from typing import Any
 
 from bench.comparison import rows
-from dra_driver.admin.table import aligned
+from dra_driver.admin.output import aligned
 
 STEPS = ("prepare", "prepare_again", "unprepare")
 

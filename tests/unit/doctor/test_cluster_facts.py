@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from dra_driver.admin.api.objects import DEVICE_CLASSES
 from dra_driver.admin.doctor.checks.finding import Severity
 from dra_driver.admin.doctor.facts.cluster_facts import Cluster, Feature
 from dra_driver.admin.doctor.facts.shipped import PERMISSIONS
 from dra_driver.admin.doctor.sources import Sources
 from dra_driver.errors import AccessError, InvalidError, NotFoundError
 from dra_driver.kube.client import Answer
-from dra_driver.kube.resource import DEVICE_CLASSES, NODES, Call, Resource
+from dra_driver.kube.resource import NODES, Call, Resource
 from published import device, slices
 
 Object = dict[str, Any]

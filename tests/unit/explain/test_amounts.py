@@ -2,9 +2,9 @@
 
 import pytest
 
+from dra_driver.admin.api.objects import nanos
 from dra_driver.admin.api.slices import Capacity, Policy
 from dra_driver.admin.explain.amounts import NotCountableError, Shortage, consumed, shortage
-from dra_driver.fields import nanos
 
 RANGE = Policy(default=nanos("1Gi"), least=nanos("1Gi"), step=nanos("1Gi"))
 BOUNDED = Policy(default=nanos("2"), least=nanos("2"), most=nanos("6"), step=nanos("2"))

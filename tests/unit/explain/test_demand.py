@@ -5,9 +5,9 @@ import pytest
 import explained
 import make
 from dra_driver.admin.api.nodes import Node
+from dra_driver.admin.api.objects import full_name
 from dra_driver.admin.explain.allocated import users_text
 from dra_driver.admin.explain.demand import Demand, of_claim, of_pod
-from dra_driver.fields import full_name
 from explained import Object
 
 CREATE = "create it there, or correct the pod's spec"

@@ -15,6 +15,16 @@ from http import HTTPStatus
 
 from msgspec import Struct
 
+from dra_driver.admin.api.objects import (
+    CONFIG_MAPS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    DEVICE_CLASSES,
+    POLICIES,
+    POLICY_BINDINGS,
+    SELF_REVIEWS,
+    SUBJECT_REVIEWS,
+)
 from dra_driver.admin.api.reads import taint_rules
 from dra_driver.admin.doctor.facts.once import Once
 from dra_driver.claims.model.record import ClaimRecord
@@ -23,22 +33,7 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ApiError, DriverError, InvalidError, NotFoundError
 from dra_driver.fields import Object, at, mapping, objects, text
 from dra_driver.kube.client import KubeClient
-from dra_driver.kube.resource import (
-    CONFIG_MAPS,
-    DAEMON_SETS,
-    DEPLOYMENTS,
-    DEVICE_CLASSES,
-    NODES,
-    PODS,
-    POLICIES,
-    POLICY_BINDINGS,
-    RESOURCE_SLICES,
-    SELF_REVIEWS,
-    SUBJECT_REVIEWS,
-    VERSION,
-    Call,
-    Resource,
-)
+from dra_driver.kube.resource import NODES, PODS, RESOURCE_SLICES, VERSION, Call, Resource
 from dra_driver.slices.pool import DesiredPool, new_tag
 from dra_driver.slices.publish.publication import CONSUMES_COUNTERS
 from dra_driver.slices.publish.writes import Kind, differences, slice_body
