@@ -13,6 +13,7 @@ from dra_driver.devices.health import findings as known
 from dra_driver.devices.health.findings import Finding
 from dra_driver.devices.model import (
     BareInstance,
+    Fabric,
     Gpu,
     GpuUuid,
     Inventory,
@@ -79,8 +80,7 @@ def vitals(**changes: object) -> Vitals:
         "rows_failed": False,
         "uncorrected": 0,
         "slowdown": 0,
-        "fabric_state": 3,
-        "fabric_status": 0,
+        "fabric": Fabric(state=3, status=0),
     }
     return Vitals(**(facts | changes))  # type: ignore[arg-type]
 

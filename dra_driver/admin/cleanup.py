@@ -32,7 +32,7 @@ from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.state.holdings import Holdings, open_holdings
 from dra_driver.claims.state.locks import NodeLocks
-from dra_driver.claims.takeover import checkpoint_file, peer_claims, take_over
+from dra_driver.claims.takeover import checkpoint_file, peer_claims
 from dra_driver.claims.takeover.take_over import TakeOver
 from dra_driver.command_line import changed, option
 from dra_driver.common_settings import NODE_NAME
@@ -77,6 +77,10 @@ _LOOK = (
     "time-slices that are no longer needed"
 )
 _THEIR_DAEMON = re.compile(r".+-[0-9a-f]{5}")
+
+
+_PUT_ASIDE = "checkpoint.json.put-aside"
+"""The name of a checkpoint that could not be taken over: kept for people, and never read."""
 
 
 class Cleanup(common_settings.RootSettings):
@@ -326,7 +330,7 @@ def _put_aside(directory: Path, specs: SpecStore, *, dry_run: bool) -> list[str]
     if not dry_run:
         for uid in specs.peers():
             specs.delete(uid)
-        left.file.replace(directory / take_over.PUT_ASIDE)
+        left.file.replace(directory / _PUT_ASIDE)
     did = "would put aside" if dry_run else "put aside"
     return [f"{did}: {left.file}, as {'; '.join(why)}; {_LOOK}"]
 
@@ -338,7 +342,7 @@ def _remains(directory: Path) -> list[Path]:
     """
     if not directory.is_dir():
         return []
-    names = (checkpoint_file.FILE, take_over.PUT_ASIDE)
+    names = (checkpoint_file.FILE, _PUT_ASIDE)
     if not any((directory / name).exists() for name in names):
         return [directory]
     ours = [path for path in directory.iterdir() if path.name not in (*names, *_THEIR_FILES)]

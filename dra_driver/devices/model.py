@@ -203,8 +203,7 @@ class Vitals(Struct, frozen=True, kw_only=True):
         rows_failed: such a replacement has failed, which is permanent.
         uncorrected: number of uncorrectable memory errors since the driver was loaded.
         slowdown: why clocks are lower than they could be, nvmlClocksEventReason*.
-        fabric_state: how far the GPU has come in joining its NVLink fabric; 0 if it has none.
-        fabric_status: the result of joining it, an nvmlReturn_t.
+        fabric: how far the GPU has come in joining its NVLink fabric; state 0 if it has none.
     """
 
     recovery_action: int | None = None
@@ -212,8 +211,7 @@ class Vitals(Struct, frozen=True, kw_only=True):
     rows_failed: bool | None = None
     uncorrected: int | None = None
     slowdown: int | None = None
-    fabric_state: int | None = None
-    fabric_status: int | None = None
+    fabric: Fabric | None = None
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
@@ -292,10 +290,6 @@ class PassthroughGpu(Struct, frozen=True, kw_only=True):
     addressable_bytes: int
     has_iommufd: bool = False
     problem: str | None = None
-
-
-GPU_DRIVER = "nvidia"
-"""The GPU driver's name on the PCI bus."""
 
 
 class InstanceId(Struct, frozen=True, kw_only=True):

@@ -146,11 +146,6 @@ class HealthStream(Worker):
         self._threads.shutdown(wait=False)
         return ended
 
-    def open_streams(self) -> int:
-        """Return how many kubelets listen."""
-        with self._changed:
-            return len(self._streams)
-
     def _run(self) -> None:
         while not self._stop.is_set() and not self._may_begin(1.0):
             pass

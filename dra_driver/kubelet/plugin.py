@@ -13,6 +13,7 @@ read-only is made when the disk allows it.
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -110,11 +111,6 @@ class RegistrationService(rpc.RegistrationServicer):
         return messages.RegistrationStatusResponse()
 
 
-def _attach_health(server: grpc.Server) -> None:
-    """Let the service socket answer that this process serves it."""
-    health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(), server)
-
-
 class KubeletPlugin:
     """The gRPC server of both sockets, and the thread that watches these."""
 
@@ -141,7 +137,8 @@ class KubeletPlugin:
             (
                 self._plugin.attach,
                 health.attach,
-                _attach_health,
+                # Lets the service socket answer that this process serves it.
+                partial(health_pb2_grpc.add_HealthServicer_to_server, HealthServicer()),
                 RegistrationService(paths.service, self._note_status).attach,
             ),
             name="service",

@@ -14,7 +14,7 @@ from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import MIG, ClaimRecord
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.preparer import ClaimPreparer
-from dra_driver.claims.report.claim_events import about_claim, about_pod
+from dra_driver.claims.report.claim_events import about_all
 from dra_driver.claims.report.device_health import Reported, conditions, reported
 from dra_driver.claims.report.later import Later
 from dra_driver.claims.report.mps_events import MpsEvents
@@ -32,8 +32,7 @@ from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.node.context import NodeContext
 from dra_driver.node.gpus import NodeGpus
 from dra_driver.node.offers import NodeOffers
-from dra_driver.node.processes import NOT_SEEN, sees_processes
-from dra_driver.node.sharing import node_sharing
+from dra_driver.node.sharing import NOT_SEEN, node_sharing, sees_processes
 from dra_driver.ops.metrics import DeviceType
 from dra_driver.sharing.steps import NvidiaMpsDaemon, UseShares
 from resource_nvidia_com.v1beta1.names import SharingStrategy
@@ -110,9 +109,7 @@ class ClaimWork:
     def tell_kept(self, record: ClaimRecord, why: str) -> None:
         """Report a claim that keeps its devices after its end in the API server. Never blocks."""
         note = f"{why}. It keeps its devices until nothing runs with it: end its pods"
-        about = [about_claim(record.ref), about_node(self._node_name)]
-        about += [about_pod(record.ref.namespace, pod) for pod in record.pods]
-        for each in about:
+        for each in (*about_all(record.ref, record.pods), about_node(self._node_name)):
             post = partial(self._events.post, each, reason=STILL_RUNS, action="Unpreparing")
             self._later.do(partial(post, note=note))
 

@@ -15,10 +15,10 @@ from dra_driver.claims.prepare.steps import Sharing
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.devices.control_groups import find_hierarchy
 from dra_driver.devices.session import DriverSession
+from dra_driver.host.process import first_procfs, has_pids_of_host
 from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.node.passthrough import passthrough
-from dra_driver.node.processes import sees_processes
 from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.nvidia_mps import NvidiaMps
@@ -29,6 +29,21 @@ from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.sharing.shares import Memberships, Shares
 from dra_driver.sharing.steps import MpsDomain, PassThrough, TimeSlice, UseShares
 from dra_driver.sharing.time_slicing import TimeSlicing
+
+NOT_SEEN = (
+    "this container has its own PID namespace, so NVML does not list other containers' processes; "
+    "set hostPID: true in its pod (the chart's value usage.enabled does that), or run this in the "
+    "MPS supervisor's pod, which has it"
+)
+"""What is wrong where processes of containers cannot be seen."""
+
+
+def sees_processes(roots: Roots) -> bool:
+    """Tell whether NVML tells this process of all that use GPUs, as it has the host's PIDs."""
+    host = roots.driver / "proc"  # the host's own procfs, where its root is mounted
+    return has_pids_of_host(
+        first_procfs(roots.proc), host if (host / "self").is_symlink() else None
+    )
 
 
 def node_memory(

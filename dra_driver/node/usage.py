@@ -18,8 +18,8 @@ from dra_driver.devices.control_groups import find_hierarchy
 from dra_driver.host.worker import LogOnce
 from dra_driver.node.context import NodeContext
 from dra_driver.node.gpus import NodeGpus
-from dra_driver.node.processes import NOT_SEEN, sees_processes
 from dra_driver.node.shares import NodeShares
+from dra_driver.node.sharing import NOT_SEEN, sees_processes
 from dra_driver.ops.metrics import UsageSeries
 from dra_driver.sharing.pod_groups import PodGroups
 from dra_driver.usage.ending import Ending

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from dra_driver.devices.device import Base, Device, Mig, NodeDevice, Vfio, Whole
-from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode, PassthroughGpu, Refusal
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode, Refusal
 from dra_driver.devices.nvlink import joined
 from dra_driver.slices import counters, order
 from dra_driver.slices.attributes import Omitted
@@ -164,11 +164,6 @@ def _arranged(
     )
 
 
-def _vfio(card: PassthroughGpu) -> Device:
-    """Return the device by which a virtual machine gets a GPU of the PCI bus."""
-    return Device(base=Vfio(gpu=card.gpu.uuid, address=card.gpu.pci_address, number=card.number))
-
-
 def _passthrough_devices(inventory: Inventory) -> Iterator[Published]:
     """Yield a device for each GPU that can be given to a virtual machine.
 
@@ -176,8 +171,10 @@ def _passthrough_devices(inventory: Inventory) -> Iterator[Published]:
     """
     for card in inventory.passthrough:
         if card.problem is None:
+            gpu = card.gpu
+            base = Vfio(gpu=gpu.uuid, address=gpu.pci_address, number=card.number)
             yield wire_form(
-                NodeDevice(gpu=card.gpu, device=_vfio(card)),
+                NodeDevice(gpu=gpu, device=Device(base=base)),
                 inventory,
                 joined={},
                 in_parts=False,

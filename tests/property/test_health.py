@@ -11,7 +11,7 @@ import make
 from dra_driver.devices.health.findings import Severity
 from dra_driver.devices.health.record import HealthFile
 from dra_driver.devices.health.tracker import HealthTracker
-from dra_driver.devices.model import Gpu, GpuEvent, SickGpu, Vitals
+from dra_driver.devices.model import Fabric, Gpu, GpuEvent, SickGpu, Vitals
 from dra_driver.slices.project import projection
 from dra_driver.slices.taints import Effect, tainted
 from sampling import examples
@@ -27,7 +27,7 @@ vitals = st.builds(
     rows_failed=st.none() | st.booleans(),
     uncorrected=st.none() | st.integers(0, 2),
     slowdown=st.none() | st.sampled_from([0, 0x40, 0x80, 0x20]),
-    fabric_state=st.none() | st.integers(0, 3),
+    fabric=st.none() | st.builds(Fabric, state=st.integers(0, 3), status=st.just(0)),
 )
 states = vitals | st.sampled_from(["lost", "silent", "refused"])
 

@@ -3,7 +3,9 @@
 Events are of type Warning (kube/events.py) and name this node.
 """
 
-from dra_driver.claims.model.claim import Claim, ClaimRef, ConsumerGroup, ConsumerPod
+from collections.abc import Iterable
+
+from dra_driver.claims.model.claim import ClaimRef, ConsumerGroup, ConsumerPod
 from dra_driver.claims.state.validity import allocated, stored_claim
 from dra_driver.devices.names import CONTROLLER
 from dra_driver.kube.client import KubeClient
@@ -22,15 +24,18 @@ class ClaimEvents(Events):
     def tell(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
         """Post an event on a claim and its pods and PodGroups; a claim that is gone is skipped."""
         claim = allocated(stored_claim(self._api, ref, timeout=_REQUEST_SECONDS))
-        for about in _claim_and_pods(claim) if claim else ():
+        for about in about_all(claim.ref, claim.pods, claim.groups) if claim else ():
             self.post(about, reason=reason, action=action, note=note)
 
 
-def _claim_and_pods(claim: Claim) -> list[Regarding]:
+def about_all(
+    ref: ClaimRef, pods: Iterable[ConsumerPod], groups: Iterable[ConsumerGroup] = ()
+) -> list[Regarding]:
+    """Return what events on a claim and those that have it are about."""
     return [
-        about_claim(claim.ref),
-        *(about_pod(claim.ref.namespace, pod) for pod in claim.pods),
-        *(about_group(claim.ref.namespace, group) for group in claim.groups),
+        about_claim(ref),
+        *(about_pod(ref.namespace, pod) for pod in pods),
+        *(about_group(ref.namespace, group) for group in groups),
     ]
 
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.claims.report.claim_events import ClaimEvents, about_claim, about_pod
+from dra_driver.claims.report.claim_events import ClaimEvents, about_all
 from dra_driver.claims.report.later import Later
 from dra_driver.claims.state.holdings import share_steps
 from dra_driver.claims.state.records import RecordStore
@@ -47,9 +47,8 @@ class UnlimitedMemory:
         if record is None or note is None:
             return
         self._told.add(ref.uid)  # set before posting, as it may be unprepared meanwhile
-        told = [about_claim(ref), *(about_pod(ref.namespace, pod) for pod in record.pods)]
         try:
-            for about in told:
+            for about in about_all(ref, record.pods):
                 self._events.post(about, reason=NOT_LIMITED, action="PreparingDevices", note=note)
         except UnavailableError:
             self._told.discard(ref.uid)

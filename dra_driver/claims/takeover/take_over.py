@@ -48,9 +48,6 @@ log = structlog.get_logger()
 TAKEN_OVER = "checkpoint.json.taken-over"
 """The name of the file once all claims in it have records: kept for people, and never read."""
 
-PUT_ASIDE = "checkpoint.json.put-aside"
-"""The name that `dra-driver cleanup` gives to a file that could not be taken over: likewise."""
-
 _THEIR_LOCKS = ("pu.lock", "cp.lock")
 _LOCK_SECONDS = 5.0
 

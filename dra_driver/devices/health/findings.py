@@ -157,18 +157,13 @@ XIDS = MappingProxyType(
         )
     }
 )
-"""Findings by number. Any other XID is an `unknown_xid`."""
+"""Findings by number. Any other XID is a fault that is not known (`of_xid`)."""
 
 
 def remark(number: int, *, is_ignored: bool) -> Finding:
     """Return a remark about an XID that says nothing about the GPU."""
     why = "this node's settings ignore it" if is_ignored else "a program failed on the GPU"
     return _xid(number, Severity.REMARK, Remedy.NONE, why)
-
-
-def unknown_xid(number: int) -> Finding:
-    """Return the finding for an XID in no table: a fault, until the card itself says it is well."""
-    return _xid(number, FAULT, Remedy.RESET, "an error of the GPU that this driver does not know")
 
 
 def _action(value: str, severity: Severity, remedy: Remedy, wanted: str) -> Finding:
@@ -282,9 +277,10 @@ def examined(vitals: Vitals) -> Examination:
         findings.append(UNCORRECTED)
     bits = vitals.slowdown or 0
     findings += [slowdown for bit, slowdown in SLOWDOWNS.items() if bits & bit]
-    if joining := FABRIC_STATES.get(vitals.fabric_state or 0):
+    fabric = vitals.fabric
+    if fabric is not None and (joining := FABRIC_STATES.get(fabric.state)):
         findings.append(joining)
-    elif vitals.fabric_state == FABRIC_DONE and vitals.fabric_status:
+    elif fabric is not None and fabric.state == FABRIC_DONE and fabric.status:
         findings.append(FABRIC_FAILED)
     return Examination(
         findings=tuple(findings),
@@ -315,7 +311,9 @@ def of_xid(
         return remark(number, is_ignored=number in ignored) if remarks else None
     if number in INFORMATIVE_XIDS:
         return None
-    return XIDS.get(number) or unknown_xid(number)
+    # An XID in no table is a fault, until the card itself says it is well.
+    unknown = "an error of the GPU that this driver does not know"
+    return XIDS.get(number) or _xid(number, FAULT, Remedy.RESET, unknown)
 
 
 def parse_xids(text: str) -> frozenset[int]:
@@ -333,6 +331,6 @@ def _unanswered(vitals: Vitals) -> frozenset[Cause]:
         Cause.ROW_REMAP: None not in (vitals.rows_pending, vitals.rows_failed),
         Cause.ECC: vitals.uncorrected is not None,
         Cause.SLOWDOWN: vitals.slowdown is not None,
-        Cause.FABRIC: vitals.fabric_state is not None,
+        Cause.FABRIC: vitals.fabric is not None,
     }
     return frozenset(cause for cause, is_said in said.items() if not is_said)

@@ -63,8 +63,7 @@ def read_vitals(handle: object, fabric: Fabric | None = None) -> Vitals:
         rows_failed=None if failed is None else bool(failed),
         uncorrected=fields.get(_UNCORRECTED),
         slowdown=told(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
-        fabric_state=None if fabric is None else fabric.state,
-        fabric_status=None if fabric is None else fabric.status,
+        fabric=fabric,
     )
 
 

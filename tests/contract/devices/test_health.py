@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 import make
-from dra_driver.devices.model import GpuEvent, InstanceId, Vitals
+from dra_driver.devices.model import Fabric, GpuEvent, InstanceId, Vitals
 from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import LostError, TransientError
@@ -71,8 +71,7 @@ def test_each_look_reads_how_gpus_are(machine: Machine, session: DriverSession) 
         rows_failed=False,
         uncorrected=2,
         slowdown=0x48,
-        fabric_state=2,
-        fabric_status=0,
+        fabric=Fabric(state=2, status=0),
     )
 
 
@@ -84,7 +83,7 @@ def test_an_old_card_with_an_old_driver_tells_what_it_can(tmp_path: Path) -> Non
         rows_pending=False, rows_failed=False, uncorrected=0, slowdown=1
     )
     assert {one.recovery_action for one in found.values()} == {None}
-    assert {one.fabric_state for one in found.values()} == {None}
+    assert {one.fabric for one in found.values()} == {None}
 
 
 def test_pages_that_wait_for_retirement_are_memory_that_waits_for_a_reset(tmp_path: Path) -> None:

@@ -211,14 +211,14 @@ def test_several_kubelets_are_told_and_one_that_goes_takes_no_thread_with_it(
     streams = [kubelet.watch_health(version) for version in ("v1", "v1alpha1", "v1")]
     for messages in streams:
         assert told(next(messages)) == {"gpu-0": (1, "")}
-    eventually(lambda: node.stream.open_streams() == 3)
+    eventually(lambda: len(node.stream._streams) == 3)
     streams[0].cancel()
-    eventually(lambda: node.stream.open_streams() == 2)
+    eventually(lambda: len(node.stream._streams) == 2)
     for messages in streams[1:]:
         next(messages)
     for messages in streams[1:]:
         messages.cancel()
-    eventually(lambda: node.stream.open_streams() == 0)
+    eventually(lambda: len(node.stream._streams) == 0)
 
 
 def test_a_kubelet_that_comes_back_again_and_again_is_told_each_time(
@@ -229,7 +229,7 @@ def test_a_kubelet_that_comes_back_again_and_again_is_told_each_time(
         with KubeletClient(node.paths.registration.parent) as kubelet:
             kubelet.register()
             assert told(next(kubelet.watch_health())) == {"gpu-0": (1, "")}
-    eventually(lambda: node.stream.open_streams() == 0)
+    eventually(lambda: len(node.stream._streams) == 0)
     assert threads() <= MOST_STREAMS + 2
 
 
@@ -239,7 +239,7 @@ def test_the_newest_streams_push_out_the_oldest(quick: tuple[Node, KubeletClient
     for _ in range(3 * MOST_STREAMS):
         streams.append(kubelet.watch_health())
         next(streams[-1])
-    eventually(lambda: node.stream.open_streams() == MOST_STREAMS)
+    eventually(lambda: len(node.stream._streams) == MOST_STREAMS)
     assert ends(streams[0])
     for messages in streams[-MOST_STREAMS:]:
         next(messages)
@@ -262,7 +262,7 @@ def test_a_kubelet_that_does_not_read_holds_up_nobody_and_no_thread_for_long(
         eventually(lambda: any(log["event"] == "health stream ended" for log in logs))
         for _ in range(3):
             next(messages)
-        eventually(lambda: node.stream.open_streams() == 1)
+        eventually(lambda: len(node.stream._streams) == 1)
     assert ends(slow)
 
 
@@ -285,7 +285,7 @@ def test_a_socket_that_is_made_again_tells_again(steady: tuple[Node, KubeletClie
     node.paths.service.unlink()
     eventually(node.paths.service.is_socket)
     assert ends(before)
-    eventually(lambda: node.stream.open_streams() == 0)
+    eventually(lambda: len(node.stream._streams) == 0)
     with KubeletClient(node.paths.registration.parent) as after:
         after.register()
         assert told(next(after.watch_health())) == {"gpu-0": (1, "")}

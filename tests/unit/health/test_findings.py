@@ -14,7 +14,7 @@ from dra_driver.devices.health.findings import (
     out_of_reach,
     parse_xids,
 )
-from dra_driver.devices.model import SickGpu, Vitals
+from dra_driver.devices.model import Fabric, SickGpu, Vitals
 from dra_driver.errors import ConfigError
 
 WELL = make.vitals(slowdown=1)
@@ -78,9 +78,9 @@ def test_remarks_change_nothing_of_what_says_something_of_the_gpu(number: int) -
         (Vitals(uncorrected=1), "uncorrected", Severity.WARNING, Remedy.RESET),
         (Vitals(slowdown=0x40 | 0x8), "thermal", Severity.WARNING, Remedy.NONE),
         (Vitals(slowdown=0x80), "power-brake", Severity.WARNING, Remedy.NONE),
-        (Vitals(fabric_state=1), "not-started", Severity.FAULT, Remedy.NONE),
-        (Vitals(fabric_state=2), "in-progress", Severity.FAULT, Remedy.NONE),
-        (Vitals(fabric_state=3, fabric_status=999), "failed", Severity.FAULT, Remedy.RESET),
+        (Vitals(fabric=Fabric(state=1, status=0)), "not-started", Severity.FAULT, Remedy.NONE),
+        (Vitals(fabric=Fabric(state=2, status=0)), "in-progress", Severity.FAULT, Remedy.NONE),
+        (Vitals(fabric=Fabric(state=3, status=999)), "failed", Severity.FAULT, Remedy.RESET),
     ],
 )
 def test_each_fact_that_is_read_has_its_finding(

@@ -19,7 +19,7 @@ from dra_driver.claims.takeover import peer_claims
 from dra_driver.claims.takeover.peer_claims import PeerClaims
 from dra_driver.claims.takeover.take_over import STUCK
 from dra_driver.devices.driver_root.modprobe import BY_HAND
-from dra_driver.devices.model import GPU_DRIVER, Gpu, Inventory, MigMode, PassthroughGpu
+from dra_driver.devices.model import Gpu, Inventory, MigMode, PassthroughGpu
 from dra_driver.devices.names import gpu_name
 from dra_driver.devices.nvml.memory_limits import FIRST_DRIVER
 from dra_driver.slices.offer.mig import COST_BEFORE_1_37, KubernetesVersion, has_cheap_counters
@@ -335,7 +335,7 @@ def for_machines(cards: Sequence[PassthroughGpu]) -> Iterator[Seen]:
     for problem, refused in by_problem.items():
         reason, _, advice = problem.partition(": ")
         verb = "is" if len(refused) == 1 else "are"
-        are_for_containers = offered and all(card.driver == GPU_DRIVER for card in refused)
+        are_for_containers = offered and all(card.driver == "nvidia" for card in refused)
         yield (info if are_for_containers else warning)(
             f"{named([card.gpu.pci_address for card in refused])} {verb} not offered to virtual "
             f"machines: {reason}",
