@@ -25,7 +25,6 @@ from dra_driver.slices.offer.mig import (
     has_cheap_counters,
     named,
 )
-from resource_nvidia_com.quantity import quantity_bytes
 
 log = structlog.get_logger()
 
@@ -185,12 +184,5 @@ def counted_by_plugin(allocatable: Allocatable) -> dict[str, str]:
     return {
         name: count
         for name, count in sorted(allocatable.items())
-        if _OF_GPUS.fullmatch(name) and _is_some(count)
+        if _OF_GPUS.fullmatch(name) and count != "0"  # as the API server writes any zero
     }
-
-
-def _is_some(count: str) -> bool:
-    try:
-        return quantity_bytes(count) > 0
-    except ValueError:
-        return True  # an amount that cannot be parsed counts as some
