@@ -308,10 +308,6 @@ def test_a_pool_that_is_being_written(command: Command) -> None:
     assert "* no device is published for node-1" in said
 
 
-def test_nothing_is_published(command: Command) -> None:
-    assert "* no device is published for node-1" in command.says(*ALONE, claim(), pod("wanted"))
-
-
 def test_devices_of_other_drivers_are_understood(command: Command) -> None:
     spec = {
         "driver": "nic.example.com",

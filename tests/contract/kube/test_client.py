@@ -269,11 +269,6 @@ class TestCredentials:
         assert server.log == []
         assert token not in str(caught.value)
 
-    def test_a_port_that_is_no_number_is_named(self, tmp_path: Path) -> None:
-        environment = {"KUBERNETES_SERVICE_HOST": "::1", "KUBERNETES_SERVICE_PORT": "tcp://1:2"}
-        with pytest.raises(SetupError, match=r"KUBERNETES_SERVICE_PORT is 'tcp://1:2'"):
-            KubeClient.in_cluster(environment, directory=tmp_path)
-
     @pytest.mark.parametrize(
         "content",
         ["", "[]", "{", "kind: Config", "current-context: a\ncontexts: []", "current-context: 3"],
