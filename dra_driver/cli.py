@@ -23,7 +23,7 @@ from click.shell_completion import CompletionItem
 from click.shell_completion import shell_complete as complete
 from msgspec import Struct
 
-from dra_driver.command_line import (
+from dra_driver.commands.command_line import (
     HELP_SETTINGS,
     CommandGroup,
     CommandSettings,
@@ -32,7 +32,7 @@ from dra_driver.command_line import (
     not_installed,
 )
 from dra_driver.errors import DriverError, SetupError
-from dra_driver.printing import escaping
+from dra_driver.host.printing import escaping
 
 PROGRAM = "dra-driver"
 KUBECTL = "kubectl gpu"
@@ -99,7 +99,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             target="dra_driver.simulator.cli:Simulate",
             missing=not_installed("simulator", "simulator"),
         ),
-        "completion": Command(target="dra_driver.completion:Completion"),
+        "completion": Command(target="dra_driver.admin.completion:Completion"),
     }
 )
 

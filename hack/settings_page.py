@@ -12,9 +12,16 @@ from pathlib import Path
 
 import click
 
-from dra_driver import cli, settings
-from dra_driver.command_line import PLACES, CommandSettings, Option, click_command, flags_of
-from dra_driver.feature_gates import FEATURE_GATES
+from dra_driver import cli
+from dra_driver.commands.command_line import (
+    PLACES,
+    CommandSettings,
+    Option,
+    click_command,
+    flags_of,
+)
+from dra_driver.node import settings
+from dra_driver.node.feature_gates import FEATURE_GATES
 
 PAGE = Path("docs/settings.md")
 HELPS = Path("tests/data/help")

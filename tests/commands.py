@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 from unittest import mock
 
-from dra_driver.command_line import CommandSettings, SettingsCommand, variables_of
+from dra_driver.commands.command_line import CommandSettings, SettingsCommand, variables_of
 
 Settings = TypeVar("Settings", bound=CommandSettings)
 

@@ -19,10 +19,10 @@ from dra_driver.admin.validate.command import read_manifests
 from dra_driver.admin.validate.node_configs import configs_of, is_node_config
 from dra_driver.admin.validate.objects import objects_of
 from dra_driver.admin.wrong_names import meant
-from dra_driver.command_line import FILE, CommandSettings, argument, option
+from dra_driver.commands.command_line import FILE, CommandSettings, argument, option
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ConfigError
-from dra_driver.manifest import BrokenManifestError, read_documents
+from dra_driver.kube.manifest import BrokenManifestError, read_documents
 from dra_driver.shares.config import read_node_config
 from resource_nvidia_com.problems import dotted
 from resource_nvidia_com.resource_names import GPU, PREFIX, resource_name

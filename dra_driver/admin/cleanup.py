@@ -23,7 +23,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dra_driver import common_settings
 from dra_driver.admin.connect import connect
 from dra_driver.admin.removal import Removal, look
 from dra_driver.cdi.edits_cache import EditsCache
@@ -34,8 +33,9 @@ from dra_driver.claims.state.holdings import Holdings, open_holdings
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.takeover import checkpoint_file, peer_claims
 from dra_driver.claims.takeover.take_over import TakeOver
-from dra_driver.command_line import changed, option
-from dra_driver.common_settings import NODE_NAME
+from dra_driver.commands import common_settings
+from dra_driver.commands.command_line import changed, option
+from dra_driver.commands.common_settings import NODE_NAME
 from dra_driver.devices import control_groups
 from dra_driver.devices.holders import Holders
 from dra_driver.devices.mig.making import MigInstances

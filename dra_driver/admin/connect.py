@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from dra_driver.command_line import option
+from dra_driver.commands.command_line import option
 from dra_driver.errors import SetupError
 from dra_driver.kube.client import SERVICE_ACCOUNT_DIRECTORY, KubeClient
 

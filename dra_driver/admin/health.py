@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from dra_driver.admin.status.usage_command import PLUGINS
-from dra_driver.command_line import CommandGroup, CommandSettings, argument
+from dra_driver.commands.command_line import CommandGroup, CommandSettings, argument
 from dra_driver.devices.health.debounce import GpuCondition, in_force
 from dra_driver.devices.health.findings import Cause
 from dra_driver.devices.health.record import (
@@ -24,7 +24,7 @@ from dra_driver.devices.health.record import (
 )
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
-from dra_driver.words import named
+from dra_driver.host.words import named
 
 _WAIT_SECONDS = 60.0
 _LOOK_SECONDS = 0.1

@@ -8,7 +8,7 @@ pkg/device/nvidia/device.go; KAI-Scheduler: pkg/common/constants.)
 import re
 from collections.abc import Iterator, Mapping
 
-from dra_driver.fields import Object, text
+from dra_driver.kube.fields import Object, text
 from resource_nvidia_com.printable import plain
 from resource_nvidia_com.problems import Path, Problem, dotted, parts
 from resource_nvidia_com.resource_names import GPU, PREFIX

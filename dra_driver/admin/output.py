@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from dra_driver.command_line import option
+from dra_driver.commands.command_line import option
 from resource_nvidia_com.printable import printable
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from dra_driver.bench.scenarios.read import find_scenario, listed
 from dra_driver.bench.session import Runner, run_all
 from dra_driver.bench.stopping import Stop, stoppable
 from dra_driver.bench.tenant.card import CardDoor
-from dra_driver.command_line import (
+from dra_driver.commands.command_line import (
     FILE,
     CommandGroup,
     CommandSettings,

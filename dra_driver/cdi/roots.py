@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dra_driver.common_settings import RootSettings
+from dra_driver.commands.common_settings import RootSettings
 from dra_driver.errors import SetupError
 
 _CONTROL_NODE = "nvidiactl"

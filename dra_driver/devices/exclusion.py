@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from msgspec.structs import replace
 
 from dra_driver.devices.model import ExcludedGpu, Gpu, GpuUuid, Inventory
-from dra_driver.words import count
+from dra_driver.host.words import count
 
 
 def why_excluded(words: Collection[str], gpu: Gpu) -> str | None:

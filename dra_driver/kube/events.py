@@ -13,9 +13,9 @@ import structlog
 from msgspec import Struct
 
 from dra_driver.errors import DriverError, UnavailableError
+from dra_driver.host.words import cut
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.resource import EVENTS
-from dra_driver.words import cut
 from resource_nvidia_com.printable import printable
 
 log = structlog.get_logger()

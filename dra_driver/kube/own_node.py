@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from dra_driver.fields import texts_by_name
 from dra_driver.kube.client import KubeClient
+from dra_driver.kube.fields import texts_by_name
 from dra_driver.kube.resource import NODES
 from dra_driver.kube.watch import Changed, Listed, Watch
 

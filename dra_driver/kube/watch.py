@@ -14,9 +14,9 @@ import structlog
 from msgspec import Struct
 
 from dra_driver.errors import ApiError, DriverError, GoneError, UnavailableError
-from dra_driver.fields import at, entries
 from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.kube.client import KubeClient
+from dra_driver.kube.fields import at, entries
 from dra_driver.kube.resource import Resource
 from dra_driver.kube.responses import WatchStream
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import structlog
 
 from dra_driver.errors import DriverError, StateError
-from dra_driver.fields import texts_by_name
 from dra_driver.host.ofd_lock import NamedLock
 from dra_driver.kube.client import KubeClient
+from dra_driver.kube.fields import texts_by_name
 
 PAUSED = "paused-for-driver-upgrade"
 """Part of each label's value by which GPU Operator's driver manager evicts pods from a Node."""

@@ -16,8 +16,8 @@ import structlog
 from dra_driver.errors import DriverError
 from dra_driver.host.process import Shutdown, dump_stacks_at_sigusr2, spare_lasting_objects
 from dra_driver.node.driver import Driver
+from dra_driver.node.settings import Settings
 from dra_driver.ops.logs import configure_logs
-from dra_driver.settings import Settings
 
 log = structlog.get_logger()
 

@@ -20,8 +20,8 @@ from dra_driver.kube.own_node import OwnNode
 from dra_driver.kube.server_version import ServerVersion
 from dra_driver.kubelet.pod_resources import PodResources
 from dra_driver.kubelet.sockets import SocketPaths, socket_paths
+from dra_driver.node.settings import Settings
 from dra_driver.ops.metrics import Metrics
-from dra_driver.settings import Settings
 
 STOP_SECONDS = 2.0
 """The time for each background thread to end; all are daemons and may be cut off safely."""

@@ -21,9 +21,9 @@ from dra_driver.node.claims import ClaimWork
 from dra_driver.node.context import FIRST_LOOK_SECONDS, STOP_SECONDS, node_context
 from dra_driver.node.gpus import NodeGpus
 from dra_driver.node.offers import NodeOffers
+from dra_driver.node.settings import Settings
 from dra_driver.node.still_running import still_running
 from dra_driver.ops.http import HttpEndpoint
-from dra_driver.settings import Settings
 from dra_driver.slices.publish.publication import Publication
 from dra_driver.slices.publish.publisher import SlicePublisher
 

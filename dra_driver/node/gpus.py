@@ -8,15 +8,15 @@ import structlog
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.claims.takeover import checkpoint_file
 from dra_driver.devices.exclusion import why_excluded, without_excluded
+from dra_driver.devices.gpu_words import gpu_words
 from dra_driver.devices.holders import Holders
 from dra_driver.devices.mig.refusals import Refusals
 from dra_driver.devices.model import ExcludedGpu, Gpu, GpuUuid, Inventory
 from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import StateError
-from dra_driver.feature_gates import DYNAMIC_MIG
-from dra_driver.gpu_words import gpu_words
 from dra_driver.node.context import STOP_SECONDS, NodeContext
+from dra_driver.node.feature_gates import DYNAMIC_MIG
 from dra_driver.node.health import NodeHealth
 from dra_driver.node.passthrough import passthrough_gpus
 from dra_driver.slices.node import NodeOffer

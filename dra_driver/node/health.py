@@ -43,8 +43,8 @@ from dra_driver.devices.model import GpuEvent, GpuUuid, Inventory
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import DriverError, UnavailableError
+from dra_driver.node.settings import Settings
 from dra_driver.ops.metrics import Metrics
-from dra_driver.settings import Settings
 from dra_driver.slices.project import Projection
 from dra_driver.slices.taints import Effect, tainted
 

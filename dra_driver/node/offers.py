@@ -5,8 +5,8 @@ import structlog
 from dra_driver.claims.state.divisions import Divisions
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import StateError, UnavailableError
-from dra_driver.feature_gates import CONSUMABLE_SHARES
 from dra_driver.node.context import FIRST_LOOK_SECONDS, NodeContext
+from dra_driver.node.feature_gates import CONSUMABLE_SHARES
 from dra_driver.node.gpus import NodeGpus
 from dra_driver.node.shares import NodeShares
 from dra_driver.node.sharing import node_memory

@@ -29,8 +29,8 @@ from dra_driver.devices.model import (
 from dra_driver.devices.names import gpu_name, in_order
 from dra_driver.devices.shares import MIB, Division
 from dra_driver.errors import DriverError, StateError
-from dra_driver.fields import at
 from dra_driver.host.worker import LogOnce
+from dra_driver.kube.fields import at
 from dra_driver.shares.layout import ShareLayout
 from dra_driver.shares.notes import FILE, NotedConsumable, NotedDevice, ShareNotes, write_notes
 from dra_driver.shares.source import ShareConfigs, ShareConfigState

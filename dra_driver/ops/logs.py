@@ -16,7 +16,7 @@ from typing import TextIO, cast
 import structlog
 from structlog.types import Processor
 
-from dra_driver.printing import unescaped
+from dra_driver.host.printing import unescaped
 from resource_nvidia_com.printable import printable
 
 _ENCODER = json.JSONEncoder(default=str, ensure_ascii=False)

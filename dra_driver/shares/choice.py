@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from dra_driver.errors import ConfigError
-from dra_driver.words import named
+from dra_driver.host.words import named
 
 LABEL: Final = "nvidia.com/device-plugin.config"
 """The Node's label that names a config."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from dra_driver.errors import ConfigError
 from dra_driver.host.files import read_whole
-from dra_driver.manifest import BrokenManifestError, Place, read_documents
+from dra_driver.kube.manifest import BrokenManifestError, Place, read_documents
 from resource_nvidia_com.device_plugin import NodeConfig, decode_node_config
 from resource_nvidia_com.printable import listed
 from resource_nvidia_com.problems import InvalidConfigError

@@ -18,11 +18,11 @@ from dra_driver.devices.device import Base, Mig, Whole
 from dra_driver.devices.model import Gpu
 from dra_driver.devices.shares import LIMITS_SINCE, ConsumedShare, Share, ShareStrategy
 from dra_driver.errors import ConfigError
+from dra_driver.host.words import named
 from dra_driver.host.worker import LogOnce
 from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.steps import Backend, MemoryPart
-from dra_driver.words import named
 
 _BEST_FIRST = tuple(Backend)
 _OF_EACH_CLAIM = {Backend.WATCHED, Backend.NOTHING}

@@ -12,9 +12,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from dra_driver.command_line import CommandGroup, CommandSettings, argument, bounds, option
+from dra_driver.commands.command_line import CommandGroup, CommandSettings, argument, bounds, option
 from dra_driver.errors import SetupError
-from dra_driver.printing import say
+from dra_driver.host.printing import say
+from dra_driver.host.words import count
 from dra_driver.simulator import driver_root, state
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.change_cli import OPTIONAL_GPU, ROOT, Mig, Reset, Set
@@ -23,7 +24,6 @@ from dra_driver.simulator.driver_root import Options, UserspaceChoice
 from dra_driver.simulator.layout import Kill
 from dra_driver.simulator.machine import GpuStatus, Machine
 from dra_driver.simulator.state import FOR_EVER
-from dra_driver.words import count
 
 _COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive-process"}
 _TIME_SLICES = {0: "default", 1: "short", 2: "medium", 3: "long"}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from dra_driver.fields import Object, mapping, objects
+from dra_driver.kube.fields import Object, mapping, objects
 
 DEVICES_PER_SLICE = 64
 """The API allows 128, but only 64 if a device has taints, counters or list attributes. The lower

@@ -18,7 +18,7 @@ from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
 from dra_driver.devices.health.findings import Cause, Severity
 from dra_driver.devices.model import Instance
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.fields import objects
+from dra_driver.kube.fields import objects
 from dra_driver.slices.counters import counter_set_name
 from dra_driver.slices.project import Projection, Withheld
 from dra_driver.slices.wire import WireDevice

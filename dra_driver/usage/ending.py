@@ -12,10 +12,10 @@ import signal
 from contextlib import suppress
 
 from dra_driver.errors import DeviceError, DriverError
+from dra_driver.host.words import named
 from dra_driver.sharing.pod_groups import PodGroups
 from dra_driver.usage.over_limit import Tenant
 from dra_driver.usage.processes import Processes, SeenProcess, container_id
-from dra_driver.words import named
 
 
 class EndingError(DriverError):

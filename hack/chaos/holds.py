@@ -11,7 +11,7 @@ from types import MappingProxyType
 from testbed.machine import GpuSettings
 
 from chaos.workloads import MPS, Kind, kind_of, pods_of
-from dra_driver.words import named
+from dra_driver.host.words import named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

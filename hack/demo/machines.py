@@ -17,9 +17,9 @@ from pydantic import TypeAdapter
 from testbed.commands import TestbedError
 
 from dra_driver.errors import ConfigError
+from dra_driver.host.words import count
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.profile import CARDS, Card, Gpu, Mig, MigProfile, Profile
-from dra_driver.words import count
 
 _MIG_NAME = re.compile(r"\b\d+g\.\d+gb\b")
 

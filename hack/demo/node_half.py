@@ -20,7 +20,7 @@ from testbed.machine import SimulatedMachine
 
 from demo.screen import Screen
 from demo.versions import DEFAULT, Minor
-from dra_driver.words import count
+from dra_driver.host.words import count
 
 NODE = "demo-node"
 NAMESPACE = "default"

@@ -26,9 +26,9 @@ from charts import (
 )
 from commands import told, variables
 from dra_driver.admin.cleanup import Cleanup
-from dra_driver.feature_gates import FEATURE_GATES
 from dra_driver.mps.supervisor.command import MpsSupervisor
-from dra_driver.settings import Settings
+from dra_driver.node.feature_gates import FEATURE_GATES
+from dra_driver.node.settings import Settings
 
 VALUES = (FOLDER / "values.yaml").read_text()
 SCHEMA = json.loads((FOLDER / "values.schema.json").read_text())

@@ -16,7 +16,7 @@ from charts import (
     host_paths,
     of_kind,
 )
-from dra_driver.settings import Settings
+from dra_driver.node.settings import Settings
 
 KUBELET = "/var/lib/kubelet"
 PAGE = REPOSITORY / "docs" / "install.md"

@@ -11,7 +11,7 @@ import yaml
 from commands import told
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.mps.supervisor.command import MpsSupervisor
-from dra_driver.settings import Settings
+from dra_driver.node.settings import Settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MANIFESTS = REPOSITORY / "manifests"

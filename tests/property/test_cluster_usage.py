@@ -15,7 +15,7 @@ from dra_driver.admin.cluster.usage import ResourceUsage, usage_of
 from dra_driver.admin.cluster.view import report, table
 from dra_driver.admin.explain.pools import Pool
 from dra_driver.devices.model import MigMode
-from dra_driver.fields import objects
+from dra_driver.kube.fields import objects
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.offer.shares import ShareOffer

@@ -15,8 +15,8 @@ from dra_driver.admin.convert.manifests import Converted, convert
 from dra_driver.admin.convert.selectors import expression
 from dra_driver.admin.inspect.slices import Offered, slices_of
 from dra_driver.admin.validate.findings import check_manifest
-from dra_driver.fields import at
-from dra_driver.manifest import read_documents
+from dra_driver.kube.fields import at
+from dra_driver.kube.manifest import read_documents
 from dra_driver.simulator.nodes import inventory_of
 from generated_configs import anything
 from resource_nvidia_com.quantity import Quantity

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dra_driver.cdi.roots import roots_of
-from dra_driver.settings import Settings
+from dra_driver.node.settings import Settings
 
 
 def settings(**given: object) -> Settings:

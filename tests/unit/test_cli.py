@@ -10,7 +10,7 @@ import pytest
 from dra_driver import cli
 
 MODULE = """
-from dra_driver.command_line import CommandSettings, option
+from dra_driver.commands.command_line import CommandSettings, option
 from dra_driver.errors import DeviceError
 
 class Probe(CommandSettings, variables=True):

@@ -10,7 +10,7 @@ SELDOM = (
     "dra_driver.admin",
     "dra_driver.bench",
     "dra_driver.claims.takeover.take_over",
-    "dra_driver.manifest",
+    "dra_driver.kube.manifest",
     "dra_driver.shares.config",
     "dra_driver.shares.divide",
     "dra_driver.simulator",

@@ -7,7 +7,7 @@ import pytest
 import settings_page
 
 from commands import parsed, told
-from dra_driver.command_line import (
+from dra_driver.commands.command_line import (
     CommandSettings,
     WrongSettingsError,
     argument,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver import cli, completion
+from dra_driver import cli
+from dra_driver.admin import completion
 
 PYTHON = Path(sys.executable)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dra_driver.feature_gates import (
+from dra_driver.node.feature_gates import (
     FEATURE_GATES,
     NO_EFFECT,
     NVML_HEALTH,

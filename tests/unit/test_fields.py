@@ -3,7 +3,7 @@
 import pytest
 
 from dra_driver.admin.api.objects import full_name, texts
-from dra_driver.fields import at, entries, mapping, number, objects, text, texts_by_name
+from dra_driver.kube.fields import at, entries, mapping, number, objects, text, texts_by_name
 
 ODD = (None, True, 3, 2.5, "words", "", [], ["one"], {}, {"key": "value"})
 """What may stand in a field."""

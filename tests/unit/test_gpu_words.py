@@ -2,7 +2,7 @@
 
 import pytest
 
-from dra_driver.gpu_words import gpu_words
+from dra_driver.devices.gpu_words import gpu_words
 
 UUID = "GPU-5c9e7a1b-0000-4000-8000-000000000003"
 

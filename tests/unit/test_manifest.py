@@ -4,7 +4,7 @@ import pytest
 
 from dra_driver.admin.convert.manifests import as_written
 from dra_driver.admin.validate.node_configs import place_within
-from dra_driver.manifest import BrokenManifestError, Document, Place, read_documents
+from dra_driver.kube.manifest import BrokenManifestError, Document, Place, read_documents
 from resource_nvidia_com.problems import DuplicateKeys, Path
 
 

@@ -15,6 +15,7 @@ from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.device_health import WELL as WELL_DEVICE
 from dra_driver.claims.report.device_health import DeviceHealth, Wellness
 from dra_driver.devices.exclusion import without_excluded
+from dra_driver.devices.gpu_words import gpu_words
 from dra_driver.devices.model import (
     Gpu,
     GpuEvent,
@@ -27,10 +28,9 @@ from dra_driver.devices.model import (
     Vitals,
 )
 from dra_driver.errors import AccessError, DriverError, StateError, UnavailableError
-from dra_driver.gpu_words import gpu_words
 from dra_driver.node.health import GONE, REASON, NodeHealth
+from dra_driver.node.settings import Settings
 from dra_driver.ops.metrics import Metrics
-from dra_driver.settings import Settings
 
 WELL = Vitals(recovery_action=0)
 DEVICES = (make.mig_device(0), make.mig_device(0, "2g.20gb", 2))

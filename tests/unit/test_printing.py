@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from dra_driver.admin.output import for_programs
 from dra_driver.cli import main
+from dra_driver.host.printing import escaping
 from dra_driver.kube.events import Events, Regarding
 from dra_driver.ops.logs import configure_logs
-from dra_driver.printing import escaping
 from resource_nvidia_com.printable import plain, printable
 
 CLEAR, HIDE, CLIPBOARD, TURN = "\x1b[2J", "\x1b[8m", "\x1b]52;c;QUFB\a", "\u202e"

@@ -9,10 +9,10 @@ from dra_driver.admin.doctor.command import Doctor
 from dra_driver.admin.gather.command import Gather
 from dra_driver.admin.status.usage_command import ShowUsage
 from dra_driver.bench.command import Processes
-from dra_driver.command_line import CommandSettings, WrongSettingsError
-from dra_driver.feature_gates import CONSUMABLE_SHARES, DYNAMIC_MIG
+from dra_driver.commands.command_line import CommandSettings, WrongSettingsError
 from dra_driver.mps.supervisor.command import MpsSupervisor
-from dra_driver.settings import IGNORED, Settings
+from dra_driver.node.feature_gates import CONSUMABLE_SHARES, DYNAMIC_MIG
+from dra_driver.node.settings import IGNORED, Settings
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from dra_driver.admin.api.objects import full_name, nanos
 from dra_driver.admin.api.slices import DeviceId
-from dra_driver.fields import Object, mapping, objects, text
+from dra_driver.kube.fields import Object, mapping, objects, text
 
 
 class Allocation(Struct, frozen=True, kw_only=True):

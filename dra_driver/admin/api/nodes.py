@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 
 from dra_driver.admin.api.objects import texts
-from dra_driver.fields import Object, at, mapping, objects, text, texts_by_name
+from dra_driver.kube.fields import Object, at, mapping, objects, text, texts_by_name
 
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 _BLOCKING = frozenset({"NoSchedule", "NoExecute"})

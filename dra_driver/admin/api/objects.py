@@ -5,7 +5,7 @@ What the driver reads, too, is in kube/resource.py and fields.py.
 
 from functools import lru_cache
 
-from dra_driver.fields import Object, entries, mapping, text
+from dra_driver.kube.fields import Object, entries, mapping, text
 from dra_driver.kube.resource import Resource
 from resource_nvidia_com.quantity import Quantity
 

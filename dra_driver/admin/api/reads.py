@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from dra_driver.admin.api.objects import DEVICE_TAINT_RULES
 from dra_driver.errors import ApiError
-from dra_driver.fields import Object
+from dra_driver.kube.fields import Object
 from dra_driver.kube.resource import RESOURCE_SLICES, Resource
 
 _TIMEOUT_SECONDS = 30.0

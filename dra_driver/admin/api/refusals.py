@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from dra_driver.admin.api.reads import Reads, read, read_all
 from dra_driver.errors import ApiError, NotFoundError
-from dra_driver.fields import Object, mapping, text
+from dra_driver.kube.fields import Object, mapping, text
 from dra_driver.kube.resource import EVENTS, PODS
 from dra_driver.usage.over_limit import KILLED, OVER
 

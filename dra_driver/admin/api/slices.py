@@ -21,7 +21,7 @@ from dra_driver.admin.api.objects import nanos, quantity
 from dra_driver.admin.cel.selector import Subject
 from dra_driver.admin.cel.values import Semver
 from dra_driver.devices.names import DRIVER_NAME, share_kind
-from dra_driver.fields import Object, at, entries, mapping, number, objects, text
+from dra_driver.kube.fields import Object, at, entries, mapping, number, objects, text
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, REQUEST_POLICY
 
 

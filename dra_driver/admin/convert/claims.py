@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dra_driver.admin.convert.outcome import SPECS, VERSION, Object, Outcome, loss, replaced
 from dra_driver.admin.validate.objects import OLD_CONFIGS
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.fields import at, text
+from dra_driver.kube.fields import at, text
 from resource_nvidia_com.decode import MODELS
 from resource_nvidia_com.printable import plain
 from resource_nvidia_com.problems import Path, Problem, parts

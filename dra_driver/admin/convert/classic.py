@@ -21,7 +21,7 @@ from dra_driver.admin.convert.outcome import (
 )
 from dra_driver.admin.convert.parameters import GROUPS, KINDS, Asked, read
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.fields import mapping, text
+from dra_driver.kube.fields import mapping, text
 from resource_nvidia_com.printable import plain, shown
 from resource_nvidia_com.problems import Path, Problem
 

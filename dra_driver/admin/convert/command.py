@@ -10,8 +10,8 @@ import sys
 
 from dra_driver.admin.convert.manifests import convert
 from dra_driver.admin.validate.command import as_text, passed_over, read_all
-from dra_driver.command_line import FILE, CommandSettings, argument
-from dra_driver.printing import unescaped
+from dra_driver.commands.command_line import FILE, CommandSettings, argument
+from dra_driver.host.printing import unescaped
 
 _PARTS = (
     "note: the output has claims for parts of GPUs: run the driver with --consumable-shares (chart "

@@ -19,7 +19,7 @@ from dra_driver.admin.of_others import (
     NO_COUNTERPART,
 )
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.fields import at, entries, text
+from dra_driver.kube.fields import at, entries, text
 from resource_nvidia_com.printable import shown
 from resource_nvidia_com.problems import Path, Problem
 from resource_nvidia_com.quantity import Quantity

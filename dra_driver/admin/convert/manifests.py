@@ -31,8 +31,8 @@ from dra_driver.admin.validate.objects import (
     name_of_kind,
     objects_of,
 )
-from dra_driver.fields import text
-from dra_driver.manifest import BrokenManifestError, Document, read_documents
+from dra_driver.kube.fields import text
+from dra_driver.kube.manifest import BrokenManifestError, Document, read_documents
 from resource_nvidia_com.problems import Path
 
 _GROUP = "resource.k8s.io/"

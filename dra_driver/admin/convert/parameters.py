@@ -11,7 +11,7 @@ from msgspec import Struct
 from dra_driver.admin.convert.outcome import UNKNOWN_FIELD, Object, loss
 from dra_driver.admin.convert.selectors import expression, literal
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.fields import at, mapping
+from dra_driver.kube.fields import at, mapping
 from resource_nvidia_com.problems import Path, Problem
 from resource_nvidia_com.v1beta1.names import API_VERSION
 

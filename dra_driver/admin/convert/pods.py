@@ -20,7 +20,7 @@ from dra_driver.admin.convert.parameters import mig_devices
 from dra_driver.admin.of_others import HAMI, NO_COUNTERPART, scheduler, unread
 from dra_driver.admin.validate.objects import pod_of
 from dra_driver.admin.wrong_names import meant
-from dra_driver.fields import at, entries, mapping, text
+from dra_driver.kube.fields import at, entries, mapping, text
 from resource_nvidia_com.problems import Path, Problem
 from resource_nvidia_com.resource_names import GPU, PREFIX
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from dra_driver.admin.convert.outcome import loss
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.fields import at, text
+from dra_driver.kube.fields import at, text
 from resource_nvidia_com.printable import shown
 from resource_nvidia_com.problems import Path, Problem
 from resource_nvidia_com.quantity import Quantity

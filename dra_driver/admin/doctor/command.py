@@ -12,7 +12,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from dra_driver import common_settings
 from dra_driver.admin.connect import CONTEXT, KUBECONFIG, connect
 from dra_driver.admin.doctor.checks.finding import Finding, Place, Severity
 from dra_driver.admin.doctor.every_check import CHECKS, SERVER
@@ -22,10 +21,11 @@ from dra_driver.admin.doctor.report import WIDTH, as_json, as_text, status_of
 from dra_driver.admin.doctor.runner import Outcome, run_checks
 from dra_driver.admin.doctor.sources import Sources
 from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_programs
-from dra_driver.command_line import changed, option
-from dra_driver.common_settings import NODE_NAME, SECONDS
+from dra_driver.commands import common_settings
+from dra_driver.commands.command_line import changed, option
+from dra_driver.commands.common_settings import NODE_NAME, SECONDS
+from dra_driver.devices.gpu_words import gpu_words
 from dra_driver.errors import SetupError
-from dra_driver.gpu_words import gpu_words
 
 
 class Doctor(NodeSettings):

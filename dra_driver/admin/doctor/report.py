@@ -12,7 +12,7 @@ from itertools import groupby
 
 from dra_driver.admin.doctor.checks.finding import ADMIN, Finding, Severity, Skipped
 from dra_driver.admin.doctor.runner import Outcome
-from dra_driver.words import count
+from dra_driver.host.words import count
 from resource_nvidia_com.printable import printable
 
 WIDTH = 100

@@ -29,7 +29,7 @@ from dra_driver.admin.doctor.facts.runtime_config import RuntimeConfig
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import DeviceError, DriverError, SetupError
-from dra_driver.fields import text
+from dra_driver.kube.fields import text
 from dra_driver.kube.resource import NODES
 from dra_driver.kube.server_version import version_numbers
 from dra_driver.shares.notes import read_notes
@@ -42,7 +42,7 @@ class Sources:
     """Where facts come from; for any thread. `places` or `cluster` is None if not available.
 
     `own_node` is the name of this node's Node, if known; `vfio` says that its driver offers GPUs to
-    virtual machines, and `excluded` names the GPUs that it leaves out (gpu_words.py).
+    virtual machines, and `excluded` names the GPUs that it leaves out (devices/gpu_words.py).
     """
 
     def __init__(

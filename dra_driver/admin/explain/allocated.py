@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from dra_driver import words
 from dra_driver.admin.api.allocations import Allocation, allocations_in
 from dra_driver.admin.api.slices import DeviceId
-from dra_driver.fields import Object
+from dra_driver.host import words
+from dra_driver.kube.fields import Object
 
 _GROUP = "podgroups/"
 _NAMED = 3

@@ -25,7 +25,7 @@ from dra_driver.admin.explain.search import (
     picks,
 )
 from dra_driver.devices.names import MPS_SHARE, SINGLE_SHARE, in_order, undivided_name
-from dra_driver.words import count
+from dra_driver.host.words import count
 
 _VALUES = 4
 """How many values of an attribute are shown, the most frequent ones."""

@@ -38,9 +38,9 @@ from dra_driver.admin.explain.search import SelectorCache
 from dra_driver.admin.explain.summary import findings
 from dra_driver.admin.explain.view import Explanation, as_json, as_text
 from dra_driver.admin.output import WIDE_OUTPUT, WideOutput, for_programs, is_for_programs
-from dra_driver.command_line import CommandSettings, argument, option
+from dra_driver.commands.command_line import CommandSettings, argument, option
 from dra_driver.errors import DriverError, NotFoundError, SetupError
-from dra_driver.fields import Object, mapping, text
+from dra_driver.kube.fields import Object, mapping, text
 from dra_driver.kube.resource import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 
 _SHARE_REQUESTS = "-share-requests"

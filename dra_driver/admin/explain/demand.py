@@ -28,7 +28,7 @@ from dra_driver.admin.explain.requests import (
 from dra_driver.admin.of_others import KAI_PARTS
 from dra_driver.admin.wrong_names import meant
 from dra_driver.claims.model.claim import is_pod_group
-from dra_driver.fields import Object, at, mapping, objects, text
+from dra_driver.kube.fields import Object, at, mapping, objects, text
 from resource_nvidia_com.quantity import Quantity
 
 NOT_MADE = "its ResourceClaim does not exist yet"

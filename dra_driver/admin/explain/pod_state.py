@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from dra_driver.fields import Object, mapping, number, objects, text
+from dra_driver.kube.fields import Object, mapping, number, objects, text
 
 _DEFAULT_SCHEDULER = "default-scheduler"
 _PATIENCE = timedelta(minutes=1)

@@ -10,7 +10,6 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from dra_driver import words
 from dra_driver.admin.api.allocations import Allocation
 from dra_driver.admin.api.nodes import Taint
 from dra_driver.admin.api.slices import CounterId, Device
@@ -22,6 +21,7 @@ from dra_driver.admin.explain.pools import Pool
 from dra_driver.admin.explain.requests import DeviceRequest
 from dra_driver.admin.explain.search import Scene, counters_left, untolerated
 from dra_driver.devices.names import SINGLE_SHARE
+from dra_driver.host import words
 from resource_nvidia_com.quantity import Format, Quantity
 
 _NAMED = 3

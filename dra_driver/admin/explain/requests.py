@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from dra_driver.admin.api.nodes import Toleration
 from dra_driver.admin.api.objects import full_name, nanos, texts
-from dra_driver.fields import Object, mapping, number, objects, text
+from dra_driver.kube.fields import Object, mapping, number, objects, text
 
 EXACT, ALL = "ExactCount", "All"
 MOST_DEVICES = 32

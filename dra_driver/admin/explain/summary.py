@@ -23,7 +23,7 @@ from dra_driver.admin.explain.pod_state import Finding
 from dra_driver.admin.explain.reasons import Kind
 from dra_driver.admin.explain.requests import ALL, DeviceRequest
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.words import count
+from dra_driver.host.words import count
 
 _ADVICE: Mapping[Kind, str] = MappingProxyType(
     {

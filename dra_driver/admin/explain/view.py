@@ -16,7 +16,7 @@ from dra_driver.admin.explain.demand import AllocatedClaim, Demand
 from dra_driver.admin.explain.pod_state import Finding
 from dra_driver.admin.explain.summary import names_text
 from dra_driver.admin.output import aligned
-from dra_driver.words import count
+from dra_driver.host.words import count
 from resource_nvidia_com.printable import printable
 
 _LOOKED_AT = (

@@ -25,8 +25,8 @@ from dra_driver.admin.gather import machine, reading, software
 from dra_driver.admin.gather.profile import profile_of
 from dra_driver.admin.gather.reading import Missing, documents_of
 from dra_driver.admin.gather.stand_ins import StandIns
-from dra_driver.command_line import argument, option
-from dra_driver.common_settings import NODE_NAME, SECONDS
+from dra_driver.commands.command_line import argument, option
+from dra_driver.commands.common_settings import NODE_NAME, SECONDS
 from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.nvml.library import NvmlLibrary
 from dra_driver.devices.nvml.survey import Document, survey

@@ -22,7 +22,7 @@ from dra_driver.claims.model.record import ClaimRecord, decode
 from dra_driver.devices.health.record import read_health
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import StateError, VersionError
-from dra_driver.fields import mapping, text
+from dra_driver.kube.fields import mapping, text
 from dra_driver.shares.notes import read_notes
 
 Learn = Callable[[str, str], object]

@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 from msgspec.structs import asdict, replace
 
-from dra_driver import common_settings
 from dra_driver.admin.inspect.slices import Object, Offered, as_list, node_names, printed, slices_of
 from dra_driver.admin.inspect.templates import Template, node_name_of, template
 from dra_driver.admin.inspect.view import as_json, mig_devices, report, spec_text, table
@@ -29,19 +28,20 @@ from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.claims.state.ownership import Ownership
-from dra_driver.command_line import bounds, changed, not_installed, option, shaped
-from dra_driver.common_settings import (
+from dra_driver.commands import common_settings
+from dra_driver.commands.command_line import bounds, changed, not_installed, option, shaped
+from dra_driver.commands.common_settings import (
     NODE_NAME,
     MigSetting,
     WholeGpusBesideShares,
 )
 from dra_driver.devices.device import Device, NodeDevice, mig_of, name_of, whole
 from dra_driver.devices.exclusion import without_excluded
+from dra_driver.devices.gpu_words import gpu_words
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode, Refusal
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import ConfigError, DeviceError, SetupError, StateError, TransientError
-from dra_driver.gpu_words import gpu_words
 from dra_driver.host.process import read_boot_id
 from dra_driver.kube.server_version import version_numbers
 from dra_driver.node.passthrough import passthrough_gpus

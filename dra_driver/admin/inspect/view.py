@@ -18,10 +18,10 @@ from dra_driver.devices.names import gpu_name
 from dra_driver.devices.shares import EqualShare
 from dra_driver.devices.versions import dotted
 from dra_driver.errors import SetupError
+from dra_driver.host.words import count
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, REQUEST_POLICY
 from dra_driver.slices.offer.mig import COST_BEFORE_1_37
 from dra_driver.slices.project import Projection
-from dra_driver.words import count
 
 _GIB = 1024**3
 _MIG_COLUMNS = ("MIG DEVICE", "PROFILE", "PLACEMENT", "UUID", "GPU INSTANCE", "COMPUTE INSTANCE")

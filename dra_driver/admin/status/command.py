@@ -16,7 +16,6 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from dra_driver import common_settings
 from dra_driver.admin.connect import KUBECONFIG
 from dra_driver.admin.output import WIDE_OUTPUT, WideOutput, aligned, for_programs, is_for_programs
 from dra_driver.admin.status import gone_part, health_part, shares_part
@@ -25,16 +24,17 @@ from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.claims.report.descriptions import description_of, strategy_of
 from dra_driver.claims.state.records import StoredRecords, stored_records
-from dra_driver.command_line import CommandSettings, changed, option
-from dra_driver.common_settings import NODE_NAME
+from dra_driver.commands import common_settings
+from dra_driver.commands.command_line import CommandSettings, changed, option
+from dra_driver.commands.common_settings import NODE_NAME
 from dra_driver.devices.names import DRIVER_NAME, in_order, undivided_name
 from dra_driver.errors import SetupError, StateError
 from dra_driver.host.files import is_folder
 from dra_driver.host.process import read_boot_id
+from dra_driver.host.words import count
 from dra_driver.mps.domain import DomainId, Status, is_shared
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.shares.notes import ShareNotes, read_notes
-from dra_driver.words import count
 
 _CLUSTER = "The whole cluster"
 _COLUMNS = ("CLAIM", "PODS", "DEVICE", "STRATEGY", "SETTINGS", "STATE")

@@ -16,9 +16,9 @@ from dra_driver.devices.names import (
     undivided_name,
 )
 from dra_driver.devices.shares import ConsumedShare
+from dra_driver.host.words import named
 from dra_driver.shares.notes import NotedDevice, ShareNotes
 from dra_driver.sharing.steps import Backend
-from dra_driver.words import named
 
 _COLUMNS = (
     "DEVICE",

@@ -22,10 +22,10 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.nvml.library import NvmlLibrary, find_library
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import SetupError
+from dra_driver.host.printing import unescaped
 from dra_driver.kubelet.pod_resources import PodResources
 from dra_driver.node.sharing import NOT_SEEN
 from dra_driver.node.usage import node_look
-from dra_driver.printing import unescaped
 from dra_driver.usage.model import NodeUse
 
 _NEW_PAGE = "\x1b[H\x1b[2J"

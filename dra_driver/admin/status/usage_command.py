@@ -6,11 +6,11 @@ In: flags. Out: what `usage` shows.
 import sys
 from pathlib import Path
 
-from dra_driver import common_settings
 from dra_driver.admin.output import WIDE_OUTPUT, WideOutput
 from dra_driver.cdi.roots import roots_of
-from dra_driver.command_line import bounds, changed, option, shaped
-from dra_driver.common_settings import SECONDS
+from dra_driver.commands import common_settings
+from dra_driver.commands.command_line import bounds, changed, option, shaped
+from dra_driver.commands.common_settings import SECONDS
 
 PLUGINS = changed(
     common_settings.KUBELET_PLUGINS_DIRECTORY_PATH,

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from dra_driver.admin.output import aligned
 from dra_driver.devices.load import Memory
+from dra_driver.host.words import named
 from dra_driver.usage.model import DeviceUse, GpuUse, NodeUse, Process, User, added
-from dra_driver.words import named
 
 NARROWEST = 80
 _COLUMNS = ("POD", "CONTAINER", "DEVICE", "MEMORY", "LIMIT", "SM", "PROCESSES", "CLAIM")

@@ -9,7 +9,7 @@ time-slices). `cudaComputeCapability` is published for every device, also by NVI
 from collections.abc import Iterator, Mapping, Sequence
 
 from dra_driver.admin.validate.claim_fields import alternatives, requests_of
-from dra_driver.fields import at, entries, text
+from dra_driver.kube.fields import at, entries, text
 from resource_nvidia_com.problems import Path, Problem, dotted
 
 FACTS = ("cudaComputeCapability", "architecture", "productName", "uuid", "pciBusID")

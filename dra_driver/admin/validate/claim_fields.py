@@ -6,7 +6,7 @@ resource.k8s.io has are left to it, as are all values.
 
 from collections.abc import Iterator, Mapping
 
-from dra_driver.fields import at, entries, mapping, text
+from dra_driver.kube.fields import at, entries, mapping, text
 from resource_nvidia_com.printable import plain, shown
 from resource_nvidia_com.problems import Path, Problem, dotted, parts
 

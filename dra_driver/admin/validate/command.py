@@ -15,8 +15,8 @@ from msgspec.structs import asdict
 
 from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_programs
 from dra_driver.admin.validate.findings import FileReport, check_manifest
-from dra_driver.command_line import FILE, CommandSettings, argument
-from dra_driver.words import count
+from dra_driver.commands.command_line import FILE, CommandSettings, argument
+from dra_driver.host.words import count
 
 REST = "`kubectl apply --dry-run=server -f FILE` checks the other fields of these objects"
 """What is left to the API server."""

@@ -23,8 +23,8 @@ from dra_driver.admin.validate.node_configs import (
     wrong_in_text,
 )
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.fields import at, entries
-from dra_driver.manifest import BrokenManifestError, Document, Place, read_documents
+from dra_driver.kube.fields import at, entries
+from dra_driver.kube.manifest import BrokenManifestError, Document, Place, read_documents
 from resource_nvidia_com.decode import decode
 from resource_nvidia_com.printable import plain
 from resource_nvidia_com.problems import InvalidConfigError, Path, Problem, dotted

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from dra_driver.fields import mapping, objects, text
+from dra_driver.kube.fields import mapping, objects, text
 from resource_nvidia_com.decode import MODELS
 from resource_nvidia_com.printable import either
 

@@ -12,8 +12,8 @@ from typing import Literal
 import yaml
 from msgspec import Struct
 
-from dra_driver.fields import mapping
-from dra_driver.manifest import BrokenManifestError, Document, Place, read_documents
+from dra_driver.kube.fields import mapping
+from dra_driver.kube.manifest import BrokenManifestError, Document, Place, read_documents
 from resource_nvidia_com.device_plugin import VERSION, NodeConfig, SharedBy, decode_node_config
 from resource_nvidia_com.problems import InvalidConfigError, Path, dotted, parts
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from dra_driver.admin.validate import claim_fields, pods, selectors
 from dra_driver.admin.validate.claim_fields import CLAIMS, CONVERTS, DEVICES
-from dra_driver.fields import at, entries
+from dra_driver.kube.fields import at, entries
 from resource_nvidia_com.printable import plain
 from resource_nvidia_com.problems import DuplicateKeys, Path, Problem, dotted, parts
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dra_driver.admin.of_others import NAMES, NOT_SERVED, unread
 from dra_driver.admin.validate.claim_fields import CONVERTS
 from dra_driver.admin.wrong_names import meant
-from dra_driver.fields import at, entries, mapping
+from dra_driver.kube.fields import at, entries, mapping
 from resource_nvidia_com.printable import plain, shown
 from resource_nvidia_com.problems import Path, Problem, dotted
 from resource_nvidia_com.quantity import Quantity

@@ -20,7 +20,7 @@ from dra_driver.admin.cel.values import (
 )
 from dra_driver.admin.validate.claim_fields import requests_of
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.fields import at, entries, text
+from dra_driver.kube.fields import at, entries, text
 from resource_nvidia_com.problems import Path, Problem, dotted
 from resource_nvidia_com.quantity import Quantity
 

@@ -17,7 +17,7 @@ from dra_driver.bench.strategies import OF_MIG, UNDER_MPS, Part, Sharing, Strate
 from dra_driver.cdi.driver_edits import HOOKLESS_LIBRARIES
 from dra_driver.claims.report.claim_status import stored_entries, understood
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.fields import objects
+from dra_driver.kube.fields import objects
 
 JsonObject = dict[str, object]
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from dra_driver.admin.api.slices import Device, readable_slices
 from dra_driver.bench.strategies import Sharing, Strategy
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.fields import Object, text
+from dra_driver.kube.fields import Object, text
 
 
 class Offer(Struct, frozen=True, kw_only=True):

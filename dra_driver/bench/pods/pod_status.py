@@ -8,7 +8,7 @@ from datetime import datetime
 
 from dra_driver.bench.model import Result, Tenant
 from dra_driver.errors import SetupError
-from dra_driver.fields import Object, mapping, number, objects, text
+from dra_driver.kube.fields import Object, mapping, number, objects, text
 
 _OVER = ("Succeeded", "Failed")
 _MOST_BYTES = 4096

@@ -18,7 +18,7 @@ from dra_driver.bench.report.figures import relation_of, results
 from dra_driver.bench.strategies import Sharing, Strategy, profile_size
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ConfigError
-from dra_driver.fields import mapping
+from dra_driver.kube.fields import mapping
 
 _INTERRUPTED = "The run was interrupted, and larger shares were not tried: none is chosen."
 

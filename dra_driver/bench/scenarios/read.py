@@ -25,7 +25,7 @@ from dra_driver.bench.scenarios.model import (
 )
 from dra_driver.bench.scenarios.plan import reason, strategy_of
 from dra_driver.errors import ConfigError
-from dra_driver.manifest import BrokenManifestError, read_documents
+from dra_driver.kube.manifest import BrokenManifestError, read_documents
 from resource_nvidia_com.problems import (
     InvalidConfigError,
     Path,

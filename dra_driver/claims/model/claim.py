@@ -13,8 +13,8 @@ from typing import Any, NewType
 from msgspec import Struct, field
 
 from dra_driver.errors import ConfigError
-from dra_driver.fields import at
-from dra_driver.words import named
+from dra_driver.host.words import named
+from dra_driver.kube.fields import at
 from resource_nvidia_com.quantity import Quantity
 
 ClaimUid = NewType("ClaimUid", str)

@@ -21,7 +21,7 @@ from msgspec import Struct
 from dra_driver.claims.model.claim import Claim, ConfigSource, OpaqueConfig, Result
 from dra_driver.devices.device import DeviceKind
 from dra_driver.errors import ConfigError
-from dra_driver.words import named
+from dra_driver.host.words import named
 from resource_nvidia_com.printable import listed
 from resource_nvidia_com.problems import InvalidConfigError
 

@@ -22,7 +22,7 @@ from dra_driver.devices.device import Device, Mig, Vfio, Whole
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import ConsumedShare, EqualShare, Share
-from dra_driver.words import cut
+from dra_driver.host.words import cut
 from resource_nvidia_com.printable import printable
 
 DATA_VERSION = "v1"

@@ -14,8 +14,8 @@ from dra_driver.claims.report.later import Later
 from dra_driver.claims.state.holdings import share_steps
 from dra_driver.claims.state.records import RecordStore
 from dra_driver.errors import UnavailableError
+from dra_driver.host.words import named
 from dra_driver.sharing.steps import Backend
-from dra_driver.words import named
 
 NOT_LIMITED = "GPUMemoryNotLimited"
 """The reason of the Events."""

@@ -21,7 +21,7 @@ from dra_driver.devices.holders import Holder
 from dra_driver.devices.model import BareInstance, GpuUuid, Instance, MigDevice, MigMode, MigSlot
 from dra_driver.devices.nvml.mig import MigCalls
 from dra_driver.errors import ConflictError, DeviceError, DriverError, HeldError, TransientError
-from dra_driver.words import named
+from dra_driver.host.words import named
 
 log = structlog.get_logger()
 

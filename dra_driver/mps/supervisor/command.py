@@ -17,8 +17,8 @@ from pathlib import Path
 import structlog
 
 from dra_driver.cdi.roots import find_roots
-from dra_driver.command_line import CommandSettings, changed, option
-from dra_driver.common_settings import (
+from dra_driver.commands.command_line import CommandSettings, changed, option
+from dra_driver.commands.common_settings import (
     CONTAINER_DRIVER_ROOT,
     HTTP_ENDPOINT,
     KUBELET_PLUGINS_DIRECTORY_PATH,

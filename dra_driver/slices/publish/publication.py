@@ -19,8 +19,8 @@ import structlog
 
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import InvalidError, NotFoundError, StaleError, UnavailableError
-from dra_driver.fields import Object, at, mapping, objects
 from dra_driver.kube.client import KubeClient
+from dra_driver.kube.fields import Object, at, mapping, objects
 from dra_driver.kube.resource import RESOURCE_SLICES
 from dra_driver.ops.metrics import Metrics, SliceWrite
 from dra_driver.slices.attributes import Omitted

@@ -15,7 +15,7 @@ from typing import TypeGuard
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dra_driver.fields import Object, at, mapping, number, objects, text
+from dra_driver.kube.fields import Object, at, mapping, number, objects, text
 from dra_driver.slices.pool import DesiredPool
 from resource_nvidia_com.quantity import Quantity
 

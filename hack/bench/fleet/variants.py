@@ -13,7 +13,7 @@ from dra_driver.devices.device import Mig, NodeDevice, Whole, profile_of
 from dra_driver.devices.model import Gpu, Inventory, MigMode
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import Division, ShareStrategy
-from dra_driver.fields import Object, at, objects
+from dra_driver.kube.fields import Object, at, objects
 from dra_driver.slices import counters
 from dra_driver.slices.attributes import REPLICAS
 from dra_driver.slices.offer.mig import MigOffer, MigSource

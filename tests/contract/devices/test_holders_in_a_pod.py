@@ -10,7 +10,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from dra_driver.devices.holders import Holders
-from dra_driver.words import named
+from dra_driver.host.words import named
 
 procs, dev = [Path(one) for one in sys.argv[2:]], Path(sys.argv[1])
 print(named(Holders(procs, [dev]).of(3)))

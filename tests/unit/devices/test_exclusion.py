@@ -2,8 +2,8 @@
 
 import make
 from dra_driver.devices.exclusion import admitting, without_excluded
+from dra_driver.devices.gpu_words import gpu_words
 from dra_driver.devices.model import SickGpu
-from dra_driver.gpu_words import gpu_words
 
 H100 = make.gpu(0)
 T4S = tuple(make.gpu(minor, product_name="Tesla T4") for minor in (1, 2))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.devices.holders import Holder, Holders
-from dra_driver.words import named
+from dra_driver.host.words import named
 
 
 class Clock:

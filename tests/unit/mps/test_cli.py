@@ -6,7 +6,7 @@ import pytest
 
 import commands
 from commands import variables
-from dra_driver.command_line import WrongSettingsError
+from dra_driver.commands.command_line import WrongSettingsError
 from dra_driver.errors import SetupError
 from dra_driver.mps.supervisor.command import MpsSupervisor, build
 

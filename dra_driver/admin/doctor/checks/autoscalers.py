@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 
 from dra_driver.admin.api.nodes import Node
 from dra_driver.admin.doctor.checks.finding import Seen, info, ok, warning
-from dra_driver.fields import Object, mapping, text
-from dra_driver.words import named
+from dra_driver.host.words import named
+from dra_driver.kube.fields import Object, mapping, text
 from resource_nvidia_com.resource_names import GPU
 
 STATUS = ("kube-system", "cluster-autoscaler-status")

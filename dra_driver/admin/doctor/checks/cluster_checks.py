@@ -24,11 +24,11 @@ from dra_driver.admin.doctor.facts.cluster_facts import (
     ServerFacts,
 )
 from dra_driver.admin.doctor.facts.installed import OPERATORS_LABEL, DaemonSets, Installed
-from dra_driver.fields import Object, mapping, text, texts_by_name
+from dra_driver.host.words import count, named
+from dra_driver.kube.fields import Object, mapping, text, texts_by_name
 from dra_driver.kube.resource import RESOURCE_CLAIMS
 from dra_driver.kube.server_version import version_numbers
 from dra_driver.slices.node import counted_by_plugin
-from dra_driver.words import count, named
 
 FIRST_KUBERNETES = 1, 34
 """The first version that serves resource.k8s.io/v1."""

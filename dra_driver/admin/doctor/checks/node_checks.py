@@ -22,8 +22,8 @@ from dra_driver.devices.driver_root.modprobe import BY_HAND
 from dra_driver.devices.model import Gpu, Inventory, MigMode, PassthroughGpu
 from dra_driver.devices.names import gpu_name
 from dra_driver.devices.nvml.memory_limits import FIRST_DRIVER
+from dra_driver.host.words import count, named
 from dra_driver.slices.offer.mig import COST_BEFORE_1_37, KubernetesVersion, has_cheap_counters
-from dra_driver.words import count, named
 
 NODE_LABEL = "nvidia.com/dra-driver=true"
 """The label that an admin sets by hand on a node with GPUs."""

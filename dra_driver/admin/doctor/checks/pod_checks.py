@@ -13,8 +13,8 @@ from dra_driver.admin.doctor.checks.finding import Seen, error, info, ok, warnin
 from dra_driver.admin.doctor.facts.installed import Installed
 from dra_driver.admin.doctor.facts.pod_facts import Container, DaemonPod, Ended
 from dra_driver.admin.explain.demand import BYPASSED_ADVICE, bypassing, of_pod
-from dra_driver.fields import Object
-from dra_driver.words import count, named
+from dra_driver.host.words import count, named
+from dra_driver.kube.fields import Object
 
 _STARTS_WITHIN = timedelta(minutes=2)
 """A pod that is younger, or not ready for less, counts as starting."""

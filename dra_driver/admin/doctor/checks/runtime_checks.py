@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dra_driver.admin.doctor.checks.finding import Seen, error, info, ok, unknown, warning
 from dra_driver.admin.doctor.facts.runtime_config import CONTAINERD, RuntimeConfig
-from dra_driver.words import named
+from dra_driver.host.words import named
 
 Version = tuple[int, ...]
 

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from dra_driver.admin.doctor.checks.finding import Seen, info, ok, warning
 from dra_driver.admin.doctor.facts.cluster_facts import containers
-from dra_driver.fields import Object, mapping, objects, text
-from dra_driver.words import count, named
+from dra_driver.host.words import count, named
+from dra_driver.kube.fields import Object, mapping, objects, text
 
 KAI_GROUP = "kai.scheduler"
 KUEUE_GROUP = "kueue.x-k8s.io"

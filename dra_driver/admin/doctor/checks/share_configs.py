@@ -15,11 +15,11 @@ from msgspec import Struct
 
 from dra_driver.admin.doctor.checks.finding import Seen, error, info, ok, unknown, warning
 from dra_driver.errors import ConfigError
-from dra_driver.fields import Object, mapping, objects, text, texts_by_name
+from dra_driver.host.words import named
+from dra_driver.kube.fields import Object, mapping, objects, text, texts_by_name
 from dra_driver.shares.choice import LABEL, choose_name
 from dra_driver.shares.config import read_node_config
 from dra_driver.shares.notes import ShareNotes
-from dra_driver.words import named
 from resource_nvidia_com.device_plugin import NodeConfig
 
 _PATHS = ("SHARE_CONFIG", "CONFIG_FILE")

@@ -14,12 +14,12 @@ from dra_driver.admin.doctor.checks.cluster_checks import INSTALL_AGAIN
 from dra_driver.admin.doctor.checks.finding import Seen, error, info, ok, unknown, warning
 from dra_driver.admin.explain.pools import Pools
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.fields import Object, at, objects, text
+from dra_driver.host.words import count, named
+from dra_driver.kube.fields import Object, at, objects, text
 from dra_driver.kube.server_version import version_numbers
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE
 from dra_driver.slices.offer.mig import COST_BEFORE_1_37, has_cheap_counters
 from dra_driver.slices.publish.publication import CONSUMES_COUNTERS
-from dra_driver.words import count, named
 
 _OUR_NAME = re.compile(
     rf"[0-9a-f]{{5}}-(?:[0-9a-f]{{8}}-)?{re.escape(DRIVER_NAME)}-(?P<node>.*)", re.DOTALL

@@ -31,8 +31,8 @@ from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.state.validity import why_gone
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ApiError, DriverError, InvalidError, NotFoundError
-from dra_driver.fields import Object, at, mapping, objects, text
 from dra_driver.kube.client import KubeClient
+from dra_driver.kube.fields import Object, at, mapping, objects, text
 from dra_driver.kube.resource import NODES, PODS, RESOURCE_SLICES, VERSION, Call, Resource
 from dra_driver.slices.pool import DesiredPool, new_tag
 from dra_driver.slices.publish.publication import CONSUMES_COUNTERS

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from dra_driver.admin.doctor.facts.cluster_facts import Subject, containers
-from dra_driver.feature_gates import PASSTHROUGH, gate_value
-from dra_driver.fields import Object, mapping, number, objects, text, texts_by_name
+from dra_driver.kube.fields import Object, mapping, number, objects, text, texts_by_name
+from dra_driver.node.feature_gates import PASSTHROUGH, gate_value
 
 _OURS = "dra-driver"
 """Our program, the image's usual name, and the chart's."""

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dra_driver import common_settings
 from dra_driver.cdi.roots import Roots, roots_of
-from dra_driver.command_line import PLACES, option
+from dra_driver.commands import common_settings
+from dra_driver.commands.command_line import PLACES, option
 from dra_driver.devices.driver_root import rooted
 
 _MOST_BYTES = 1024**2

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from dra_driver.fields import Object, mapping, number, objects, text, texts_by_name
+from dra_driver.kube.fields import Object, mapping, number, objects, text, texts_by_name
 
 _REVISION_LABEL = "pod-template-generation"
 

@@ -15,7 +15,7 @@ from dra_driver.admin.admission.policy import policy_checks
 from dra_driver.admin.api.objects import texts
 from dra_driver.admin.classes import manifest
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.fields import Object, mapping, objects, text
+from dra_driver.kube.fields import Object, mapping, objects, text
 from dra_driver.kube.resource import EVENTS, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Call
 from resource_nvidia_com.resource_names import GPU
 

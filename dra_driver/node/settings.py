@@ -11,9 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from dra_driver import common_settings
-from dra_driver.command_line import bounds, changed, option, shaped
-from dra_driver.common_settings import (
+from dra_driver.commands import common_settings
+from dra_driver.commands.command_line import bounds, changed, option, shaped
+from dra_driver.commands.common_settings import (
     MOST_SECONDS,
     SECONDS,
     SECONDS_OR_OFF,
@@ -23,7 +23,7 @@ from dra_driver.common_settings import (
     TaintEffect,
     WholeGpusBesideShares,
 )
-from dra_driver.feature_gates import (
+from dra_driver.node.feature_gates import (
     CONSUMABLE_SHARES,
     DEVICE_METADATA,
     NVML_HEALTH,

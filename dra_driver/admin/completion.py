@@ -12,7 +12,7 @@ import click
 from click.shell_completion import ShellComplete, get_completion_class
 
 from dra_driver.cli import COMPLETE, KUBECTL, PROGRAM, RootCommand, kubectl_words
-from dra_driver.command_line import CommandSettings, argument
+from dra_driver.commands.command_line import CommandSettings, argument
 
 _ALSO_FILES = ":0"
 _NOTHING_ELSE = ":4"

@@ -7,8 +7,8 @@ types of their values. A command for which an option means something else reword
 from pathlib import Path
 from typing import Literal
 
-from dra_driver.command_line import PLACES, CommandSettings, bounds, option, shaped
-from dra_driver.gpu_words import checked_words
+from dra_driver.commands.command_line import PLACES, CommandSettings, bounds, option, shaped
+from dra_driver.devices.gpu_words import checked_words
 
 MigSetting = Literal["auto", "on-demand", "existing", "off"]
 WholeGpusBesideShares = Literal["auto", "always", "never"]
