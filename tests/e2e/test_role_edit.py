@@ -140,14 +140,19 @@ def test_it_cannot_write_what_a_claim_has_been_given(tenant: Tenant) -> None:
     tenant.api.create(claim("own"), MINE)
     tenant.pod("user", "own")
     tenant.running("user")
-    before = tenant.api.get("ResourceClaim", "own", MINE)["status"]
+
+    def status() -> Object:
+        return dict(tenant.api.get("ResourceClaim", "own", MINE)["status"])
+
+    wait_until(lambda: "devices" in status(), "the driver to write the status", timeout=60)
+    before = status()
     for field in ("devices", "allocation", "reservedFor"):
         with pytest.raises(ApiStatusError, match="resourceclaims/status") as no:
             tenant.api.patch("ResourceClaim", "own", {"status": {field: None}}, MINE, "/status")
         assert no.value.code == 403
         # Beside the other fields it is passed over.
         tenant.api.patch("ResourceClaim", "own", {"status": {field: None}}, MINE)
-    assert tenant.api.get("ResourceClaim", "own", MINE)["status"] == before
+    assert status() == before
 
 
 def test_what_it_writes_on_a_claim_in_use_or_its_template_changes_nothing(tenant: Tenant) -> None:
