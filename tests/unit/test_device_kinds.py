@@ -1,9 +1,7 @@
 """Every kind of device has a name, a form in a record, and a type of its own in the metrics."""
 
-import ast
-from enum import EnumMeta
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from msgspec.structs import replace
@@ -17,7 +15,7 @@ from dra_driver.devices.device import Base, Device, DeviceKind, NodeDevice, Vfio
 from dra_driver.devices.names import parse_device_name
 from dra_driver.devices.shares import ConsumedShare, Division, EqualShare, Share, ShareStrategy
 from dra_driver.errors import StateError
-from dra_driver.node.claims import _device_type
+from dra_driver.ops.metrics import DeviceType
 
 MADE = make.mig_device(0, "2g.20gb", 2)
 GPU = make.gpu(0, mig=make.mig(MADE))
@@ -41,33 +39,6 @@ EXAMPLES = {
 }
 
 
-def members(kinds: Any) -> set[str]:
-    if isinstance(kinds, EnumMeta):
-        return {f"{kinds.__name__}.{one}" for one in kinds.__members__}
-    return {arg.__name__ for arg in get_args(kinds)}
-
-
-def named(pattern: ast.pattern) -> set[str]:
-    """The classes and enum members that a case names."""
-    match pattern:
-        case ast.MatchOr():
-            return {name for one in pattern.patterns for name in named(one)}
-        case ast.MatchClass():
-            return {ast.unparse(pattern.cls)}
-        case ast.MatchValue():
-            return {ast.unparse(pattern.value)}
-    return set()
-
-
-def cases(match: ast.Match) -> set[str]:
-    """What the cases of a match name; one with a condition leaves what it names to others."""
-    return {name for case in match.cases if case.guard is None for name in named(case.pattern)}
-
-
-def matches(tree: ast.AST) -> list[ast.Match]:
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Match)]
-
-
 def test_there_is_an_example_of_each_kind() -> None:
     assert {type(one.base) for one in EXAMPLES.values()} == set(get_args(Base))
     assert {type(one.share) for one in EXAMPLES.values()} == {type(None), *get_args(Share)}
@@ -87,7 +58,7 @@ def test_each_kind_has_a_name_that_means_it_and_a_form_in_a_record(kind: str) ->
 
 @pytest.mark.parametrize("kind", DeviceKind)
 def test_each_kind_is_counted_under_its_own_type(kind: DeviceKind) -> None:
-    assert _device_type(kind).value == kind.value
+    assert DeviceType(kind).value == kind.value
 
 
 def test_what_is_yet_to_be_made_has_no_container_edits(tmp_path: Path) -> None:
