@@ -50,7 +50,7 @@ KUBERNETES_PROGRAMS = (
     "kubectl",
 )
 CONTAINERD_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr")
-TOOLKIT_PROGRAMS = ("nvidia-cdi-hook",)
+TOOLKIT_PROGRAMS = ("nvidia-cdi-hook", "nvidia-ctk")
 KUEUE_CONFIG = "config"
 """The folder of Kueue's manifests, beside its program."""
 
