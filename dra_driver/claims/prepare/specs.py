@@ -9,6 +9,8 @@ so that a container that restarts still starts. While a package manager works, s
 missing for a moment: a spec with more files stays until nothing has changed for a minute.
 """
 
+from collections.abc import Mapping
+
 import structlog
 from msgspec.structs import replace
 
@@ -21,7 +23,7 @@ from dra_driver.claims.prepare.allocation import recorded_gpus
 from dra_driver.claims.prepare.device_metadata import MetadataFiles, container_paths, documents
 from dra_driver.claims.prepare.steps import Steps
 from dra_driver.devices.device import NodeDevice, Vfio
-from dra_driver.devices.model import InventorySource
+from dra_driver.devices.model import GpuUuid, Inventory, InventorySource
 from dra_driver.devices.nvlink import joined
 from dra_driver.errors import DriverError
 from dra_driver.host.worker import LogOnce
@@ -53,6 +55,7 @@ class ClaimSpecs:
         self._found: Edits | None = None
         self._found_again = 0
         self._once = LogOnce()
+        self._islands: tuple[Inventory, Mapping[GpuUuid, GpuUuid]] | None = None
 
     def of(self, record: ClaimRecord) -> Spec:
         """Return the spec of a claim, all of whose devices exist.
@@ -104,7 +107,9 @@ class ClaimSpecs:
         if self._metadata.is_on:
             inventory = self._inventory.current()
             gpus = recorded_gpus(record.devices, inventory)
-            self._metadata.write(uid, documents(record, gpus, inventory, joined(inventory.gpus)))
+            if self._islands is None or self._islands[0] is not inventory:
+                self._islands = (inventory, joined(inventory.gpus))
+            self._metadata.write(uid, documents(record, gpus, inventory, self._islands[1]))
         self.files.write(uid, spec)
         if not _is_for_machine(record):
             self._common[uid] = spec.edits
