@@ -3,15 +3,9 @@
 from dra_driver.kube.watch import Backoff
 
 
-def test_delays_double_up_to_the_longest() -> None:
+def test_delays_double_up_to_the_longest_and_begin_again_after_success() -> None:
     backoff = Backoff(first=1, most=5, random=lambda: 0.0)
     assert [backoff.delay() for _ in range(5)] == [1, 2, 4, 5, 5]
-
-
-def test_success_begins_again() -> None:
-    backoff = Backoff(first=1, most=5, random=lambda: 0.0)
-    backoff.delay()
-    backoff.delay()
     backoff.reset()
     assert backoff.delay() == 1
 

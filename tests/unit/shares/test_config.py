@@ -90,10 +90,8 @@ def test_a_file_that_a_person_names_is_read_and_named_in_what_is_wrong(tmp_path:
         read_file(tmp_path)
 
 
-DATA = Path(__file__).parents[2] / "data"
-BAD = re.findall(
-    r"^([^#\n].*)\t(FILE:.*)$", (DATA / "bad-share-configs.tsv").read_text(), re.MULTILINE
-)
+FILE_OF_BAD = Path(__file__).parents[2] / "data" / "bad-share-configs.tsv"
+BAD = re.findall(r"^([^#\n].*)\t(FILE:.*)$", FILE_OF_BAD.read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize(("file", "error"), BAD)

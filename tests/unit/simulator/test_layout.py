@@ -3,8 +3,6 @@
 import ctypes
 import os
 
-import pynvml
-
 from dra_driver.simulator import build, layout
 
 
@@ -16,7 +14,3 @@ def test_python_and_c_agree_on_the_layout_of_the_state() -> None:
     lines = [line.split() for line in text.value.decode().splitlines()]
     in_c = {name: tuple(map(int, numbers)) for name, *numbers in lines}
     assert in_c == layout.describe()
-
-
-def test_events_of_the_state_are_numbered_as_nvml_numbers_them() -> None:
-    assert pynvml.nvmlEventTypeXidCriticalError == 0x8
