@@ -194,7 +194,7 @@ def test_whatever_is_set_reaches_the_settings(render: Render, component: str) ->
     assert set(given) <= variables(model)
     settings = told(model, given | {"POD_UID": "0b8e6a5e"})
     if isinstance(settings, Settings):
-        assert settings.exclude_gpus == "0,*P4,GPU-5c9e7a1b"
+        assert settings.exclude_gpus == "0,65:00.0,GPU-5c9e7a1b"
 
 
 def test_every_part_names_the_same_account_in_any_release(render: Render) -> None:

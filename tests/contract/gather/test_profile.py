@@ -50,7 +50,7 @@ def test_people_simulate_an_archive_or_the_profile_in_it(
         assert again.description.driver_version == node.machine.description.driver_version
         assert [gpu.uuid for gpu in again.gpus] == [gpu.uuid for gpu in node.machine.gpus]
 
-    assert main(["slices", f"--profile={archive}", "--node-name=node-1", "-o", "json"]) == 0
+    assert main(["inspect", "--slices", f"--profile={archive}", "--node-name=n", "-ojson"]) == 0
     assert "NVIDIA H100 80GB HBM3" in capsys.readouterr().out
 
 

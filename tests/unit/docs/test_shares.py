@@ -37,11 +37,9 @@ def test_the_example_is_the_config_map_that_the_daemon_set_mounts() -> None:
 def test_the_examples_of_files_are_right() -> None:
     page = (REPOSITORY / "docs" / "share-config.md").read_text()
     examples = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert len(examples) >= 2
-    for text in examples:
-        config = read_node_config(text.encode(), "FILE")
-        assert config.resources
-        assert config.warnings == ()
+    configs = [read_node_config(text.encode(), "FILE") for text in examples]
+    assert len(configs) >= 2
+    assert all(config.resources and config.warnings == () for config in configs)
 
 
 def test_the_example_is_right_and_served_by_a_class_that_comes_with_the_driver(
