@@ -18,6 +18,7 @@ from dra_driver.errors import ConflictError
 from dra_driver.mps.members import SharedDomains
 from worlds.configs import PATIENCE
 from worlds.driver import Driver
+from worlds.moments import of_supervisors
 from worlds.mps import MpsDomains
 from worlds.node import Node
 from worlds.ways import WAYS
@@ -59,14 +60,14 @@ def was_killed(process: ForkServerProcess) -> bool:
     return process.exitcode == -signal.SIGKILL
 
 
-def die_at(at: str) -> Callable[..., None]:
+def die_at(at: str) -> Callable[[str], None]:
     """A step that kills this process: at `name`, or at the second time of it for `name:2`."""
     name_at, _, times = at.partition(":")
     seen = 0
 
-    def step(*said: str) -> None:
+    def step(name: str) -> None:
         nonlocal seen
-        seen += said[-1] == name_at  # a supervisor's steps say of which domain they are
+        seen += name == name_at
         if seen == int(times or 1):
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -143,7 +144,8 @@ def join_and_leave(root: str, claim: str, rounds: str) -> None:
 
 def supervise(root: str, at: str) -> None:
     """Supervise until killed, which a step may do."""
-    MpsDomains(Path(root)).supervisor(die_at(at))._run()
+    with of_supervisors(die_at(at)):
+        MpsDomains(Path(root)).supervisor()._run()
 
 
 if __name__ == "__main__":

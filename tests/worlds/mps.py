@@ -30,15 +30,9 @@ from dra_driver.mps.supervisor.supervisor import Supervisor
 from dra_driver.simulator.machine import Machine
 from worlds import ends
 from worlds.configs import PATIENCE
+from worlds.moments import Step, of_supervisors
 
 QUICK = WorkerTiming(first_retry=0.02, longest_retry=0.2, check_interval=0.2, settled=0.0)
-Step = Callable[[DomainId, str], None]
-
-
-def no_step(domain: DomainId, name: str) -> None:
-    """Pass every step."""
-
-
 _SECONDS_TO_LOCK = 5.0
 """What a supervisor gets that may not take it at all, as a test has it."""
 
@@ -80,12 +74,7 @@ class MpsDomains:
         self.impatient.stop()
 
     def supervisor(
-        self,
-        step: Step = no_step,
-        timing: WorkerTiming = QUICK,
-        *,
-        modes: bool = True,
-        name: str = "",
+        self, timing: WorkerTiming = QUICK, *, modes: bool = True, name: str = ""
     ) -> Supervisor:
         context = SupervisorContext(
             supervisor=name or f"{os.getpid()}-{time.monotonic_ns()}",
@@ -98,13 +87,12 @@ class MpsDomains:
             group=DaemonGroup(None),
             gpus=self.machine.proc_root / "driver/nvidia/gpus",
             shm_bytes=16 * 1024**2,
-            step=step,
         )
         return Supervisor(context, timing, time.monotonic)
 
     @contextmanager
     def supervised(
-        self, step: Step = no_step, timing: WorkerTiming = QUICK, *, modes: bool = True
+        self, step: Step = lambda _: None, timing: WorkerTiming = QUICK, *, modes: bool = True
     ) -> Iterator[Supervisor]:
         """Run a supervisor in this process, and wait until it has the lock.
 
@@ -112,7 +100,8 @@ class MpsDomains:
         holds that one's lock until it is another program.
         """
         name = f"{os.getpid()}-{time.monotonic_ns()}"
-        with running(self.supervisor(step, timing, modes=modes, name=name)) as supervisor:
+        supervisor = self.supervisor(timing, modes=modes, name=name)
+        with of_supervisors(step), running(supervisor):
             end = time.monotonic() + _SECONDS_TO_LOCK
             while holder_of(self.files.lock) != name and time.monotonic() < end:
                 time.sleep(0.005)

@@ -190,7 +190,6 @@ class DomainWorker(Worker):
             self._report(State.FAULTED, fault)
             return min(self._timing.unhealthy_interval, self._timing.check_interval)
         self._report_ready(serving)
-        self._context.step(self.domain, "reported")
         return self._timing.check_interval
 
     def _look_at_servers(self, wanted: Domain) -> str:

@@ -58,8 +58,8 @@ class SupervisorContext(Struct, frozen=True, kw_only=True):
 
     `supervisor` identifies this process in the lock and in statuses. `shm_bytes` is the size of
     each domain's /dev/shm; if it is None, all domains share half of the memory, by the node's GPUs,
-    each of which has an entry in the folder `gpus`. `step` is called after each step, so that tests
-    can kill the process there; `on_death` is called when a daemon has died by itself.
+    each of which has an entry in the folder `gpus`. `on_death` is called when a daemon has died by
+    itself.
     """
 
     supervisor: str
@@ -70,7 +70,6 @@ class SupervisorContext(Struct, frozen=True, kw_only=True):
     group: DaemonGroup
     gpus: Path
     shm_bytes: int | None = None
-    step: Callable[[DomainId, str], None] = lambda _domain, _name: None
     on_death: Callable[[], None] = lambda: None
 
 
@@ -120,7 +119,6 @@ class Lifecycle:
         self._report = report
         self._paths = context.files.paths(domain)
         self._ask = partial(context.control.ask, self._paths)
-        self._step = partial(context.step, domain)
         self._log = log.bind(domain=domain)
 
     @property
@@ -150,7 +148,6 @@ class Lifecycle:
         self._context.group.take(daemon)
         set_limits(self._ask, wanted)
         limits = read_limits(self._ask, wanted)
-        self._step("limited")
         return ServingDaemon(daemon=daemon, generation=wanted.generation, limits=limits)
 
     def _has_limits(self, wanted: Domain) -> bool:
@@ -178,7 +175,6 @@ class Lifecycle:
         if record is not None and record.daemon is not None:
             self._log.error("mps daemon given up", pid=record.daemon.pid, cause=reason)
             self._kill_all(record)
-            self._step("given up")
             self._record_death(record)
 
     def tear_down(self) -> None:
@@ -186,21 +182,16 @@ class Lifecycle:
         record = self.record
         if self._paths.folder.exists():
             self._report(State.STOPPING, "")
-            self._step("stopping")
             if self._is_lost(record):
                 record = self._guess(self._visible_devices())
             if record is not None:
                 self._stop_daemon(record)
-            self._step("stopped")
             for folder in self._paths.mounted:
                 mounts.unmount_all(folder)
-            self._step("unmounted")
         with self._context.modes.using():
             for uuid in record.modes_found if record is not None else ():
                 self._context.modes.release(self._domain, uuid)
-        self._step("modes restored")
         self._remove_folders()
-        self._step("removed")
 
     # To serve
 
@@ -210,7 +201,6 @@ class Lifecycle:
             return self._guess(wanted.whole_gpus)
         if record is None:
             self._report(State.STARTING, "")
-            self._step("begun")
             return DomainRecord(boot_id=self._context.boot_id)
         return record
 
@@ -268,25 +258,18 @@ class Lifecycle:
         self._log.error("mps daemon died", restarts=record.restarts)
         self._context.on_death()
         self._report(State.RESTARTING, LOST_WORK)
-        self._step("death recorded")
         return record
 
     def _start(self, wanted: Domain, record: DomainRecord) -> Daemon:
         # Servers that outlived their daemon would keep a new daemon's servers off the GPU.
         self._kill_all(record)
-        self._step("cleared")
         self._make_folders()
-        self._step("folders made")
         self._mount_folders(wanted)
-        self._step("mounted")
         record = replace(record, token=secrets.token_hex(16))
         with self._context.modes.using():
             record = self._set_modes(wanted, record)
-        self._step("modes set")
         daemon = self._context.control.start(wanted, self._paths, record.token)
-        self._step("launched")
         write_record(self._paths.record, replace(record, daemon=daemon))
-        self._step("recorded")
         self._log.info("mps daemon started", pid=daemon.pid, devices=wanted.visible_devices)
         return daemon
 
@@ -341,7 +324,6 @@ class Lifecycle:
         before = {uuid: mode for uuid, mode in record.modes_found.items() if uuid in gpus}
         record = replace(record, modes_found={**before, **known})
         write_record(self._paths.record, record)
-        self._step("modes recorded")
         for uuid in known:
             self._context.modes.set_exclusive(uuid)
         return record
@@ -353,7 +335,6 @@ class Lifecycle:
         daemon = self._running_daemon(record)
         if daemon is not None:
             self._quit(daemon)
-            self._step("quit")
         self._kill_all(record)
         if record.daemon is not None:
             write_record(self._paths.record, replace(record, daemon=None))

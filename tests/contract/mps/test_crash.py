@@ -23,9 +23,9 @@ Start = Callable[[str], ForkServerProcess]
 NEVER = "never"
 UP = (
     "begun", "cleared", "folders made", "mounted", "modes recorded", "modes set", "launched",
-    "recorded", "limited", "reported",
+    "recorded", "served", "reported",
 )  # fmt: skip
-DOWN = ("stopping", "quit", "stopped", "unmounted", "modes restored", "removed")
+DOWN = ("stopping", "quit", "unmounting", "unmounting:2", "unmounted", "removed")
 WITH_A_DAEMON = UP[UP.index("launched") :]
 
 

@@ -83,7 +83,7 @@ def test_a_daemon_whose_server_stays_in_fault_is_replaced_and_its_death_counted(
     deaths: list[str] = []
     beside: list[processes.Daemon] = []
 
-    def step(_domain: str, name: str) -> None:
+    def step(name: str) -> None:
         if name == "given up":
             say(ACTIVE)
             deaths.append(name)

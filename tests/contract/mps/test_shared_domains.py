@@ -81,7 +81,7 @@ def test_whoever_joins_while_the_domain_ends_gets_one_that_does_not(
 ) -> None:
     stopping, joined = threading.Event(), threading.Event()
 
-    def step(_domain: str, name: str) -> None:
+    def step(name: str) -> None:
         if name == "stopping":
             stopping.set()
             assert joined.wait(PATIENCE)
@@ -106,7 +106,7 @@ def test_what_was_said_of_the_domain_before_it_was_left_is_not_believed(
 ) -> None:
     reported, joined = threading.Event(), threading.Event()
 
-    def step(_domain: str, name: str) -> None:
+    def step(name: str) -> None:
         if name == "reported":
             reported.set()
             assert joined.wait(PATIENCE)

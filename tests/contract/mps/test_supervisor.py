@@ -148,7 +148,7 @@ def test_a_daemon_that_dies_is_replaced_and_reported(mps: MpsDomains, run: Run) 
     beside: list[processes.Daemon] = []
     domain = mps.domain("claim", 0, active_thread_percentage=50)
 
-    def step(_domain: str, name: str) -> None:
+    def step(name: str) -> None:
         if name == "death recorded":
             status = mps.requests.status(domain.id)
             seen.append(f"{status.state}: {status.reason}" if status else "")

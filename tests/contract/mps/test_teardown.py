@@ -95,7 +95,7 @@ def test_what_cannot_be_removed_is_kept_with_its_record(
     domain = mps.domain("claim", 0)
     paths, may_go = mps.files.paths(domain.id), Event()
 
-    def step(_domain: str, name: str) -> None:
+    def step(name: str) -> None:
         if name == "unmounted" and not may_go.is_set():
             mounts.mount_tmpfs(paths.folder / folder, size_bytes=1024**2, files=8)
         elif name == "unmounted":

@@ -15,7 +15,7 @@ from worlds.node import Node
 HALF_OF_ONE = {"a": HALF}
 
 
-@pytest.mark.parametrize("step", ["begun", "mounted", "modes set", "launched", "limited"])
+@pytest.mark.parametrize("step", ["begun", "mounted", "modes set", "launched", "served"])
 def test_a_claim_is_prepared_although_the_supervisor_is_killed_on_the_way(
     node: Node, step: str
 ) -> None:
@@ -32,25 +32,25 @@ def test_a_claim_is_prepared_although_the_supervisor_is_killed_on_the_way(
         assert node.left() == []
 
 
-@pytest.mark.parametrize("step", ["launched", "recorded", "limited"])
+@pytest.mark.parametrize("step", ["launched", "recorded", "served"])
 def test_a_claim_is_prepared_although_its_daemon_is_killed_on_the_way(
     node: Node, step: str
 ) -> None:
     killed: list[str] = []
+    ref = node.claim_gpus(HALF_OF_ONE)
 
-    def kill(domain: str, name: str) -> None:
+    def kill(name: str) -> None:
         if name == step and not killed:
             killed.append(name)
-            folder = node.mps.files.paths(DomainId(domain)).folder
+            folder = node.mps.files.paths(DomainId(ref.uid)).folder
             assert processes.kill(processes.marked(folder), PATIENCE)
 
     with node.mps.supervised(kill):
-        ref = node.claim_gpus(HALF_OF_ONE)
         node.driver.prepare(ref)
         assert killed == [step]
         domain = node.mps.requests.desired(DomainId(ref.uid))
         assert domain is not None
-        node.mps.until(domain, lambda status: status.restarts == 1 or step != "limited")
+        node.mps.until(domain, lambda status: status.restarts == 1 or step != "served")
         node.driver.prepare(ref)
         assert node.ask(ref, "get_default_active_thread_percentage") == ["50.0"]
         node.driver.unprepare(ref)

@@ -125,7 +125,7 @@ def test_other_partitions_of_a_gpu_come_and_go_while_a_daemon_starts_and_while_i
 ) -> None:
     gate, may_end, ends = hold_starts(node), threading.Event(), threading.Event()
 
-    def step(_domain: DomainId, name: str) -> None:
+    def step(name: str) -> None:
         if name == "stopping":
             ends.set()
             may_end.wait(PATIENCE)
