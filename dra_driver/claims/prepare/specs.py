@@ -107,9 +107,9 @@ class ClaimSpecs:
         if self._metadata.is_on:
             inventory = self._inventory.current()
             gpus = recorded_gpus(record.devices, inventory)
-            if self._islands is None or self._islands[0] is not inventory:
-                self._islands = (inventory, joined(inventory.gpus))
-            self._metadata.write(uid, documents(record, gpus, inventory, self._islands[1]))
+            if (known := self._islands) is None or known[0] is not inventory:
+                known = self._islands = (inventory, joined(inventory.gpus))
+            self._metadata.write(uid, documents(record, gpus, inventory, known[1]))
         self.files.write(uid, spec)
         if not _is_for_machine(record):
             self._common[uid] = spec.edits
