@@ -28,14 +28,17 @@ from dra_driver.cdi.roots import Roots
 from dra_driver.devices.device import MigIds
 from dra_driver.devices.model import Gpu
 from dra_driver.errors import DeviceError, TransientError
+from dra_driver.host.files import entries_of, text_of
 
 _BY_PATH = "dri/by-path"
 
 
 def gpu_edits(gpu: Gpu, roots: Roots) -> Edits:
     """Return the edits for a whole GPU. Raises DeviceError if its device node is not usable."""
-    nodes = {drm: node_edits(roots, f"dri/{drm}") for drm in _drm_names(gpu, roots)}
-    present = {drm: edits for drm, edits in nodes.items() if edits is not None}
+    # None if the GPU driver is for compute only.
+    names = sorted(entries_of(f"{roots.sys}/bus/pci/devices/{gpu.pci_address}/drm"))
+    nodes = {name: node_edits(roots, f"dri/{name}") for name in names}
+    present = {name: edits for name, edits in nodes.items() if edits is not None}
     by_path = _by_path(gpu, roots, present)
     return merged(parent_edits(gpu, roots), *present.values(), *by_path)
 
@@ -52,15 +55,10 @@ def parent_edits(gpu: Gpu, roots: Roots) -> Edits:
     return edits
 
 
-def _drm_names(gpu: Gpu, roots: Roots) -> list[str]:
-    # None if the GPU driver is for compute only.
-    return _names(f"{roots.sys}/bus/pci/devices/{gpu.pci_address}/drm")
-
-
 def _by_path(gpu: Gpu, roots: Roots, present: Mapping[str, Edits]) -> Iterator[Edits]:
     """Yield the DRM nodes under the names with a PCI address that udev gave them."""
     folder = f"{roots.dev}/{_BY_PATH}"
-    for name in _names(folder) if present else ():
+    for name in sorted(entries_of(folder)) if present else ():
         if not name.startswith(f"pci-{gpu.pci_address}-"):
             continue
         with suppress(OSError):  # it has disappeared, or is not a link
@@ -70,13 +68,6 @@ def _by_path(gpu: Gpu, roots: Roots, present: Mapping[str, Edits]) -> Iterator[E
                 host_path = node.host_path or node.path
                 shown = replace(node, path=f"/dev/{_BY_PATH}/{name}", host_path=host_path)
                 yield Edits(device_nodes=(shown,))
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))  # noqa: PTH208 (names are what is wanted)
-    except OSError:
-        return []
 
 
 _CAPABILITIES = "nvidia-caps"
@@ -127,18 +118,11 @@ def _fields(path: Path) -> dict[str, int]:
     """Return the numbers in a capability's file: octal if they begin with 0, otherwise decimal."""
     return {
         match["name"]: int(match["value"], 8 if match["value"].startswith("0") else 10)
-        for match in _FIELD.finditer(_text(path))
+        for match in _FIELD.finditer(text_of(path))
     }
 
 
 def _table(path: Path) -> dict[str, int]:
     """Return the minor numbers of all possible instances, by names such as `gpu0/gi1/access`."""
-    rows = (line.split() for line in _text(path).splitlines())
+    rows = (line.split() for line in text_of(path).splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) == 2 and _NUMBER.fullmatch(row[1])}
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

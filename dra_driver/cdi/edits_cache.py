@@ -135,11 +135,8 @@ class EditsCache:
         files = find_driver_files(roots, kernel_release=self._kernel_release, running=running)
         hook_program = find_hook_program(roots, self._hook_path)
         nodes = control_edits(roots, self._make_uvm_nodes)
-        watched = (
-            *map(str, watched_paths(roots, files)),
-            *map(str, watched_places(roots, self._hook_path)),
-            *(str(roots.dev / name) for name in CONTROL_NODES),
-        )
+        folders = {*watched_paths(roots, files), *watched_places(roots, self._hook_path)}
+        watched = (*map(str, folders), *(f"{roots.dev}/{name}" for name in CONTROL_NODES))
         return _Kept(
             edits=NodeEdits(common=driver_edits(files, roots, hook_program) + nodes, roots=roots),
             running=running,
@@ -157,7 +154,7 @@ def missing_files(edits: Edits, roots: Roots) -> list[str]:
 
 
 def _signature(paths: tuple[str, ...]) -> _Signature:
-    return tuple(_mark(path) for path in paths)
+    return tuple(map(_mark, paths))
 
 
 def _mark(path: str) -> tuple[int, ...] | None:

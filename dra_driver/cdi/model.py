@@ -85,7 +85,8 @@ def merged(*parts: Edits) -> Edits:
 
 
 def _union(entries: Iterable[tuple[T, ...]]) -> tuple[T, ...]:
-    return tuple(dict.fromkeys(chain.from_iterable(entries)))
+    some = [each for each in entries if each]
+    return some[0] if len(some) == 1 else tuple(dict.fromkeys(chain.from_iterable(some)))
 
 
 def claim_device_name(uid: str, device: str, share_id: str | None = None) -> str:

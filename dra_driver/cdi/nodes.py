@@ -25,6 +25,7 @@ from dra_driver.cdi.model import DeviceNode, Edits, merged
 from dra_driver.cdi.roots import Roots
 from dra_driver.devices.driver_root.modprobe import BY_HAND
 from dra_driver.errors import DeviceError
+from dra_driver.host.files import text_of
 
 UVM = "nvidia-uvm"
 REQUIRED = ("nvidiactl", UVM)
@@ -62,15 +63,15 @@ def node_edits(roots: Roots, name: str) -> Edits | None:
 
     Raises DeviceError if there is something with that name that no container can be given.
     """
-    path = roots.dev / name
+    path = f"{roots.dev}/{name}"
     try:
-        status = path.stat()
+        status = os.stat(path)  # noqa: PTH116 (a Path takes twice the time)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise DeviceError(f"device node {path} cannot be inspected: {error.strerror}") from error
-    major, minor = _numbers(roots.proc, path, name, status)
-    node = character_node(roots, name, major, minor, stat.S_IMODE(status.st_mode))
+    mode = stat.S_IMODE(status.st_mode)
+    node = character_node(roots, name, *_numbers(roots.proc, path, name, status), mode)
     node = replace(node, gid=status.st_gid or None)
     for_group_only = status.st_gid and status.st_mode & _ANYONE != _ANYONE
     return Edits(device_nodes=(node,), additional_gids=(status.st_gid,) if for_group_only else ())
@@ -88,7 +89,7 @@ def character_node(roots: Roots, name: str, major: int, minor: int, mode: int) -
     )
 
 
-def _numbers(proc: Path, path: Path, name: str, status: os.stat_result) -> tuple[int, int]:
+def _numbers(proc: Path, path: str, name: str, status: os.stat_result) -> tuple[int, int]:
     if stat.S_ISCHR(status.st_mode):
         return os.major(status.st_rdev), os.minor(status.st_rdev)
     if stat.S_ISREG(status.st_mode) and (known := known_numbers(proc, name)):
@@ -114,11 +115,7 @@ def known_numbers(proc: Path, name: str) -> tuple[int, int] | None:
 
 def character_major(proc: Path, driver: str) -> int | None:
     """Return the major number of a character device driver, from /proc/devices."""
-    try:
-        text = (proc / "devices").read_text(errors="replace")
-    except OSError:
-        return None
-    for line in text.partition("Block devices:")[0].splitlines():
+    for line in text_of(f"{proc}/devices").partition("Block devices:")[0].splitlines():
         number, _, name = line.strip().partition(" ")
         if name == driver and number.isdecimal() and len(number) <= _MOST_DIGITS:
             return int(number)

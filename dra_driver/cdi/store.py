@@ -22,8 +22,10 @@ from dra_driver.cdi.model import CLASS, VENDOR, Edits, Mount, Spec, render
 from dra_driver.errors import StateError
 from dra_driver.host.files import (
     TEMPORARY_SUFFIX,
+    Look,
     delete,
-    read_whole,
+    look_of,
+    read_if_plain,
     write_whole,
 )
 
@@ -45,22 +47,32 @@ class SpecStore:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self.written: dict[str, Spec] = {}
+        """What this process has written and not deleted since, by claim UID."""
+        self._looks: dict[str, Look | None] = {}
 
     def write(self, uid: str, spec: Spec) -> None:
         """Write the spec of a claim. A file that already has these bytes is left alone.
 
+        One that was written here, and looks as it did then, is not read again.
+
         The file is not synced: after a power cut its containers are gone, and the kubelet prepares
         the claim again. Raises StateError if the spec cannot be written.
         """
-        path = self.path(uid)
+        path, theirs = self.path(uid), self.path(uid, _PEER_SUFFIX)
+        look = look_of(path)
+        is_known = look and look == self._looks.get(uid) and spec == self.written.get(uid)
+        if is_known and not os.path.lexists(theirs):
+            return
         content = msgspec.json.format(msgspec.json.encode(render(spec)), indent=1) + b"\n"
         try:
-            stored = _read(path)
+            stored = read_if_plain(path)
             if stored is None or stored[0] != content:
                 self._replace(path, content)
             elif stat.S_IMODE(stored[1].st_mode) != _FILE_MODE:
                 os.chmod(path, _FILE_MODE)
-            delete(self.path(uid, _PEER_SUFFIX))
+            delete(theirs)
+            self.written[uid], self._looks[uid] = spec, look_of(path)
         except OSError as error:
             raise StateError(
                 f"CDI spec {path} cannot be written: {error.strerror};"
@@ -78,13 +90,15 @@ class SpecStore:
 
     def peer_edits(self, uid: str) -> Edits:
         """Return what names files on the host in a claim's spec file of NVIDIA's DRA driver."""
-        stored = _read(self.path(uid, _PEER_SUFFIX))
+        stored = read_if_plain(self.path(uid, _PEER_SUFFIX))
         paths = map(os.fsdecode, _PEER_PATH.findall(stored[0]) if stored else ())
         return Edits(mounts=tuple(Mount(host_path=path, container_path=path) for path in paths))
 
     def delete(self, uid: str) -> None:
         """Delete the spec file of a claim, if there is one. Raises StateError if that fails."""
         path = self.path(uid)
+        self.written.pop(uid, None)
+        self._looks.pop(uid, None)
         try:
             delete(path)
             delete(self.path(uid, _PEER_SUFFIX))
@@ -156,10 +170,3 @@ def _make_folder(path: Path) -> None:
         _make_folder(path.parent)
         path.mkdir(exist_ok=True)
     path.chmod(_FOLDER_MODE)
-
-
-def _read(path: str) -> tuple[bytes, os.stat_result] | None:
-    """Return the bytes and the status of a spec file; None if it cannot be read."""
-    with suppress(OSError):
-        return read_whole(path)
-    return None

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from dra_driver.host.files import text_of
+
 MOUNTINFO = Path("/proc/self/mountinfo")
 USUAL = Path("/sys/fs/cgroup")
 """Where cgroup v2 must be for NVML's memory limits, according to NVIDIA's MPS documentation."""
@@ -36,11 +38,8 @@ def find_hierarchy(setting: Path | None, mountinfo: Path = MOUNTINFO) -> Path | 
 
 def kernel_counts_gpus(hierarchy: Path) -> bool:
     """Tell whether the kernel counts GPU memory (dmem), as opposed to the GPU driver (misc)."""
-    try:
-        text = (hierarchy / "dmem.capacity").read_text(errors="replace")
-    except OSError:
-        return False
-    return any(line.startswith("nvidia/") for line in text.splitlines())
+    lines = text_of(hierarchy / "dmem.capacity").splitlines()
+    return any(line.startswith("nvidia/") for line in lines)
 
 
 def mounts(mountinfo: Path) -> Iterator[tuple[Sequence[str], str]]:

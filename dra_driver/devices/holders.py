@@ -22,7 +22,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from dra_driver.devices.control_groups import mounts
-from dra_driver.host.files import entries_of
+from dra_driver.host.files import entries_of, text_of
 
 _LOCAL = frozenset(
     {"btrfs", "devtmpfs", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
@@ -135,11 +135,7 @@ def _mount(fdinfo: Path) -> str | None:
 
 
 def _name(process: Path) -> str:
-    try:
-        name = (process / "comm").read_bytes().decode(errors="replace").strip()
-    except OSError:
-        name = ""
-    return harmless(name)
+    return harmless(text_of(process / "comm").strip())
 
 
 def harmless(name: str) -> str:

@@ -32,7 +32,7 @@ from dra_driver.devices.passthrough.bus import is_vfio
 from dra_driver.devices.pci import numa_node, pci_order, pcie_root
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DeviceError, LostError, SilenceError, TransientError
-from dra_driver.host.files import entries_of
+from dra_driver.host.files import entries_of, text_of
 
 T = TypeVar("T")
 
@@ -324,10 +324,7 @@ class DriverSession:
         return looks > 0 and (looks.bit_count() == 1 or looks % _MOST_LOOKS_WITHOUT_REOPENING == 0)
 
     def _present(self) -> tuple[object, ...]:
-        try:
-            version = (self._proc / "version").read_text(errors="replace")
-        except OSError:
-            version = ""
+        version = text_of(self._proc / "version")
         names = sorted(entries_of(self._dev))
         nodes = tuple(name for name in names if name.removeprefix("nvidia").isdecimal())
         gpus = tuple(sorted(entries_of(self._proc / "gpus")))

@@ -80,6 +80,15 @@ def entries_of(folder: Name) -> list[str]:
         return []
 
 
+def text_of(path: Name) -> str:
+    """Return a file's text, with replacements for what is not UTF-8; empty if it is unreadable."""
+    try:
+        with open(path, errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
 def look_of(path: Name) -> Look | None:
     """Return what shows that a file was replaced, or its mode changed; None if there is none.
 
@@ -129,6 +138,13 @@ def read_whole(path: Name) -> tuple[bytes, os.stat_result] | None:
         return b"".join(parts), seen
     finally:
         os.close(file)
+
+
+def read_if_plain(path: Name) -> tuple[bytes, os.stat_result] | None:
+    """Return what `read_whole` does; None also for what it refuses."""
+    with suppress(OSError):
+        return read_whole(path)
+    return None
 
 
 def write_whole(path: Name, data: bytes, *, mode: int, durable: bool) -> None:

@@ -8,10 +8,12 @@ too, and a claim that merely cannot be seen must not count as gone.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
+
+import msgspec
 
 from dra_driver.errors import (
     AccessError,
@@ -54,21 +56,25 @@ _REFUSALS: Mapping[int, type[ApiError]] = {
 }
 
 
-def parsed(
-    body: bytes, *, object_pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None
-) -> Any:
-    """Return the value of a JSON text.
+def parsed(body: bytes, *, keeps_duplicates: bool = False) -> Any:
+    """Return the value of a JSON text, if asked with keys that stand twice (`keep_duplicates`).
 
     The API server accepts configs that are nested 10,000 deep, and Python reads some 1,000. A
     person who may create a claim must not be able to make it, or a list with it, unreadable. So
     what is nested deeper than any object of the API counts as null. A text that is not JSON is a
     ValueError.
     """
+
+    def read(text: bytes) -> Any:
+        if keeps_duplicates:
+            return json.loads(text, object_pairs_hook=keep_duplicates)
+        return msgspec.json.decode(text)
+
     try:
-        return json.loads(body, object_pairs_hook=object_pairs_hook)
+        return read(body)
     except RecursionError:
         try:
-            return json.loads(_shallow(body), object_pairs_hook=object_pairs_hook)
+            return read(_shallow(body))
         except RecursionError as error:
             raise ValueError("it is nested too deep") from error
 
@@ -95,8 +101,9 @@ def object_in(call: Call, body: bytes) -> dict[str, object]:
     Raises UnavailableError if the body is not a JSON object, so that it is not the API server's.
     """
     try:
-        # The API server returns opaque parameters as they were written, even with duplicate keys.
-        value = parsed(body, object_pairs_hook=keep_duplicates)
+        # The API server returns opaque parameters as they were written, even with duplicate keys;
+        # only these need Python's reader, which takes four times as long.
+        value = parsed(body, keeps_duplicates=b'"parameters"' in body)
     except ValueError as error:
         raise UnavailableError(
             f"cannot {call}: the response is not JSON; check that the configured address is that "

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.devices.device import Device, Mig, Vfio
+from dra_driver.host.files import text_of
 
 _FIELD = re.compile(r"^(GPU UUID|Device Minor):\s*(\S+)\s*$", re.MULTILINE)
 _HIDDEN = "?"
@@ -19,7 +20,7 @@ _HIDDEN = "?"
 def gone(records: Iterable[ClaimRecord], proc_root: Path) -> dict[tuple[str, str], str]:
     """Return what has happened to devices of claims, by the claim's UID and the device's name."""
     nvidia = proc_root / "driver/nvidia"
-    gpus = [dict(_FIELD.findall(_text(path))) for path in nvidia.glob("gpus/*/information")]
+    gpus = [dict(_FIELD.findall(text_of(path))) for path in nvidia.glob("gpus/*/information")]
     minors = {gpu.get("GPU UUID", _HIDDEN): gpu.get("Device Minor", "") for gpu in gpus}
     if not minors or any(_HIDDEN in uuid for uuid in minors):
         return {}
@@ -47,10 +48,3 @@ def _why_gone(device: Device, minors: Mapping[str, str], capabilities: Path) -> 
     ):
         return None
     return f"{ids.uuid} was destroyed by others, or its GPU was reset"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -37,7 +37,7 @@ from dra_driver.devices.device import NodeDevice
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ConfigError
-from dra_driver.host.files import Name, delete, read_whole, write_whole
+from dra_driver.host.files import Look, Name, delete, look_of, read_if_plain, write_whole
 from dra_driver.slices.attributes import Attributes, describe
 
 log = structlog.get_logger()
@@ -74,6 +74,10 @@ class Document(Struct, frozen=True, kw_only=True):
         said = msgspec.json.encode({"metadata": metadata, **self.content}).decode()[1:]
         group = '{"kind": "DeviceMetadata", "apiVersion": "metadata.resource.k8s.io'
         return "".join(f'{group}/{version}", {said}\n' for version in VERSIONS).encode()
+
+
+_Written = tuple[Document, Look | None]
+"""The content of a file, and how the file looked then; None if it could not be written."""
 
 
 def container_paths(record: ClaimRecord) -> dict[str, str]:
@@ -167,7 +171,7 @@ class MetadataFiles:
 
     def __init__(self, directory: Path, *, is_on: bool = True) -> None:
         self._root = directory / FOLDER
-        self._written: dict[ClaimUid, set[str]] = {}
+        self._written: dict[ClaimUid, dict[str, _Written]] = {}
         self.is_on = is_on
 
     def path(self, uid: ClaimUid, request: str) -> str:
@@ -192,10 +196,11 @@ class MetadataFiles:
             _make_folder(folder)
         except OSError as error:
             raise disk_refused(f"write device metadata {folder}", error) from error
-        files = {f"{request}.json": document for request, document in documents.items()}
-        for name, document in files.items():
-            self._write(f"{folder}/{name}", document)
-        self._written[uid] = set(files)
+        former = self._written.get(uid, {})
+        self._written[uid] = {
+            name: self._write(f"{folder}/{name}", document, former.get(name))
+            for name, document in ((f"{request}.json", each) for request, each in documents.items())
+        }
 
     def delete(self, uid: ClaimUid) -> None:
         """Delete a claim's files; missing ones are fine. Raises StateError if it fails."""
@@ -228,19 +233,19 @@ class MetadataFiles:
             names = set(os.listdir(self._folder(uid)))
         except OSError:  # for example, a file in its place: the next writer says what is wrong
             return False
-        return self._written.get(uid, set()) <= names
+        return self._written.get(uid, {}).keys() <= names
 
-    def _write(self, path: str, document: Document) -> None:
-        stored, mode = _read(path)
-        generation = _generation_of(stored)
-        data = document.render(generation)
+    def _write(self, path: str, document: Document, former: _Written | None) -> _Written:
+        if former == (document, look_of(path)) and former[1]:
+            return former
+        contents = read_if_plain(path)
+        generation = _generation_of(contents[0]) if contents else 0
         try:
-            if stored == data:
-                if mode != _FILE_MODE:
+            if contents and contents[0] == document.render(generation):
+                if stat.S_IMODE(contents[1].st_mode) != _FILE_MODE:
                     os.chmod(path, _FILE_MODE)
-                return
-            if stored is not None:
-                data = document.render(generation + 1)
+                return document, look_of(path)
+            data = document.render(generation + 1)
             try:
                 write_whole(path, data, mode=_FILE_MODE, durable=False)
             except IsADirectoryError:
@@ -248,23 +253,16 @@ class MetadataFiles:
                 write_whole(path, data, mode=_FILE_MODE, durable=False)
         except OSError as error:
             failed = disk_refused(f"write device metadata {path}", error)
-            if stored is None:
+            if contents is None:
                 raise failed from error
             # The file describes the same devices at an earlier time: containers can start with it.
             log.warning("device metadata left as it was", reason=str(failed))
+            return document, None
+        return document, look_of(path)
 
 
-def _read(path: str) -> tuple[bytes | None, int]:
-    """Return a file's content and permission bits; None and 0 if it is not a regular file."""
-    with suppress(OSError):
-        contents = read_whole(path)
-        if contents is not None:
-            return contents[0], stat.S_IMODE(contents[1].st_mode)
-    return None, 0
-
-
-def _generation_of(data: bytes | None) -> int:
-    said = _GENERATION.search(data[:_HEAD]) if data else None
+def _generation_of(data: bytes) -> int:
+    said = _GENERATION.search(data[:_HEAD])
     return int(said[1]) if said else 1
 
 

@@ -51,7 +51,6 @@ class ClaimSpecs:
         self._edits = edits
         self._inventory = inventory
         self._steps = steps
-        self._common: dict[ClaimUid, Edits] = {}  # as last written
         self._found: Edits | None = None
         self._found_again = 0
         self._once = LogOnce()
@@ -111,19 +110,17 @@ class ClaimSpecs:
                 known = self._islands = (inventory, joined(inventory.gpus))
             self._metadata.write(uid, documents(record, gpus, inventory, known[1]))
         self.files.write(uid, spec)
-        if not _is_for_machine(record):
-            self._common[uid] = spec.edits
 
     def restore(self, record: ClaimRecord) -> None:
         """Restore a claim's spec and files; one by NVIDIA's driver stays while its files do."""
         uid = record.ref.uid
         if record.taken_over and self.files.is_peers(uid) and not self._missing(uid):
             return
-        spec, former = self.of(record), self._common.get(uid)
-        if former is not None and not self._replaces(spec.edits, former):
-            spec = replace(spec, edits=former)
+        spec, former = self.of(record), self.files.written.get(uid)
+        if former is not None and not self._replaces(spec.edits, former.edits):
+            spec = replace(spec, edits=former.edits)
         self.write(record, spec)
-        if former not in (None, spec.edits):
+        if former is not None and former.edits != spec.edits:
             log.info("cdi spec follows the gpu driver's files", claim=str(record.ref))
 
     def outdated(self) -> set[ClaimUid]:
@@ -131,7 +128,9 @@ class ClaimSpecs:
 
         To be asked repeatedly. It costs a look at each file, whatever the number of claims.
         """
-        written, peers = self._common.copy(), self.files.peers()
+        specs, peers = self.files.written.copy(), self.files.peers()
+        # A virtual machine's claim has no files of the GPU driver.
+        written = {ClaimUid(uid): spec.edits for uid, spec in specs.items() if spec.edits.mounts}
         if not (written or peers):
             return set()
         try:
@@ -173,7 +172,6 @@ class ClaimSpecs:
 
     def delete(self, uid: ClaimUid) -> None:
         """Delete a claim's spec and what it mounts; a later reconcile deletes what is left."""
-        self._common.pop(uid, None)
         try:
             self.files.delete(uid)
             self._metadata.delete(uid)

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from dra_driver.devices.model import PciAddress
-from dra_driver.host.files import entries_of
+from dra_driver.host.files import entries_of, text_of
 
 _MEMORY_64_BIT = 0x00100000  # IORESOURCE_MEM_64 (include/linux/ioport.h)
 _REGIONS = 6
@@ -83,7 +83,7 @@ class PciBus:
     def kind(self, address: PciAddress) -> FunctionKind | None:
         """Return what a function is, at little cost; None if /sys does not say."""
         folder = self._devices / address
-        vendor, class_id = _text(folder / "vendor"), _text(folder / "class")
+        vendor, class_id = text_of(folder / "vendor").strip(), text_of(folder / "class").strip()
         return FunctionKind(vendor_id=vendor, class_id=class_id) if vendor and class_id else None
 
     def function(self, address: PciAddress) -> Function | None:
@@ -93,11 +93,11 @@ class PciBus:
             return None
         folder = self._devices / address
         group = _linked(folder / "iommu_group")
-        virtual = _text(folder / "sriov_numvfs")
+        virtual = text_of(folder / "sriov_numvfs").strip()
         return Function(
             address=address,
             vendor_id=kind.vendor_id,
-            device_id=_text(folder / "device"),
+            device_id=text_of(folder / "device").strip(),
             class_id=kind.class_id,
             driver=self.driver_of(address),
             group=int(group) if group and group.isdecimal() else None,
@@ -112,7 +112,7 @@ class PciBus:
     def addressable_bytes(self, address: PciAddress) -> int:
         """Return the sum of a function's 64-bit memory regions, rounded up to a power of two."""
         total = 0
-        for line in _text(self._devices / address / "resource").splitlines()[:_REGIONS]:
+        for line in text_of(self._devices / address / "resource").splitlines()[:_REGIONS]:
             words = line.split()
             try:
                 start, end, flags = (int(word, 16) for word in words)
@@ -147,13 +147,6 @@ def is_vfio(driver: str | None) -> bool:
 def is_same_slot(one: PciAddress, other: PciAddress) -> bool:
     """Tell whether two functions are of the same card."""
     return one.rpartition(".")[0] == other.rpartition(".")[0]
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def _linked(path: Path) -> str | None:
