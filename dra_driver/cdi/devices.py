@@ -43,6 +43,17 @@ def gpu_edits(gpu: Gpu, roots: Roots) -> Edits:
     return merged(parent_edits(gpu, roots), *present.values(), *by_path)
 
 
+def watched_nodes(gpu: Gpu, roots: Roots) -> tuple[str, ...]:
+    """Return paths, at least one of which looks different whenever `gpu_edits` changes.
+
+    A new or removed node changes its folder below /dev, and a changed node looks different itself.
+    The folder in /sys may look the same with other contents, but exists only while there are nodes.
+    """
+    folder = f"{roots.sys}/bus/pci/devices/{gpu.pci_address}/drm"
+    nodes = (f"nvidia{gpu.minor}", "dri", _BY_PATH, *(f"dri/{name}" for name in entries_of(folder)))
+    return (folder, *(f"{roots.dev}/{name}" for name in nodes))
+
+
 def parent_edits(gpu: Gpu, roots: Roots) -> Edits:
     """Return the edits for a GPU's node, without graphics. Raises DeviceError if it is missing."""
     name = f"nvidia{gpu.minor}"

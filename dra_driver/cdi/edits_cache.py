@@ -2,7 +2,7 @@
 
 Finding the driver's files takes about ten milliseconds, so they are kept until they may have
 changed, as shown by a folder that contains them, a control node, the hook program, or their age.
-This is checked once for each spec. The nodes of its GPUs are looked up each time.
+This is checked once for each spec, and so are the nodes of its GPUs.
 """
 
 import os
@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable
 from typing import assert_never
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from dra_driver.cdi.devices import gpu_edits, mig_edits
+from dra_driver.cdi.devices import gpu_edits, mig_edits, watched_nodes
 from dra_driver.cdi.driver_edits import driver_edits
 from dra_driver.cdi.driver_root import find_driver_files, watched_paths
 from dra_driver.cdi.hooks import find_hook_program, watched_places
@@ -21,6 +21,7 @@ from dra_driver.cdi.model import Edits
 from dra_driver.cdi.nodes import CONTROL_NODES, NodeMaker, control_edits
 from dra_driver.cdi.roots import Roots
 from dra_driver.devices.device import Mig, MigIds, NodeDevice, Vfio, Whole, profile_of
+from dra_driver.devices.model import Gpu
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import StateError
 
@@ -35,6 +36,9 @@ class NodeEdits(Struct, frozen=True, kw_only=True):
 
     common: Edits
     roots: Roots
+    _gpus: dict[tuple[int, str], tuple[tuple[str, ...], _Signature, Edits]] = field(
+        default_factory=dict
+    )
 
     def device(self, source: NodeDevice) -> Edits:
         """Return what a container gets for a device, besides the common edits.
@@ -46,7 +50,7 @@ class NodeEdits(Struct, frozen=True, kw_only=True):
         base = source.device.base
         match base:
             case Whole():
-                return gpu_edits(source.gpu, self.roots)
+                return self._gpu(source.gpu)
             case Mig(instance=MigIds() as ids):
                 has_graphics = profile_of(source.gpu, base).has_graphics
                 return mig_edits(source.gpu, ids, self.roots, has_graphics=has_graphics)
@@ -59,6 +63,15 @@ class NodeEdits(Struct, frozen=True, kw_only=True):
                 return Edits()  # its nodes come with its step (sharing/passthrough.py)
             case _:
                 assert_never(base)
+
+    def _gpu(self, gpu: Gpu) -> Edits:
+        """Return what a container gets for a whole GPU, kept while its nodes look the same."""
+        kept = self._gpus.get((gpu.minor, gpu.pci_address))
+        if kept is None or _signature(kept[0]) != kept[1]:
+            watched = watched_nodes(gpu, self.roots)
+            kept = watched, _signature(watched), gpu_edits(gpu, self.roots)
+            self._gpus[gpu.minor, gpu.pci_address] = kept
+        return kept[2]
 
 
 class _Kept(Struct, frozen=True, kw_only=True):
@@ -91,18 +104,13 @@ class EditsCache:
         self._clock = clock
         self._lock = threading.Lock()
         self._kept: _Kept | None = None
-        self._looked = clock()
 
     def look(self) -> NodeEdits:
         """Return the current edits. Raises DeviceError if a file, node or hook is not usable."""
-        asked = self._clock()
         with self._lock:
-            # Another thread may have looked while this one waited for the lock.
-            if self._kept is None or self._looked <= asked:
-                self._looked = self._clock()
-                if self._kept is None or self._is_over(self._kept):
-                    self._kept = None
-                    self._kept = self._find()
+            if self._kept is None or self._is_over(self._kept):
+                self._kept = None
+                self._kept = self._find()
             return self._kept.edits
 
     def look_at_files(self) -> NodeEdits:

@@ -33,7 +33,10 @@ class _Place(Struct, order=True):
 
 
 class Turns:
-    """One turn, and the threads that wait for it, in the order in which their calls began."""
+    """One turn, and the threads that wait for it, in the order in which their calls began.
+
+    A block of code with it is a call, which computes in turn.
+    """
 
     def __init__(self, longest: float = _LONGEST_SECONDS) -> None:
         self._longest = longest
@@ -42,10 +45,6 @@ class Turns:
         self._line: list[_Place] = []
         self._numbers = itertools.count()
         self._thread = threading.local()
-
-    def turn(self) -> "_Turn":
-        """Compute in turn; the call begins here."""
-        return _Turn(self)
 
     def waiting(self) -> "_Waiting":
         """Give up the turn meanwhile, if this thread answers a call."""
@@ -56,12 +55,12 @@ class Turns:
         """The place of this thread's call; None if it answers none."""
         return getattr(self._thread, "place", None)
 
-    def begin(self) -> None:
+    def __enter__(self) -> None:
         """Begin a call on this thread, and wait for its turn."""
         place = self._thread.place = _Place(next(self._numbers))
         self.take(place)
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """End this thread's call."""
         place, self._thread.place = self._thread.place, None
         self.give(place)
@@ -96,23 +95,8 @@ class Turns:
             self._has.come.release()
 
 
-class _Turn:
-    """Computing in turn. A class, as `_Waiting`: generators cost a prepare a tenth."""
-
-    __slots__ = ("_turns",)
-
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
-
-    def __enter__(self) -> None:
-        self._turns.begin()
-
-    def __exit__(self, *_: object) -> None:
-        self._turns.end()
-
-
 class _Waiting:
-    """Waiting while others compute."""
+    """Waiting while others compute. A class, because generators cost a prepare a tenth."""
 
     __slots__ = ("_place", "_turns")
 
@@ -140,8 +124,10 @@ def _line_of(thread: int) -> str:
     return f"{Path(code.co_filename).relative_to(_PROGRAM)}:{frame.f_lineno} in {code.co_name}"
 
 
-_of_calls = Turns()
-turn, waiting = _of_calls.turn, _of_calls.waiting
+IN_TURN = Turns()
+"""The turns of all calls of the kubelet."""
+
+waiting = IN_TURN.waiting
 
 
 def acquired(lock: threading.Lock, seconds: float) -> bool:

@@ -25,7 +25,7 @@ from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import DeviceRecord
 from dra_driver.claims.prepare.preparer import ClaimPreparer
 from dra_driver.errors import DriverError
-from dra_driver.host.turns import turn
+from dra_driver.host.turns import IN_TURN
 from dra_driver.host.worker import Listeners
 from dra_driver.kubelet.protos import dra_v1_pb2 as v1
 from dra_driver.kubelet.protos import dra_v1_pb2_grpc as v1_rpc
@@ -131,17 +131,17 @@ class ClaimCalls:
             return {uid: Answer(error=TOO_LATE) for uid in claims}
         limit = KUBELET_SECONDS if seconds is None else min(KUBELET_SECONDS, seconds)
         deadline = self._clock() + limit
+
+        def answer(ref: ClaimRef) -> Answer:
+            # Whatever the work binds, such as the claim's pods, is on this claim's lines alone.
+            return copy_context().run(self._answer_one, ref, deadline, operation, work)
+
         if len(claims) <= 1:
-            return {
-                uid: self._answer_one(ref, deadline, operation, work) for uid, ref in claims.items()
-            }
+            return {uid: answer(ref) for uid, ref in claims.items()}
         pool = futures.ThreadPoolExecutor(
             min(len(claims), PARALLEL_CLAIMS), thread_name_prefix=f"{operation}-claim"
         )
-        pending = {
-            uid: pool.submit(self._answer_one, ref, deadline, operation, work)
-            for uid, ref in claims.items()
-        }
+        pending = {uid: pool.submit(answer, ref) for uid, ref in claims.items()}
         futures.wait(pending.values(), timeout=limit - min(ANSWER_SECONDS, limit / 10))
         # A claim that is not done goes on alone: work that was begun must end in a consistent
         # state.
@@ -158,17 +158,11 @@ class ClaimCalls:
     def _answer_one(
         self, ref: ClaimRef, deadline: float, operation: Operation, work: Work
     ) -> Answer:
-        # Whatever the work binds, such as the claim's pods, is on this claim's lines alone.
-        return copy_context().run(self._answer_alone, ref, deadline, operation, work)
-
-    def _answer_alone(
-        self, ref: ClaimRef, deadline: float, operation: Operation, work: Work
-    ) -> Answer:
         structlog.contextvars.bind_contextvars(claim=str(ref), claim_uid=ref.uid)
         with self._lock:
             self._running.append(str(ref))
         try:
-            with self._metrics.request(operation), turn():
+            with self._metrics.request(operation), IN_TURN:
                 return self._attempt(ref, deadline, operation, work)
         finally:
             with self._lock:

@@ -11,7 +11,12 @@ import device_metadata as reader
 import make
 from dra_driver.claims.model.claim import Claim, ClaimRef, ClaimUid, parse_claim
 from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.claims.prepare.device_metadata import MetadataFiles, container_paths, documents
+from dra_driver.claims.prepare.device_metadata import (
+    MetadataFiles,
+    container_paths,
+    documents,
+    rendered,
+)
 
 GPU = make.gpu(1)
 BAD = ("..", ".", "", "/", "\0", "\n", "../x", "a/../b", "a//b", "A", "ä", "-a", "a-", "a" * 64)
@@ -66,4 +71,4 @@ def test_no_name_leads_out_of_a_folder(name: str, said: object, requests: list[s
         }
         assert Path(files.path(record.ref.uid, request)).parent == Path("/data/device-metadata/uid")
         assert (kind == "resourceclaimtemplates") is bool(claim.pod_claim_name)
-        reader.check(reader.read(found[request].render(1).decode()))
+        reader.check(reader.read(rendered(found[request], 1).decode()))

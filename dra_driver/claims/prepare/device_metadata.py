@@ -28,7 +28,6 @@ from typing import Any
 
 import msgspec
 import structlog
-from msgspec import Struct
 
 from dra_driver.claims.model.claim import ClaimUid, is_label
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
@@ -58,26 +57,20 @@ _FILE_MODE, _FOLDER_MODE = 0o644, 0o755  # containers read it as any user
 _GENERATION = re.compile(rb'"generation": ?([1-9][0-9]{0,8})\b')
 _HEAD = 4096
 
-Object = dict[str, Any]
-
-
-class Document(Struct, frozen=True, kw_only=True):
-    """The metadata of one request's devices; `metadata` does not have the generation."""
-
-    metadata: Mapping[str, str]
-    content: Mapping[str, object]
-
-    def render(self, generation: int) -> bytes:
-        """Return the bytes of a file, an object a line; the same document gives the same bytes."""
-        metadata = {**self.metadata, "generation": generation}
-        # The part that all versions share is encoded once.
-        said = msgspec.json.encode({"metadata": metadata, **self.content}).decode()[1:]
-        group = '{"kind": "DeviceMetadata", "apiVersion": "metadata.resource.k8s.io'
-        return "".join(f'{group}/{version}", {said}\n' for version in VERSIONS).encode()
-
+Document = dict[str, Any]
+"""The metadata of one request's devices, as JSON, without versions and generation."""
 
 _Written = tuple[Document, Look | None]
 """The content of a file, and how the file looked then; None if it could not be written."""
+
+
+def rendered(document: Document, generation: int) -> bytes:
+    """Return the bytes of a file, an object a line; the same document gives the same bytes."""
+    metadata = {**document["metadata"], "generation": generation}
+    # The part that all versions share is encoded once.
+    said = msgspec.json.encode({**document, "metadata": metadata}).decode()[1:]
+    group = '{"kind": "DeviceMetadata", "apiVersion": "metadata.resource.k8s.io'
+    return "".join(f'{group}/{version}", {said}\n' for version in VERSIONS).encode()
 
 
 def container_paths(record: ClaimRecord) -> dict[str, str]:
@@ -106,21 +99,19 @@ def documents(
         return {}
     ref = record.ref
     return {
-        name: Document(
-            metadata={"name": ref.name, "namespace": ref.namespace, "uid": ref.uid},
-            content={
-                **({"podClaimName": record.pod_claim_name} if record.pod_claim_name else {}),
-                "requests": [
-                    {
-                        "name": _full_name(name, entries[0]),
-                        "devices": [
-                            _device(entry, gpus[entry.device.gpu], inventory, islands)
-                            for entry in entries
-                        ],
-                    }
-                ],
-            },
-        )
+        name: {
+            "metadata": {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid},
+            **({"podClaimName": record.pod_claim_name} if record.pod_claim_name else {}),
+            "requests": [
+                {
+                    "name": _full_name(name, entries[0]),
+                    "devices": [
+                        _device(entry, gpus[entry.device.gpu], inventory, islands)
+                        for entry in entries
+                    ],
+                }
+            ],
+        }
         for name, entries in _requests(record).items()
     }
 
@@ -152,7 +143,7 @@ def _full_name(request: str, entry: DeviceRecord) -> str:
 
 def _device(
     entry: DeviceRecord, gpu: Gpu, inventory: Inventory, islands: Mapping[GpuUuid, GpuUuid]
-) -> Object:
+) -> dict[str, object]:
     attributes = Attributes(entry.name)
     describe(NodeDevice(gpu=gpu, device=entry.device), inventory, attributes, islands)
     return {
@@ -241,11 +232,11 @@ class MetadataFiles:
         contents = read_if_plain(path)
         generation = _generation_of(contents[0]) if contents else 0
         try:
-            if contents and contents[0] == document.render(generation):
+            if contents and contents[0] == rendered(document, generation):
                 if stat.S_IMODE(contents[1].st_mode) != _FILE_MODE:
                     os.chmod(path, _FILE_MODE)
                 return document, look_of(path)
-            data = document.render(generation + 1)
+            data = rendered(document, generation + 1)
             try:
                 write_whole(path, data, mode=_FILE_MODE, durable=False)
             except IsADirectoryError:

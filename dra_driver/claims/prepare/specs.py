@@ -20,7 +20,12 @@ from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.prepare.allocation import recorded_gpus
-from dra_driver.claims.prepare.device_metadata import MetadataFiles, container_paths, documents
+from dra_driver.claims.prepare.device_metadata import (
+    Document,
+    MetadataFiles,
+    container_paths,
+    documents,
+)
 from dra_driver.claims.prepare.steps import Steps
 from dra_driver.devices.device import NodeDevice, Vfio
 from dra_driver.devices.model import GpuUuid, Inventory, InventorySource
@@ -55,6 +60,7 @@ class ClaimSpecs:
         self._found_again = 0
         self._once = LogOnce()
         self._islands: tuple[Inventory, Mapping[GpuUuid, GpuUuid]] | None = None
+        self._documents: dict[ClaimUid, tuple[ClaimRecord, object, Mapping[str, Document]]] = {}
 
     def of(self, record: ClaimRecord) -> Spec:
         """Return the spec of a claim, all of whose devices exist.
@@ -65,20 +71,19 @@ class ClaimSpecs:
         added = self._steps.edits(record.steps)
         node = None if _is_for_machine(record) else self._edits.look()
 
-        def edits(entry: DeviceRecord) -> Edits:
+        def edits(name: str, entry: DeviceRecord) -> Edits:
             gpu = gpus[entry.device.gpu]
             own = node.device(NodeDevice(gpu=gpu, device=entry.device)) if node else Edits()
             key = entry.device.key
-            return own if key is None or key not in added else own + added[key]
+            if key is not None and key in added:
+                own += added[key]
+            return replace(own, mounts=(*own.mounts, *mounts.get(name, ())))
 
         # A claim can have the same device twice, with admin access and without.
         devices = {_device_name(record.ref.uid, entry): entry for entry in record.devices}
         mounts = self._mounts(record)
         return Spec(
-            devices={
-                name: edits(entry) + Edits(mounts=mounts.get(name, ()))
-                for name, entry in devices.items()
-            },
+            devices={name: edits(name, entry) for name, entry in devices.items()},
             edits=node.common if node else Edits(),
         )
 
@@ -105,10 +110,14 @@ class ClaimSpecs:
         uid = record.ref.uid
         if self._metadata.is_on:
             inventory = self._inventory.current()
-            gpus = recorded_gpus(record.devices, inventory)
             if (known := self._islands) is None or known[0] is not inventory:
                 known = self._islands = (inventory, joined(inventory.gpus))
-            self._metadata.write(uid, documents(record, gpus, inventory, known[1]))
+            kept = self._documents.get(uid)
+            if kept is None or kept[0] is not record or kept[1] is not known[1]:
+                gpus = recorded_gpus(record.devices, inventory)
+                kept = record, known[1], documents(record, gpus, inventory, known[1])
+                self._documents[uid] = kept
+            self._metadata.write(uid, kept[2])
         self.files.write(uid, spec)
 
     def restore(self, record: ClaimRecord) -> None:
@@ -172,6 +181,7 @@ class ClaimSpecs:
 
     def delete(self, uid: ClaimUid) -> None:
         """Delete a claim's spec and what it mounts; a later reconcile deletes what is left."""
+        self._documents.pop(uid, None)
         try:
             self.files.delete(uid)
             self._metadata.delete(uid)

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +9,6 @@ import pytest
 
 import driver_tree
 import make
-from dra_driver.cdi import edits_cache as content_module
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.roots import Roots, find_roots
@@ -173,38 +170,6 @@ def test_an_unchanged_driver_is_looked_for_once(driver_root: Path) -> None:
     kept = content(driver_root)
 
     assert kept.look().common is kept.look().common
-
-
-def test_callers_that_wait_for_a_look_share_the_next_one(
-    driver_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = threading.Semaphore(0)
-
-    def clock() -> float:
-        asked.release()
-        return time.monotonic()
-
-    kept = content(driver_root, clock=clock)
-    kept.look()
-    callers = [threading.Thread(target=kept.look) for _ in range(3)]
-    looks: list[int] = []
-    real = content_module._signature
-
-    def signature(paths: tuple[str, ...]) -> content_module._Signature:
-        looks.append(len(paths))
-        if len(looks) == 1:  # the three ask while the first look goes on
-            while asked.acquire(blocking=False):
-                pass
-            for caller in callers:
-                caller.start()
-                asked.acquire()
-        return real(paths)
-
-    monkeypatch.setattr(content_module, "_signature", signature)
-    kept.look()
-    for caller in callers:
-        caller.join()
-    assert len(looks) == 2
 
 
 def test_an_upgraded_driver_is_noticed_at_once(driver_root: Path) -> None:

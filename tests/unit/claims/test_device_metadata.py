@@ -11,10 +11,10 @@ import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.prepare.device_metadata import (
-    Document,
     MetadataFiles,
     container_paths,
     documents,
+    rendered,
 )
 from dra_driver.devices.device import Device, equal_shares, name_of
 from dra_driver.devices.model import Gpu, MigMode, NvLink
@@ -63,7 +63,7 @@ def told(one: ClaimRecord, *gpus: Gpu) -> dict[str, str]:
     known = {gpu.uuid: gpu for gpu in gpus or (CARD, WHOLE)}
     inventory = make.inventory(*known.values())
     found = documents(one, known, inventory, joined(inventory.gpus))
-    return {name: document.render(1).decode() for name, document in found.items()}
+    return {name: rendered(document, 1).decode() for name, document in found.items()}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -160,8 +160,8 @@ def test_a_request_whose_name_the_api_would_refuse_has_no_file(name: str) -> Non
     assert container_paths(one) == told(one) == {}
 
 
-DOCUMENT = Document(metadata={"name": "claim", "namespace": "n", "uid": UID}, content={"a": 1})
-NEWER = replace(DOCUMENT, content={"a": 2})
+DOCUMENT = {"metadata": {"name": "claim", "namespace": "n", "uid": UID}, "a": 1}
+NEWER = {**DOCUMENT, "a": 2}
 
 
 @pytest.fixture

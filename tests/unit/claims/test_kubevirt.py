@@ -8,7 +8,7 @@ import pytest
 import make
 from device_metadata import FILE, GROUP
 from dra_driver.claims.model.record import DeviceRecord
-from dra_driver.claims.prepare.device_metadata import documents
+from dra_driver.claims.prepare.device_metadata import documents, rendered
 from dra_driver.devices.model import Gpu
 from kubevirt import NoDeviceError, pci_address
 
@@ -32,7 +32,7 @@ def written(*gpus: Gpu, chosen: str | None = None) -> dict[str, str]:
     record = make.record(devices=entries, pod_claim_name="gpus")
     known = {gpu.uuid: gpu for gpu in gpus}
     (found,) = documents(record, known, make.inventory(*gpus), {}).values()
-    return {FILE: found.render(1).decode()}
+    return {FILE: rendered(found, 1).decode()}
 
 
 def object_of(version: str = "v1alpha1", name: str = "gpu", **attributes: object) -> str:
