@@ -48,9 +48,9 @@ class Steps:
 
     Attributes:
         times: the milliseconds of all callers in all rounds.
-        used: how much the meter increased, per call.
-        seconds: from the moment at which all callers began to that at which all had finished, per
-            call.
+        used: how much the meter increased, per call; for callers that go on by themselves, over all
+            steps, per call of each.
+        seconds: the time that passed, likewise.
     """
 
     times: Sequence[Sequence[float]]
@@ -62,13 +62,15 @@ def at_once(
     steps: Sequence[Sequence[Callable[[], object]]],
     rounds: int,
     *,
+    together: bool = True,
     meter: Callable[[], float] = lambda: 0.0,
     timeout: float = 120,
 ) -> Steps:
-    """Time steps that several callers make at the same moment, round after round.
+    """Time steps that several callers make at the same time, round after round.
 
-    `steps[caller][step]` are actions. All callers begin a step together; a caller that has finished
-    waits for the others. `meter` is read between steps.
+    `steps[caller][step]` are actions. All callers begin each step `together`, and a caller that has
+    finished waits for the others; or they only start together, and each goes on by itself. `meter`
+    is read whenever all begin, and at the end.
     """
     readings: list[tuple[float, float]] = []
 
@@ -80,9 +82,10 @@ def at_once(
     def caller(actions: Sequence[Callable[[], object]]) -> list[list[float]]:
         times: list[list[float]] = [[] for _ in actions]
         try:
-            for _ in range(rounds):
+            for number in range(rounds):
                 for action, step in zip(actions, times, strict=True):
-                    barrier.wait()
+                    if together or (number == 0 and step is times[0]):
+                        barrier.wait()
                     step.append(timed(action))
         except BaseException:
             barrier.abort()  # or the others would wait forever
@@ -92,7 +95,8 @@ def at_once(
     with ThreadPoolExecutor(len(steps), thread_name_prefix="caller") as pool:
         done = [task.result() for task in [pool.submit(caller, actions) for actions in steps]]
     read()
-    count, calls = len(steps[0]), rounds * len(steps)
+    count = len(steps[0]) if together else 1
+    calls = rounds * len(steps)
 
     def per_call(read: Sequence[float]) -> list[float]:
         spans = [after - before for before, after in itertools.pairwise(read)]
@@ -100,7 +104,7 @@ def at_once(
 
     metered, moments = zip(*readings, strict=True)
     return Steps(
-        times=[[value for times in done for value in times[step]] for step in range(count)],
+        times=[[value for of in done for value in of[step]] for step in range(len(steps[0]))],
         used=per_call(metered),
         seconds=per_call(moments),
     )

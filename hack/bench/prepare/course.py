@@ -19,7 +19,7 @@ from testbed.machine import DRIVER
 
 from bench.command_line import machine, run, say_as
 from bench.prepare.beside import NvidiaDriver
-from bench.prepare.report import STEPS, compared, in_short, lines
+from bench.prepare.report import compared, in_short, lines
 from bench.prepare.sharing import CONFIGS, SHARED_BY, share_configs, shares_of, supervisor
 from bench.prepare.stage import Stage, fake_stage, real_stage
 from bench.timings import Summary, at_once, cpu_seconds, fsync_1kb, summary, timed
@@ -28,9 +28,8 @@ from dra_driver.bench.model import percentile
 MIB = 1024 * 1024
 FOLDER = "/var/tmp"  # noqa: S108  # a real disk, where /tmp may be memory
 STARTS = 5
-IN_A_ROW = 100
-SPELLS = 5
-CALM_SECONDS = 3
+CALMS = 20
+CALM_SECONDS = 1
 """Until what calls have left to do, such as the status of their claims, is done."""
 
 IDLE_SECONDS = 30
@@ -166,7 +165,7 @@ def _measure_driver(stage: Stage, driver: DriverProcess, options: argparse.Names
             idle, _ = resident_memory(driver.pid)
             idle_cpu = _idle(driver)
             cases = list(_cases(stage, kubelet, driver, devices, options))
-            in_a_row = _after_many_in_a_row(stage, kubelet, devices)
+            calm = _after_calm(stage, kubelet, devices[0])
         _, peak = resident_memory(driver.pid)
     finally:
         driver.stop()
@@ -181,8 +180,8 @@ def _measure_driver(stage: Stage, driver: DriverProcess, options: argparse.Names
         },
         "resident_memory_mib": {"idle": round(idle / MIB, 1), "peak": round(peak / MIB, 1)},
         "idle_cpu_percent": idle_cpu,
+        "after_calm": calm,
         "cases": cases,
-        "new_claim": in_a_row,
     }
 
 
@@ -256,7 +255,7 @@ def _cases(
         _say(f"preparing claims until {prepared} stand there")
         in_turn = itertools.cycle(devices)
         while len(standing) < prepared:
-            standing.append(stage.standing(next(in_turn)))
+            standing.append(stage.claim(next(in_turn), admin_access=True))
             kubelet.must_prepare(standing[-1])
         for config, callers in itertools.product(options.config, options.callers):
             _say(f"measuring {callers} callers with {prepared} claims prepared, {config}")
@@ -288,48 +287,49 @@ def _case(
     config: str,
     rounds: int,
 ) -> Object:
-    """Let a caller for each of `devices` prepare, prepare again and unprepare, all at once.
+    """Let a caller for each of `devices` prepare and unprepare a new claim in each round.
 
-    Where one is there more than once, all claims have admin access, and no config.
+    First they begin each step together, and prepare again, too; then each goes on by itself. Where
+    a device is there more than once, all claims have admin access, and no config.
     """
-    if len(set(devices)) < len(devices):
-        claims = [stage.standing(device) for device in devices]
-    else:
-        claims = [stage.claim(device, CONFIGS.get(config)) for device in devices]
-    steps = [_steps(kubelet, claim) for claim in claims]
-    at_once(steps, WARM_UP)
-    taken = at_once(steps, rounds, meter=lambda: cpu_seconds(driver.pid))
-    times = dict(zip(STEPS, map(summary, taken.times), strict=True))
-    used, seconds = (dict(zip(STEPS, each, strict=True)) for each in (taken.used, taken.seconds))
-    return {**times, **in_short(times, used, seconds)}
+    are_standing = len(set(devices)) < len(devices)
+    options = {"admin_access": True} if are_standing else {"config": CONFIGS.get(config)}
+
+    def rounds_of(number: int, *, again: bool) -> list[list[Callable[[], object]]]:
+        claims = [[stage.claim(one, **options) for _ in range(number)] for one in devices]
+        return [_steps(kubelet, iter(new), again=again) for new in claims]
+
+    def used() -> float:
+        return cpu_seconds(driver.pid)
+
+    at_once(rounds_of(WARM_UP, again=True), WARM_UP)
+    taken = at_once(rounds_of(rounds, again=True), rounds, meter=used)
+    free = at_once(rounds_of(rounds, again=False), rounds, meter=used, together=False)
+    return in_short(taken, free)
 
 
-def _steps(kubelet: KubeletClient, claim: ClaimName) -> list[Callable[[], object]]:
-    def prepare() -> object:
-        return kubelet.must_prepare(claim)
+def _steps(
+    kubelet: KubeletClient, claims: Iterator[ClaimName], *, again: bool
+) -> list[Callable[[], object]]:
+    now: list[ClaimName] = []
 
-    return [prepare, prepare, lambda: kubelet.must_unprepare(claim)]
+    def prepare_next() -> None:
+        now[:] = [next(claims)]
+        kubelet.must_prepare(*now)
+
+    more = [lambda: kubelet.must_prepare(*now)] if again else []
+    return [prepare_next, *more, lambda: kubelet.must_unprepare(*now)]
 
 
-def _after_many_in_a_row(stage: Stage, kubelet: KubeletClient, devices: Sequence[str]) -> Object:
-    """Return what a new claim takes right after a hundred others, as after a restart, and alone."""
-    _say(f"measuring a claim after {IN_A_ROW} in a row")
+def _after_calm(stage: Stage, kubelet: KubeletClient, device: str) -> Summary:
+    """Return how long the prepare of a new claim takes when nothing has happened for a while."""
+    _say(f"measuring a new claim after {CALM_SECONDS} s of calm, {CALMS} times")
 
     def first_prepare() -> float:
-        claim = stage.claim(devices[0])
+        claim = stage.claim(device)
+        time.sleep(CALM_SECONDS)
         took = timed(partial(kubelet.must_prepare, claim))
         kubelet.must_unprepare(claim)
         return took
 
-    in_turn = itertools.cycle(devices)
-    alone, after = [], []
-    for _ in range(SPELLS):
-        time.sleep(CALM_SECONDS)
-        alone.append(first_prepare())
-        before = [stage.standing(next(in_turn)) for _ in range(IN_A_ROW)]
-        for claim in before:
-            kubelet.must_prepare(claim)
-        after.append(first_prepare())
-        for claim in before:
-            kubelet.must_unprepare(claim)
-    return {"alone": summary(alone), "after": summary(after)}
+    return summary([first_prepare() for _ in range(CALMS)])

@@ -40,14 +40,6 @@ class Stage:
     place: Place
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
-    def claim(self, device: str, config: Object | None = None) -> ClaimName:
-        """Make a claim with a whole GPU, to be shared as `config` says."""
-        return self._make(device, admin_access=False, config=config)
-
-    def standing(self, device: str) -> ClaimName:
-        """Make a claim with admin access to a GPU."""
-        return self._make(device, admin_access=True)
-
     def delete_claims(self, word: str) -> None:
         """Delete the claims on devices with a word in their names; they are unprepared."""
         for stored in self.api.all("ResourceClaim", NAMESPACE):
@@ -66,7 +58,10 @@ class Stage:
         self.api.delete_all("ResourceClaim", NAMESPACE)
         self.api.delete_all("ResourceSlice")
 
-    def _make(self, device: str, *, admin_access: bool, config: Object | None = None) -> ClaimName:
+    def claim(
+        self, device: str, config: Object | None = None, *, admin_access: bool = False
+    ) -> ClaimName:
+        """Make a claim with a device, to be shared as `config` says, or with admin access to it."""
         name = f"claim-{next(self._numbers)}"
         request: Object = {"adminAccess": True} if admin_access else {}
         uid = self.api.create(claim(name, **request), NAMESPACE)["metadata"]["uid"]
