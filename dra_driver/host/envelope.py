@@ -24,8 +24,6 @@ T = TypeVar("T")
 
 _VERSION = 1
 
-_COMPACT = json.JSONEncoder(separators=(",", ":"))  # json.dumps would make one for each record
-
 _READING = threading.Lock()
 """msgspec (0.22) analyses a type when it first reads one. A thread that reads the same type
 meanwhile finds half of that, and the process ends by SIGSEGV."""
@@ -41,7 +39,10 @@ _ENVELOPE = re.compile(
 
 def seal(payload: Mapping[str, object]) -> bytes:
     """Return the bytes of a file with this payload; the same payload gives the same bytes."""
-    body = _COMPACT.encode(payload).encode()
+    try:
+        body = msgspec.json.encode(payload)
+    except UnicodeEncodeError:  # half of a surrogate pair, as in the name of a file
+        body = json.dumps(payload).encode()
     digest = sha256(body).hexdigest().encode()
     return b'{"version":%d,"sha256":"%s","payload":%s}\n' % (_VERSION, digest, body)
 

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from dra_driver.host.envelope import seal, unseal
+
 RACE = """
 import sys, threading, types
 import msgspec
@@ -42,3 +44,7 @@ def test_threads_may_be_the_first_to_read_a_type_together() -> None:
     """msgspec 0.22 ends the process where one thread meets what another has half noted."""
     done = subprocess.run([sys.executable, "-c", RACE], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_half_of_a_surrogate_pair_is_kept() -> None:
+    assert unseal(seal({"reason": "\ud800"})) == {"reason": "\ud800"}

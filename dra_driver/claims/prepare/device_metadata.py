@@ -36,7 +36,7 @@ from dra_driver.devices.device import NodeDevice
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ConfigError
-from dra_driver.host.files import Look, Name, delete, look_of, read_if_plain, write_whole
+from dra_driver.host.files import Look, delete, entries_of, look_of, read_if_plain, write_whole
 from dra_driver.slices.attributes import Attributes, describe
 
 log = structlog.get_logger()
@@ -220,11 +220,8 @@ class MetadataFiles:
         return {uid for uid in self.uids() if self._is_complete(uid)}
 
     def _is_complete(self, uid: ClaimUid) -> bool:
-        try:
-            names = set(os.listdir(self._folder(uid)))
-        except OSError:  # for example, a file in its place: the next writer says what is wrong
-            return False
-        return self._written.get(uid, {}).keys() <= names
+        folder = self._folder(uid)  # or a file in its place: the next writer says what is wrong
+        return _is_folder(folder) and self._written.get(uid, {}).keys() <= set(entries_of(folder))
 
     def _write(self, path: str, document: Document, former: _Written | None) -> _Written:
         if former == (document, look_of(path)) and former[1]:
@@ -257,7 +254,7 @@ def _generation_of(data: bytes) -> int:
     return int(said[1]) if said else 1
 
 
-def _is_folder(path: Name) -> bool:
+def _is_folder(path: str | Path) -> bool:
     """Tell whether the path is a folder, and not a link to one."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
