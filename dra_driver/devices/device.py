@@ -194,11 +194,6 @@ def share_key(uuid: DeviceUuid, label: str) -> DeviceKey:
     return DeviceKey(f"{uuid}#{label}")
 
 
-def key_uuid(key: DeviceKey) -> DeviceUuid:
-    """Return the UUID of the device that a key names."""
-    return DeviceUuid(key.partition("#")[0])
-
-
 def is_uuid_of(kind: DeviceKind, text: str) -> bool:
     """Tell whether a text has the form of a UUID of this kind of device (nvmlDeviceGetUUID)."""
     match kind:

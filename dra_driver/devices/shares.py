@@ -49,6 +49,11 @@ class Division(Struct, frozen=True, kw_only=True, rename="camel"):
     equal_memory: bool = False
 
     @property
+    def has_memory(self) -> bool:
+        """Whether it is known how much memory a share has."""
+        return self.equal_memory or self.strategy is ShareStrategy.MPS
+
+    @property
     def kind(self) -> str:
         """What a share of it is called in device names."""
         if not self.combines:
@@ -66,6 +71,11 @@ class EqualShare(Struct, frozen=True, kw_only=True, tag_field="kind", tag="equal
     def strategy(self) -> ShareStrategy:
         """How its tenant uses the device."""
         return self.division.strategy
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether it is known how much memory it has."""
+        return self.division.has_memory
 
     @property
     def label(self) -> str:
@@ -103,6 +113,11 @@ class ConsumedShare(
     def division(self) -> None:
         """Always None: the scheduler decides how the device is divided."""
         return
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether its claim asked for memory."""
+        return self.memory_mib > 0
 
     @property
     def label(self) -> str:

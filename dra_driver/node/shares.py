@@ -34,7 +34,8 @@ from dra_driver.kube.fields import at
 from dra_driver.shares.layout import ShareLayout
 from dra_driver.shares.notes import FILE, NotedConsumable, NotedDevice, ShareNotes, write_notes
 from dra_driver.shares.source import ShareConfigs, ShareConfigState
-from dra_driver.sharing.share_memory import UNSEEN, ShareMemory
+from dra_driver.sharing.limiters import UNSEEN
+from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, MEMORY, NO_CONSUMABLES, SHARES, Consumable
 from dra_driver.slices.offer.shares import ShareOffer
 from resource_nvidia_com.quantity import quantity_bytes
@@ -152,7 +153,11 @@ class NodeShares:
         remarks = [*(state.config.warnings if state.config else ()), *divided.remarks]
         remarks += self._unwatched(state)
         remarks += [f"{names.get(part)}: {why}" for part, why in divided.refused.items()]
-        remarks += self._cautions(inventory, offered)
+        cautions = list(self._cautions(inventory, offered))
+        if self._once.is_new("; ".join(cautions), "cautions"):
+            for text in cautions:
+                log.warning("memory limits can be lost", reason=text)
+        remarks += cautions
         notes = replace(
             self._notes,
             origin=state.origin,
@@ -207,10 +212,10 @@ class NodeShares:
         names: Mapping[Base, str],
     ) -> NotedDevice:
         try:
-            choice = self._memory.choose(
-                gpu, part, division.strategy, has_size=division.equal_memory
+            limited = self._memory.limited(
+                gpu, part, division.strategy, has_size=division.has_memory
             )
-            by, why = choice.with_condition(), choice.why
+            by, why = limited.with_condition(), limited.why
         except DriverError as error:
             by, why = None, f"not known: {error}"
         return NotedDevice(

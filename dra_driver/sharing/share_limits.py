@@ -14,7 +14,7 @@ share the limits of a process that uses its request.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from dra_driver.devices.device import DeviceKey, DeviceUuid, memory_of
 from dra_driver.devices.shares import (
     LIMITS_SINCE,
-    MIB,
     ConsumedShare,
     EqualShare,
     Share,
@@ -64,76 +63,65 @@ def limits_of(
     for group in groups:
         for unit in group.shares:
             _check_config(unit, group.config)
-        requests: dict[str, list[Unit]] = {}
-        for unit in group.shares:
-            requests.setdefault(unit.request, []).append(unit)
-        for members in requests.values():
-            _check_request(members)
-            limits |= _of_request(members, limited)
+        for request in _by(group.shares, lambda unit: unit.request):
+            _check_request(request)
+            for members in _by(request, lambda unit: unit.uuid):
+                found = _of_device(members, has_memory=members[0].uuid in limited)
+                limits |= dict.fromkeys((unit.key for unit in members), found)
     return limits
 
 
-def _of_request(
-    members: Sequence[Unit], limited: Collection[DeviceUuid]
-) -> dict[DeviceKey, ShareLimits]:
-    devices: dict[DeviceUuid, list[Unit]] = {}
-    for unit in members:
-        devices.setdefault(unit.uuid, []).append(unit)
-    parts = {uuid: _of_device(units) for uuid, units in devices.items()}
-    percent: int | None = None
-    memory: dict[str, int] = {}
-    if _has_limits(members[0]):
-        percent = parts[members[0].uuid][0].active_thread_percentage or ALL_THREADS
-    if all(uuid in limited for uuid in devices):
-        memory = {uuid: mib for uuid, (_, mib) in parts.items() if mib is not None}
-    return {
-        unit.key: replace(
-            part,
-            active_thread_percentage=None if percent == ALL_THREADS else percent,
-            memory_mib=memory,
-        )
-        for uuid, (part, _) in parts.items()
-        for unit in devices[uuid]
-    }
+def memory_of_claim(
+    units: Sequence[Unit], limits: Mapping[DeviceKey, ShareLimits], whole: int | None
+) -> int | None:
+    """Return the MiB of a device that a claim may have in all its requests; None is no limit.
 
-
-def memory_in_groups(units: Sequence[Unit], limits: Mapping[DeviceKey, ShareLimits]) -> int | None:
-    """Return the MiB of a device that control groups leave a claim, by all its requests.
-
-    A request without a limit may have all of the GPU's memory, because pods without any limit get
-    none there. None if nobody knows how much that is.
+    A request without a limit may have the MiB `whole`, None if even that is no limit.
     """
-    total = units[0].gpu.memory_bytes
-    whole = None if total is None else total // MIB
-    requests = {unit.request: unit for unit in units}.values()
-    amounts = [limits[unit.key].memory_mib.get(unit.uuid, whole) for unit in requests]
+    requests = {unit.request: limits[unit.key].memory_mib for unit in units}
+    amounts = [whole if amount is None else amount for amount in requests.values()]
     known = [amount for amount in amounts if amount is not None]
-    if not known:
+    if len(known) < len(amounts):
         return None
     return sum(known) if whole is None else min(whole, sum(known))
 
 
-def _of_device(units: Sequence[Unit]) -> tuple[ShareLimits, int | None]:
-    """Return the limits of all shares of one device together, and their MiB, if they have any."""
+def _by(units: Sequence[Unit], what: Callable[[Unit], str]) -> Iterable[list[Unit]]:
+    found: dict[str, list[Unit]] = {}
+    for unit in units:
+        found.setdefault(what(unit), []).append(unit)
+    return found.values()
+
+
+def _of_device(units: Sequence[Unit], *, has_memory: bool) -> ShareLimits:
+    """Return the limits of a request's shares of one device, together."""
     shares = [share_of(unit) for unit in units]
     equal = [share for share in shares if isinstance(share, EqualShare)]
     if equal:
         division, total = equal[0].division, memory_of(units[0].gpu, units[0].device.base)
-        count = division.count
-        percent = ALL_THREADS if division.free_compute else percentage(len(equal), count)
-        limits = ShareLimits(taken=len(equal), count=count, active_thread_percentage=percent)
-        return limits, None if total is None else memory_mib(total, len(equal), count)
-    consumed = [share for share in shares if isinstance(share, ConsumedShare)]
-    memory, cores = [use.memory_mib for use in consumed], [use.cores for use in consumed]
-    limits = ShareLimits(
-        taken=len(consumed),
-        count=None,
-        consumed_memory_mib=sum(memory),
-        consumed_cores=sum(cores),
+        taken, count = len(equal), division.count
+        percent = ALL_THREADS if division.free_compute else percentage(taken, count)
+        memory = None if total is None else memory_mib(total, taken, count)
+        limits = ShareLimits(taken=taken, count=count)
+    else:
+        consumed = [share for share in shares if isinstance(share, ConsumedShare)]
+        memory_mibs, cores = [use.memory_mib for use in consumed], [use.cores for use in consumed]
+        limits = ShareLimits(
+            taken=len(consumed),
+            count=None,
+            consumed_memory_mib=sum(memory_mibs),
+            consumed_cores=sum(cores),
+        )
         # If one share has no limit, the limit of the others would be less than was allocated.
-        active_thread_percentage=sum(cores) if all(cores) else None,
+        percent = sum(cores) if all(cores) else ALL_THREADS
+        memory = sum(memory_mibs) if all(memory_mibs) else None
+    return replace(
+        limits,
+        active_thread_percentage=percent
+        if percent < ALL_THREADS and _has_limits(units[0])
+        else None,
+        memory_mib=memory if has_memory else None,
     )
-    return limits, sum(memory) if all(memory) else None
 
 
 def _has_limits(unit: Unit) -> bool:

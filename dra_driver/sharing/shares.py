@@ -6,8 +6,8 @@ claim does.
 In: the shares of divided devices that a claim got. Out: for each device a step that limits the
 claim's memory. For MPS there is also a step that joins the device's domain (mps/members.py), with
 edits that make containers its clients, within their share. The first member starts a domain, and
-the last one ends it. Time-slicing divides neither memory nor SMs. sharing/share_memory.py chooses
-what limits memory; the next paragraph is about MPS, if that limits it.
+the last one ends it. Time-slicing divides neither memory nor SMs. sharing/limiters.py says what
+limits memory; the next paragraph is about MPS, if that limits it.
 
 If each request has only one equal share, all tenants of the device have the same limits, and they
 are the defaults of its daemon, which no client can raise. If a request can have several shares, or
@@ -20,21 +20,20 @@ from types import MappingProxyType
 
 from dra_driver.cdi.model import Edits
 from dra_driver.devices.device import DeviceKey, DeviceUuid, Whole, memory_of
-from dra_driver.devices.shares import LIMITS_SINCE, ShareStrategy, memory_mib, percentage
+from dra_driver.devices.shares import LIMITS_SINCE, MIB, ShareStrategy, memory_mib, percentage
 from dra_driver.errors import DeviceError
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, shared_domain
 from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.base import ComputeModes, Doer, Group, Unit
-from dra_driver.sharing.memory_groups import MemoryGroups
+from dra_driver.sharing.limiters import Limited, Limiter
+from dra_driver.sharing.memory_groups import MemoryGroups, only_pod
 from dra_driver.sharing.mps import DomainDoer, client_edits
-from dra_driver.sharing.share_limits import limits_of, memory_in_groups, share_of
-from dra_driver.sharing.share_memory import Choice, ShareMemory, has_size
+from dra_driver.sharing.share_limits import limits_of, memory_of_claim, share_of
+from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.sharing.steps import (
-    Backend,
     ContainerLimits,
     JoinDomain,
-    MemoryPart,
     ShareLimits,
     SharingStep,
     UseShares,
@@ -63,65 +62,68 @@ class Shares(Doer[UseShares]):
         for group in groups:
             for unit in group.shares:
                 shared.setdefault(unit.uuid, []).append(unit)
-        choices = {uuid: self._choice(units) for uuid, units in shared.items()}
-        limited = {uuid for uuid, choice in choices.items() if choice.by is not Backend.NOTHING}
-        limits = limits_of(groups, limited)
+        found = {uuid: self._limited(units) for uuid, units in shared.items()}
+        has_limits = {uuid for uuid, one in found.items() if one.by is not Limiter.NOTHING}
+        limits = limits_of(groups, has_limits)
         steps: list[SharingStep] = []
         for uuid, units in shared.items():
-            mib = memory_in_groups(units, limits)
-            steps += self._steps(
-                units, limits, self._memory.part(groups[0], units, choices[uuid], mib)
-            )
+            steps += self._steps(groups[0], units, limits, found[uuid])
         return tuple(steps)
 
-    def _choice(self, units: Sequence[Unit]) -> Choice:
-        """Return what enforces the memory of a claim's shares of a device, all of them."""
+    def _limited(self, units: Sequence[Unit]) -> Limited:
+        """Return what limits the memory of a claim's shares of a device, all of them."""
         shares = [share_of(unit) for unit in units]
+        has_size = all(share.has_memory for share in shares)
         gpu, base = units[0].gpu, units[0].device.base
-        sized = all(map(has_size, shares))
-        return self._memory.choose(gpu, base, shares[0].strategy, has_size=sized)
+        return self._memory.limited(gpu, base, shares[0].strategy, has_size=has_size)
 
     def _steps(
         self,
+        claim: Group,
         units: Sequence[Unit],
         limits: Mapping[DeviceKey, ShareLimits],
-        part: MemoryPart,
+        limited: Limited,
     ) -> Iterator[SharingStep]:
         strategy = share_of(units[0]).strategy
         devices = tuple(unit.device for unit in units)
         if strategy is not ShareStrategy.MPS:
             self._check_mode(units[0])
+        by_groups = limited.by is Limiter.CONTROL_GROUPS
+        # Pods without any limit get no memory of a GPU that control groups limit.
+        total = units[0].gpu.memory_bytes if by_groups else None
+        memory = memory_of_claim(units, limits, total and total // MIB)
         yield UseShares(
             devices=devices,
             strategy=strategy,
-            limits={unit.key: limits[unit.key] for unit in units},
-            memory=part,
+            limits=tuple(limits[unit.key] for unit in units),
+            limited_by=limited.by,
+            why=limited.why,
+            memory_mib=memory,
+            pod="" if memory is None or not by_groups else only_pod(claim),
         )
         if strategy is ShareStrategy.MPS:
+            by_mps = limited.by is Limiter.MPS
             yield JoinDomain(
                 devices=devices,
-                domain=_domain(units[0], part.by),
-                claim=part.claim,
+                domain=_domain(units[0], limits_memory=by_mps),
+                claim=claim.claim,
                 clients={
-                    unit.key: ContainerLimits(
-                        active_thread_percentage=limits[unit.key].active_thread_percentage,
-                        memory_mib=limits[unit.key].memory_mib if part.by is Backend.MPS else {},
-                    )
+                    unit.key: _client(unit, limits[unit.key], limits_memory=by_mps)
                     for unit in units
                 },
             )
 
     def do(self, step: UseShares, deadline: float) -> None:  # noqa: ARG002 (a Doer)
         """Limit the claim's memory."""
-        self._groups.do(step.memory)
+        self._groups.do(step)
 
     def ensure(self, step: UseShares) -> None:
         """Set memory limits that were lost again."""
-        self._groups.ensure(step.memory)
+        self._groups.ensure(step)
 
     def undo(self, step: UseShares, deadline: float) -> None:  # noqa: ARG002 (a Doer)
         """Remove the claim's memory limits."""
-        self._groups.undo(step.memory)
+        self._groups.undo(step)
 
     def _check_mode(self, unit: Unit) -> None:
         """Check that a GPU accepts a second process."""
@@ -196,7 +198,15 @@ def _below(limit: int | None, of_daemon: int | None) -> int | None:
     return limit if limit is not None and (of_daemon is None or limit < of_daemon) else None
 
 
-def _domain(unit: Unit, by: Backend) -> Domain:
+def _client(unit: Unit, limits: ShareLimits, *, limits_memory: bool) -> ContainerLimits:
+    memory = limits.memory_mib if limits_memory else None
+    return ContainerLimits(
+        active_thread_percentage=limits.active_thread_percentage,
+        memory_mib={} if memory is None else {unit.uuid: memory},
+    )
+
+
+def _domain(unit: Unit, *, limits_memory: bool) -> Domain:
     """Return the MPS domain for the device of a share; it is the same for every tenant."""
     has_limits = unit.gpu.cuda_compute_capability >= LIMITS_SINCE
     division = unit.device.division
@@ -205,7 +215,7 @@ def _domain(unit: Unit, by: Backend) -> Domain:
     if has_limits and division is not None and not division.combines:
         # Every tenant has one share, so all have the same limits.
         total = memory_of(unit.gpu, unit.device.base)
-        if by is Backend.MPS and total is not None:
+        if limits_memory and total is not None:
             memory = memory_mib(total, 1, division.count)
         percent = None if division.free_compute else percentage(1, division.count)
     device = DomainDevice(uuid=unit.uuid, kind=unit.device.kind, pinned_memory_mib=memory)

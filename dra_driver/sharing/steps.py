@@ -10,15 +10,15 @@ A new step is a new class here, and a member of `SharingStep`; mypy names what e
 """
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import ClassVar
 
 from msgspec import Struct, field
 
-from dra_driver.devices.device import Device, DeviceKey, Whole, key_uuid
+from dra_driver.devices.device import Device, DeviceKey, Whole
 from dra_driver.devices.model import GpuUuid, PciAddress
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.mps.domain import Domain
+from dra_driver.sharing.limiters import Limiter
 from resource_nvidia_com.v1beta1.names import Interval, SharingStrategy
 
 ALL_THREADS = 100
@@ -166,51 +166,13 @@ class NvidiaMpsDaemon(Step, frozen=True, kw_only=True, tag="nvidiaMpsDaemon"):
         return Description(settings={"deployment": self.deployment}, words=words)
 
 
-class Backend(StrEnum):
-    """What enforces memory limits, best first."""
-
-    CONTROL_GROUPS = "ControlGroups"
-    MPS = "MPS"
-    WATCHED = "Watched"
-    """Containers that take more are found afterwards (usage/watch.py)."""
-    NOTHING = "Nothing"
-
-    def words(self) -> str | None:
-        """Return the backend's name for people; None for NOTHING."""
-        return _BACKEND_WORDS.get(self)
-
-
-_BACKEND_WORDS = {
-    Backend.CONTROL_GROUPS: "control groups (NVML)",
-    Backend.MPS: "MPS",
-    Backend.WATCHED: "--over-limit, afterwards",
-}
-
-
-class MemoryPart(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """How much memory of a device a claim may have, and what enforces that.
-
-    `why` says why nothing better does. `claim` is the claim's UID. The rest is only for control
-    groups: `pod` is the UID of the limited pod, `gpu` the GPU whose memory is limited, and `mib`
-    the MiB that all the claim's shares of it have.
-    """
-
-    by: Backend
-    why: str = ""
-    claim: str = ""
-    pod: str = ""
-    gpu: GpuUuid | None = None
-    mib: int = 0
-
-
 class ShareLimits(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What a process may use if it has the shares of a request.
+    """What a process may use of a device if it has the shares of a request.
 
-    The request has `taken` shares of this device. A device with equal shares is divided into
+    The request has `taken` shares of the device. A device with equal shares is divided into
     `count`. Consumable shares have None there, and consumed `consumed_memory_mib` (MiB) and
-    `consumed_cores` (percent of the device's SMs). `active_thread_percentage` limits the SMs of
-    each device, and `memory_mib` the memory of each device of the request, in MiB by UUID. A
-    missing value is no limit.
+    `consumed_cores` (percent of the device's SMs). `active_thread_percentage` limits the SMs, and
+    `memory_mib` the memory, in MiB. A missing value is no limit.
     """
 
     taken: int
@@ -218,7 +180,7 @@ class ShareLimits(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
     consumed_memory_mib: int = 0
     consumed_cores: int = 0
     active_thread_percentage: int | None = None
-    memory_mib: Mapping[str, int] = field(default_factory=dict)
+    memory_mib: int | None = None
 
     def described_size(self) -> tuple[dict[str, object], list[str]]:
         """Return the size of the shares, for programs and for people."""
@@ -233,42 +195,54 @@ class ShareLimits(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
 
 
 class UseShares(Step, frozen=True, kw_only=True, tag="useShares"):
-    """Gives a claim shares of a device, and limits their memory."""
+    """Gives a claim shares of one device, and limits their memory.
+
+    Attributes:
+        limits: what a process may use with each of `devices`, in their order.
+        limited_by: what limits memory.
+        why: why nothing better does; empty for the best.
+        memory_mib: the MiB that all the claim's shares of the device have; None is no limit.
+        pod: the UID of the pod that control groups limit; empty if they do not.
+    """
 
     name: ClassVar[str] = "Shares"
     outlives_reboot: ClassVar[bool] = True
     excludes: ClassVar[bool] = True
 
     strategy: ShareStrategy
-    limits: Mapping[DeviceKey, ShareLimits]
-    memory: MemoryPart
+    limits: tuple[ShareLimits, ...]
+    limited_by: Limiter
+    why: str = ""
+    memory_mib: int | None = None
+    pod: str = ""
 
     @property
     def gpus(self) -> tuple[GpuUuid, ...]:
         """The GPU whose memory is limited by control groups, if it is."""
-        return () if self.memory.gpu is None else (self.memory.gpu,)
+        return (self.devices[0].gpu,) if self.pod else ()
 
     def describe(self, key: DeviceKey) -> Description:
         """Return the share, the limits of its containers, and what enforces them."""
-        limits, part = self.limits.get(key), self.memory
+        pairs = zip(self.devices, self.limits, strict=True)
+        limits = next((limits for device, limits in pairs if device.key == key), None)
         if limits is None:
             return Description()
         settings, words = limits.described_size()
         if limits.active_thread_percentage is not None:
             settings["activeThreadPercentage"] = limits.active_thread_percentage
             words.append(f"{limits.active_thread_percentage} % of threads")
-        memory = None if part.by is Backend.NOTHING else limits.memory_mib.get(key_uuid(key))
+        memory, by = limits.memory_mib, self.limited_by
         if memory is not None:
-            settings["pinnedMemoryMiB" if part.by is Backend.MPS else "memoryMiB"] = memory
+            settings["pinnedMemoryMiB" if by is Limiter.MPS else "memoryMiB"] = memory
             words.append(f"{memory} MiB")
-        enforced = part.by.words()
+        enforced = by.words()
         settings["enforcedBy"] = enforced
-        if memory is None and part.by is Backend.CONTROL_GROUPS:
+        if memory is None and by is Limiter.CONTROL_GROUPS:
             words.append("no limit of memory")
         else:
             words.append(f"enforced by {enforced}" if enforced else "nothing limits memory")
-        if part.why:
-            settings["whyNotBetter"] = part.why
+        if self.why:
+            settings["whyNotBetter"] = self.why
         return Description(settings=settings, words=tuple(words))
 
 

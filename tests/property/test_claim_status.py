@@ -19,10 +19,11 @@ from dra_driver.claims.report.claim_status import (
 from dra_driver.devices.device import Device, name_of
 from dra_driver.devices.model import Gpu
 from dra_driver.devices.shares import ConsumedShare, ShareStrategy
-from dra_driver.sharing.steps import Backend, MemoryPart, ShareLimits, UseShares
+from dra_driver.sharing.limiters import Limiter
+from dra_driver.sharing.steps import ShareLimits, UseShares
 from sampling import examples
 
-NOTHING = Backend.NOTHING
+NOTHING = Limiter.NOTHING
 NOW = "2026-01-02T03:04:05Z"
 MOST = 32  # AllocationResultsMaxSize of the API
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=40) | st.sampled_from(
@@ -56,16 +57,14 @@ def claims(draw: st.DrawFn, cards: list[Gpu]) -> ClaimRecord:
         share = ConsumedShare(share_id=share_id, strategy=ShareStrategy.MPS, memory_mib=number)
         part = Device(base=make.place(card), share=share)
         devices.append(_device(card, part, share_id, number, False))
-        limits = ShareLimits(
-            taken=1, count=None, consumed_memory_mib=number, memory_mib={card.uuid: number}
-        )
-        assert part.key is not None
+        limits = ShareLimits(taken=1, count=None, consumed_memory_mib=number, memory_mib=number)
         steps.append(
             UseShares(
                 devices=(part,),
                 strategy=ShareStrategy.MPS,
-                limits={part.key: limits},
-                memory=MemoryPart(by=NOTHING, why=draw(texts), claim="uid"),
+                limits=(limits,),
+                limited_by=NOTHING,
+                why=draw(texts),
             )
         )
     return make.record(devices=tuple(devices), steps=tuple(steps))

@@ -14,7 +14,7 @@ from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.sharing.shares import Shares
-from dra_driver.sharing.steps import MemoryPart, UseShares
+from dra_driver.sharing.steps import UseShares
 
 GPUS = (make.gpu(0), make.gpu(1, memory_bytes=15109 * MIB + 4096))
 ANY_DIVISION = Division(
@@ -74,9 +74,9 @@ class Node:
         self.shares = Shares(ShareMemory(groups), modes)
         self.free = [(gpu, n) for gpu in GPUS for n in range(division.count)]
 
-    def tenants(self, gpu: GpuUuid) -> list[MemoryPart]:
+    def tenants(self, gpu: GpuUuid) -> list[UseShares]:
         return [
-            step.memory
+            step
             for _, steps in self.records.values()
             for step in steps
             if any(device.gpu == gpu for device in step.devices)

@@ -202,7 +202,8 @@ def check_limits(units: list[Unit]) -> None:
         least, mib = wanted(members)
         for unit in members:
             limit = found[unit.key]
-            assert (limit.active_thread_percentage, limit.memory_mib) == (least, mib)
+            found_now = (limit.active_thread_percentage, limit.memory_mib)
+            assert found_now == (least, mib[unit.uuid])
         percent.update(dict.fromkeys(mib, least or 0))
         memory.update(mib)
     for unit in units:

@@ -19,8 +19,7 @@ from dra_driver.errors import DeviceError, DriverError
 from dra_driver.node.shares import NodeShares
 from dra_driver.shares.notes import read_notes
 from dra_driver.shares.source import ShareConfigState
-from dra_driver.sharing.share_memory import Choice
-from dra_driver.sharing.steps import Backend
+from dra_driver.sharing.limiters import Limited, Limiter
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
 from resource_nvidia_com.device_plugin import NodeConfig, OverLimit, SharedBy, SharedResource
 
@@ -44,7 +43,7 @@ class Node:
     )
     inventory: Inventory = field(default_factory=lambda: make.inventory(GPU))
     in_use: dict[Base, Division] = field(default_factory=dict)
-    choice: Choice | DriverError = Choice(by=Backend.CONTROL_GROUPS)  # noqa: RUF009 (frozen)
+    limits: Limited | DriverError = Limited(by=Limiter.CONTROL_GROUPS)  # noqa: RUF009 (frozen)
     cautions: dict[GpuUuid, str] = field(default_factory=dict)
     consumable: Consumable = NO_CONSUMABLES
     sees_processes: bool = True
@@ -62,14 +61,14 @@ class Node:
     def current(self) -> ShareConfigState:
         return self.state
 
-    def choose(self, gpu: Gpu, base: Base, strategy: ShareStrategy, *, has_size: bool) -> Choice:
-        if isinstance(self.choice, DriverError):
-            raise self.choice
-        return self.choice
+    def limited(self, gpu: Gpu, base: Base, strategy: ShareStrategy, *, has_size: bool) -> Limited:
+        if isinstance(self.limits, DriverError):
+            raise self.limits
+        return self.limits
 
     def caution(self, gpu: Gpu) -> str | None:
-        if isinstance(self.choice, DriverError):
-            raise self.choice
+        if isinstance(self.limits, DriverError):
+            raise self.limits
         return self.cautions.get(gpu.uuid)
 
     def set(self, wanted: NodeConfig) -> None:
@@ -113,12 +112,12 @@ def test_what_the_config_wants_is_offered_and_noted(tmp_path: Path) -> None:
 def test_what_limits_memory_is_noted_and_why_nothing_better_does(tmp_path: Path) -> None:
     node = Node(tmp_path)
     found = []
-    for choice in (
-        Choice(by=Backend.CONTROL_GROUPS),
-        Choice(by=Backend.NOTHING, why="no cgroup v2"),
+    for limits in (
+        Limited(by=Limiter.CONTROL_GROUPS),
+        Limited(by=Limiter.NOTHING, why="no cgroup v2"),
         DeviceError("the GPU is away"),
     ):
-        node.choice = choice
+        node.limits = limits
         node.shares.offer(node.inventory, node.divisions, with_counters=True)
         found += [(device.limited_by, device.why) for device in read_notes(tmp_path).devices]
     assert found == [

@@ -20,8 +20,7 @@ from dra_driver.devices.model import Gpu, MigDevice, MigMode, MigSlot
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.node.shares import NodeShares
 from dra_driver.shares.source import ShareConfigState
-from dra_driver.sharing.share_memory import Choice
-from dra_driver.sharing.steps import Backend
+from dra_driver.sharing.limiters import Limited, Limiter
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
 from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.project import Projection, projection
@@ -146,9 +145,9 @@ class DividedNode:
     def current(self) -> ShareConfigState:
         return self.state
 
-    def choose(self, gpu: Gpu, base: Base, strategy: ShareStrategy, *, has_size: bool) -> Choice:
+    def limited(self, gpu: Gpu, base: Base, strategy: ShareStrategy, *, has_size: bool) -> Limited:
         del gpu, base, strategy
-        return Choice(by=Backend.NOTHING)
+        return Limited(by=Limiter.NOTHING)
 
     def caution(self, gpu: Gpu) -> str | None:
         del gpu

@@ -14,7 +14,8 @@ from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, ProcessKind
 from dra_driver.devices.shares import ConsumedShare, Division, EqualShare, Share, ShareStrategy
 from dra_driver.errors import SilenceError
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId
-from dra_driver.sharing.steps import Backend, MemoryPart, MpsDomain, ShareLimits, UseShares
+from dra_driver.sharing.limiters import Limiter
+from dra_driver.sharing.steps import MpsDomain, ShareLimits, UseShares
 from dra_driver.usage.ending import EndingError
 from dra_driver.usage.model import Known
 from dra_driver.usage.node import NodeLook
@@ -95,14 +96,12 @@ class Tenants:
             )
             step: Any = MpsDomain(devices=(device,), domain=domain, clients={key: 100})
         else:
-            memory_mib = {} if mib is None else {str(GPU.uuid): mib}
-            limits = ShareLimits(taken=1, count=16, memory_mib=memory_mib)
-            memory = MemoryPart(by=Backend.WATCHED)
             step = UseShares(
                 devices=(device,),
                 strategy=ShareStrategy.TIME_SLICING,
-                limits={key: limits},
-                memory=memory,
+                limits=(ShareLimits(taken=1, count=16, memory_mib=mib),),
+                limited_by=Limiter.OVER_LIMIT,
+                memory_mib=mib,
             )
         self.records.append(replace(record, ref=ref, pods=who, devices=(entry,), steps=(step,)))
         return ref.uid

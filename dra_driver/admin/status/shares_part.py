@@ -18,7 +18,7 @@ from dra_driver.devices.names import (
 from dra_driver.devices.shares import ConsumedShare
 from dra_driver.host.words import named
 from dra_driver.shares.notes import NotedDevice, ShareNotes
-from dra_driver.sharing.steps import Backend
+from dra_driver.sharing.limiters import Limiter
 
 _COLUMNS = (
     "DEVICE",
@@ -34,7 +34,7 @@ _PART_COLUMNS = ("DEVICE", "PARTS", "MEMORY USED", "MEMORY FREE", "SMS USED", "S
 _BLOCKED = "in use by a claim that holds all of it, or a part by capacity"
 _LIMITED = {
     None: "not limited",
-    Backend.WATCHED.words(): "not limited beforehand; containers that take more are reported or "
+    Limiter.OVER_LIMIT.words(): "not limited beforehand; containers that take more are reported or "
     "ended (--over-limit)",
 }
 _WAITS = "a new config waits"

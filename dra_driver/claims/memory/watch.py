@@ -10,7 +10,7 @@ left of the limit of all pods is removed. Decision 13 gives the reasons.
 Takes the locks of the claim and its GPUs, as the kubelet's calls do, and gives way to them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,10 +18,10 @@ import structlog
 from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimUid, ConsumerPod, PodsOf
-from dra_driver.claims.model.record import ClaimRecord, ClaimStep, RecordState
+from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.report.claim_events import ClaimEvents, about_pod
-from dra_driver.claims.state.holdings import memory_parts
+from dra_driver.claims.state.holdings import share_steps
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.model import GpuUuid, InventorySource
 from dra_driver.errors import (
@@ -34,7 +34,7 @@ from dra_driver.errors import (
 from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.kube.events import Regarding
 from dra_driver.sharing.memory_groups import MemoryGroups
-from dra_driver.sharing.steps import MemoryPart, UseShares
+from dra_driver.sharing.steps import UseShares
 
 log = structlog.get_logger()
 
@@ -89,7 +89,7 @@ class MemoryWatch(Worker):
     def look(self) -> None:
         """Check all claims that control groups limit, and unshared GPUs. Raises StateError."""
         records = self._claims.records.readable()
-        limited = [record.ref.uid for record in records if any(_limited(record))]
+        limited = [record.ref.uid for record in records if _limited(record)]
         self._told = {uid: told for uid, told in self._told.items() if uid in limited}
         self._not_in_force.intersection_update(limited)
         pods = self._pods_of(limited) if limited else {}
@@ -124,10 +124,12 @@ class MemoryWatch(Worker):
             record = self._claims.records.read(uid)
             if record is None or not self._claims.holdings.is_prepared(record):
                 return
+            if not _limited(record):
+                return
             with self._locks.gpus(record.touched_gpus, end):
                 record = self._handed_over(record, pods)
                 try:
-                    try_all(partial(self._mend, record, part) for part in _limited(record))
+                    self._mend(record)
                     self._not_in_force.discard(uid)
                 finally:
                     self._tell_later_pods(record, pods)
@@ -137,30 +139,34 @@ class MemoryWatch(Worker):
 
         The kubelet makes no call when one pod of a claim ends and another one stays.
         """
-        parts = list(_limited(record))
-        if not parts or self._pods.has_group(parts[0].pod):
+        limited = _limited(record)
+        if not limited or self._pods.has_group(limited[0].pod):
             return record
         there = tuple(pod for pod in pods if self._pods.has_group(pod.uid))
         if len(there) != 1:
             return record
-        steps = tuple(_for_pod(step, there[0].uid) for step in record.steps)
+        steps = tuple(
+            replace(step, pod=there[0].uid) if step in limited else step for step in record.steps
+        )
         record = replace(record, steps=steps, pods=there)
         self._claims.records.write(record)
         log.info("share handed over", claim=str(record.ref), pod=there[0].name)
         return record
 
-    def _mend(self, record: ClaimRecord, part: MemoryPart) -> None:
+    def _mend(self, record: ClaimRecord) -> None:
+        limited = _limited(record)
         try:
             self._claims.steps.ensure(record.steps)
         except (DeviceError, TransientError) as error:
             self._not_in_force.add(record.ref.uid)
             if isinstance(error, DeviceError):
-                self._tell_owner(record, part.pod, NOT_IN_FORCE, str(error))
+                self._tell_owner(record, limited[0].pod, NOT_IN_FORCE, str(error))
             raise
-        if part.gpu is not None:
-            size = self._groups.bytes_of(part.pod, part.gpu)
-            free = self._pods.free_containers(part.pod, part.gpu, size)
-            try_all(partial(self._bind, record, part.pod, path, part.gpu, size) for path in free)
+        for step in limited:
+            for gpu in step.gpus:
+                size = self._groups.bytes_of(step.pod, gpu)
+                free = self._pods.free_containers(step.pod, gpu, size)
+                try_all(partial(self._bind, record, step.pod, path, gpu, size) for path in free)
 
     def _bind(
         self, record: ClaimRecord, pod: str, container: Path, gpu: GpuUuid, size: int
@@ -188,7 +194,7 @@ class MemoryWatch(Worker):
 
     def _tell_later_pods(self, record: ClaimRecord, pods: Sequence[ConsumerPod]) -> None:
         """Tell pods that came to a claim that another pod has: `refuse_others` refuses them."""
-        owners = {part.pod for part in _limited(record)}
+        owners = {step.pod for step in _limited(record)}
         names = ", ".join(pod.name for pod in record.pods if pod.uid in owners)
         note = (
             f"this pod has no GPU memory: claim {record.ref} has a share that pod {names} "
@@ -199,27 +205,16 @@ class MemoryWatch(Worker):
 
     def _admit(self, gpu: GpuUuid) -> None:
         """Remove the limit of all other pods that a claim without a record has left on a GPU."""
-        if self._is_shared(gpu) or not self._pods.are_others_refused(gpu):
+        if self._groups.limits(gpu) or not self._pods.are_others_refused(gpu):
             return
         with self._locks.gpus([gpu], self._clock() + _LOCK_SECONDS):
-            if not self._is_shared(gpu):
+            if not self._groups.limits(gpu):
                 self._pods.admit_others(gpu)
                 log.warning("leftover limit of all pods removed", gpu=gpu)
 
-    def _is_shared(self, gpu: GpuUuid) -> bool:
-        return any(part.gpu == gpu for part in self._groups.tenants(gpu))
 
-
-def _for_pod(step: ClaimStep, pod: str) -> ClaimStep:
-    """Return a step with its limited pod, if it has one, replaced by another pod."""
-    if not isinstance(step, UseShares) or not step.memory.pod:
-        return step
-    return replace(step, memory=replace(step.memory, pod=pod))
-
-
-def _limited(record: ClaimRecord) -> Iterator[MemoryPart]:
-    """Yield the parts of memory for which control groups limit a claim."""
-    if record.state is not RecordState.RELEASED:
-        for part in memory_parts(record):
-            if part.gpu is not None:
-                yield part
+def _limited(record: ClaimRecord) -> list[UseShares]:
+    """Return the steps for which control groups limit a claim."""
+    if record.state is RecordState.RELEASED:
+        return []
+    return [step for step in share_steps(record) if step.pod]

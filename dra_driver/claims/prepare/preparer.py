@@ -31,7 +31,7 @@ from dra_driver.claims.prepare.allocation import allocation_of, as_recorded, rec
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.steps import NO_WAIT
 from dra_driver.claims.state.divisions import Divisions
-from dra_driver.claims.state.holdings import Rival, memory_parts
+from dra_driver.claims.state.holdings import Rival, share_steps
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.records import check_uid
 from dra_driver.claims.state.validity import has_devices_of, why_gone
@@ -447,8 +447,7 @@ def _depends_on_steps(record: ClaimRecord) -> bool:
     """Tell whether control groups limit a claim's memory, or a GPU is passed through for it."""
     if any(isinstance(step, PassThrough) for step in record.steps):
         return True
-    parts = memory_parts(record)
-    return any(part.gpu is not None for part in parts)
+    return any(step.pod for step in share_steps(record))
 
 
 def _asked_pause(error: TransientError) -> float:

@@ -38,8 +38,8 @@ def description_of(record: ClaimRecord, device: DeviceRecord) -> Description:
 def memory_limit(record: ClaimRecord, devices: Iterable[DeviceRecord]) -> int | None:
     """Return the MiB that a claim may use of a GPU or MIG device; None if nothing limits it.
 
-    `devices` are all that the claim has there. Devices under one step, such as shares that add up,
-    have one limit together, and each of them is described with it.
+    `devices` are all that the claim has there. Those under one step, such as shares, have one limit
+    together.
     """
     limits: dict[int, int] = {}
     for device in devices:
@@ -47,19 +47,16 @@ def memory_limit(record: ClaimRecord, devices: Iterable[DeviceRecord]) -> int | 
         limit = None if step is None else _memory_limit(step, device)
         if limit is None:
             return None
-        limits[id(step)] = max(limit, limits.get(id(step), 0))
+        limits[id(step)] = limit
     return sum(limits.values()) if limits else None
 
 
 def _memory_limit(step: SharingStep, device: DeviceRecord) -> int | None:
+    if isinstance(step, UseShares):
+        return step.memory_mib
     key = device.device.key
-    if key is None:
-        return None
-    if isinstance(step, UseShares) and step.memory.gpu is not None:
-        return step.memory.mib
-    settings = step.describe(key).settings
-    amounts = (settings.get(name) for name in ("memoryMiB", "pinnedMemoryMiB"))
-    return next((amount for amount in amounts if isinstance(amount, int)), None)
+    amount = step.describe(key).settings.get("pinnedMemoryMiB") if key else None
+    return amount if isinstance(amount, int) else None
 
 
 def _steps_of(record: ClaimRecord, device: DeviceRecord) -> Iterator[SharingStep]:

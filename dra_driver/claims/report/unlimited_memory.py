@@ -15,7 +15,7 @@ from dra_driver.claims.state.holdings import share_steps
 from dra_driver.claims.state.records import RecordStore
 from dra_driver.errors import UnavailableError
 from dra_driver.host.words import named
-from dra_driver.sharing.steps import Backend
+from dra_driver.sharing.limiters import Limiter
 
 NOT_LIMITED = "GPUMemoryNotLimited"
 """The reason of the Events."""
@@ -57,13 +57,13 @@ class UnlimitedMemory:
 
 def _not_limited(record: ClaimRecord) -> str | None:
     """Return what to tell a claim; None if something limits the memory of all its shares."""
-    loose = [step for step in share_steps(record) if step.memory.by is Backend.NOTHING]
+    loose = [step for step in share_steps(record) if step.limited_by is Limiter.NOTHING]
     names = [
         entry.name for entry in record.devices if any(step.is_about(entry.device) for step in loose)
     ]
     if not names:
         return None
-    reasons = "; ".join(dict.fromkeys(step.memory.why for step in loose))
+    reasons = "; ".join(dict.fromkeys(step.why for step in loose))
     return (
         f"nothing limits the GPU memory that this claim uses with {named(names)}: {reasons}. "
         "Each tenant can take the memory of all others. For a limit, write memory: equal in the "

@@ -25,7 +25,7 @@ from dra_driver.devices.device import Device, overlap
 from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.devices.shares import ConsumedShare, ShareStrategy
 from dra_driver.errors import ConflictError, StateError, VersionError
-from dra_driver.sharing.steps import MemoryPart, SharingStep, UseShares
+from dra_driver.sharing.steps import SharingStep, UseShares
 
 
 class Rival(Struct, frozen=True, kw_only=True):
@@ -186,13 +186,13 @@ class Holdings:
         users = self._others(gpu).records
         return [user for user in users if user.state is not RecordState.RELEASED]
 
-    def tenants(self, gpu: GpuUuid) -> list[MemoryPart]:
-        """Return how much memory each claim with shares of a GPU may use.
+    def tenants(self, gpu: GpuUuid) -> list[UseShares]:
+        """Return the steps by which claims use shares of a GPU.
 
-        The limits of pods are computed from these parts, so that none is counted twice.
+        The limits of pods are computed from these steps, so that none is counted twice.
         """
         return [
-            step.memory
+            step
             for record in self.holders_of(gpu)
             for step in share_steps(record)
             if any(device.gpu == gpu for device in step.devices)
@@ -241,12 +241,6 @@ def share_steps(record: ClaimRecord) -> Iterator[UseShares]:
     for step in record.steps:
         if isinstance(step, UseShares):
             yield step
-
-
-def memory_parts(record: ClaimRecord) -> Iterator[MemoryPart]:
-    """Yield how much memory a claim may use with its shares."""
-    for step in share_steps(record):
-        yield step.memory
 
 
 def made_for(record: ClaimRecord) -> list[MigSlot]:

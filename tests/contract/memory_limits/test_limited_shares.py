@@ -28,7 +28,7 @@ def why(node: LimitedNode, uid: str) -> str:
     """Why nothing better limits a claim's memory, as its record says."""
     record = node.driver.claims.records.read(uid)
     assert record is not None
-    (found,) = {step.memory.why for step in record.steps if isinstance(step, UseShares)}
+    (found,) = {step.why for step in record.steps if isinstance(step, UseShares)}
     return found
 
 

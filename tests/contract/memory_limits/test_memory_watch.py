@@ -84,7 +84,7 @@ def test_a_record_whose_step_cannot_be_read_keeps_no_other_from_its_limit(
     node.driver.prepare(node.claim_of(two, share(0, 1), name="b"))
     file = node.driver.plugin / "claims/uid-a.json"
     payload = unseal(file.read_bytes())
-    payload["steps"][0]["memory"]["by"] = "magic"
+    payload["steps"][0]["limitedBy"] = "magic"
     file.write_bytes(seal(payload))
     node.make_again(group)
     node.look_after()

@@ -20,7 +20,8 @@ from dra_driver.claims.report.claim_status import (
 from dra_driver.devices.device import Device, equal_shares, name_of
 from dra_driver.devices.model import MigUuid
 from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
-from dra_driver.sharing.steps import Backend, MemoryPart, ShareLimits, TimeSlice, UseShares
+from dra_driver.sharing.limiters import Limiter
+from dra_driver.sharing.steps import ShareLimits, TimeSlice, UseShares
 from resource_nvidia_com.v1beta1.names import Interval
 
 GPU = make.gpu(0, mig=make.mig())
@@ -49,25 +50,24 @@ def claim(*devices: Device, share_id: str | None = None, **facts: Any) -> ClaimR
     )
 
 
-def use(device: Device, by: Backend, why: str = "") -> UseShares:
+def use(device: Device, by: Limiter, why: str = "") -> UseShares:
     """What sharing/shares.py writes down for one share."""
-    share, key, uuid = device.share, device.key, device.uuid
+    share = device.share
     assert share
-    assert key
-    assert uuid
     limits = ShareLimits(
         taken=1,
         count=share.division.count if share.division else None,
         consumed_memory_mib=0 if share.division else 10240,
         consumed_cores=0 if share.division else 20,
         active_thread_percentage=25,
-        memory_mib={uuid: 20252},
+        memory_mib=None if by is Limiter.NOTHING else 20252,
     )
     return UseShares(
         devices=(device,),
         strategy=share.strategy,
-        limits={key: limits},
-        memory=MemoryPart(by=by, why=why, claim="uid"),
+        limits=(limits,),
+        limited_by=by,
+        why=why,
     )
 
 
@@ -122,7 +122,7 @@ def test_a_share_says_which_it_is_its_limits_and_what_enforces_them() -> None:
         count=4, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=False
     )
     share = equal_shares(make.device(GPU).base, division)[1]
-    entry = only(claim(share, steps=(use(share, Backend.CONTROL_GROUPS),)))
+    entry = only(claim(share, steps=(use(share, Limiter.CONTROL_GROUPS),)))
     assert entry.data["uuid"] == GPU.uuid
     assert entry.data["share"] == {"index": 1, "replicas": 4, "resourceName": "nvidia.com/gpu"}
     assert entry.data["sharing"] == {
@@ -137,7 +137,7 @@ def test_a_share_says_which_it_is_its_limits_and_what_enforces_them() -> None:
 
 def test_a_share_that_nothing_limits_says_so_and_why() -> None:
     share = OF_MIG
-    entry = only(claim(share, steps=(use(share, Backend.NOTHING, "too old"),)))
+    entry = only(claim(share, steps=(use(share, Limiter.NOTHING, "too old"),)))
     sharing: Any = entry.data["sharing"]
     assert (sharing["strategy"], sharing["enforcedBy"]) == ("TimeSlicing", "nothing")
     assert sharing["whyNotBetter"] == "too old"
@@ -150,7 +150,7 @@ def test_a_part_by_capacity_has_its_share_id_and_what_it_consumes() -> None:
         share_id="s1", strategy=ShareStrategy.TIME_SLICING, memory_mib=10240, cores=20
     )
     part = replace(make.device(GPU), share=share)
-    entry = only(claim(part, share_id="s1", steps=(use(part, Backend.MPS),)))
+    entry = only(claim(part, share_id="s1", steps=(use(part, Limiter.MPS),)))
     assert entry.key == ("gpu.nvidia.com", "node-1", "gpu-0", "s1")
     assert entry.data["share"] == {"memoryMiB": 10240, "cores": 20}
 
@@ -168,7 +168,7 @@ def test_long_texts_are_cut_and_the_api_takes_what_is_left() -> None:
     gpu = make.gpu(0)
     share = equal_shares(make.device(gpu).base, replace(QUARTERS, served_as=long))[0]
     (entry,) = entries(
-        claim(share, steps=(use(share, Backend.NOTHING, long),)), make.inventory(gpu)
+        claim(share, steps=(use(share, Limiter.NOTHING, long),)), make.inventory(gpu)
     )
     data: Any = entry.data
     assert data["share"]["resourceName"] == data["sharing"]["whyNotBetter"] == "<" * 512

@@ -22,7 +22,8 @@ from dra_driver.devices.device import Device, equal_shares
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.errors import ConflictError, StateError
-from dra_driver.sharing.steps import Backend, MemoryPart, NvidiaMpsDaemon, TimeSlice, UseShares
+from dra_driver.sharing.limiters import Limiter
+from dra_driver.sharing.steps import NvidiaMpsDaemon, ShareLimits, TimeSlice, UseShares
 
 CARD, OTHER_CARD, FOUND = make.gpu(0), make.gpu(1), make.mig_device(0, start=0)
 GPU, OTHER, MIG = make.device(CARD), make.device(OTHER_CARD), make.device(FOUND)
@@ -267,14 +268,15 @@ def test_a_mig_device_that_several_share_goes_with_another_one_that_holds_it(nod
     assert heir(SLOT, ClaimUid("heir")) is None
 
 
-def memory(pod: str) -> MemoryPart:
-    by = Backend.CONTROL_GROUPS
-    return MemoryPart(by=by, claim="claim", pod=pod, gpu=CARD.uuid, mib=1024)
-
-
 def limited(pod: str, of: Device, index: int = 0) -> UseShares:
-    devices = (share(of, index),)
-    return UseShares(devices=devices, strategy=ShareStrategy.MPS, limits={}, memory=memory(pod))
+    return UseShares(
+        devices=(share(of, index),),
+        strategy=ShareStrategy.MPS,
+        limits=(ShareLimits(taken=1, count=2),),
+        limited_by=Limiter.CONTROL_GROUPS,
+        memory_mib=1024,
+        pod=pod,
+    )
 
 
 def test_memory_of_a_gpu_and_of_a_pod_is_summed_up_over_claims_that_hold_it(node: Node) -> None:
@@ -283,8 +285,8 @@ def test_memory_of_a_gpu_and_of_a_pod_is_summed_up_over_claims_that_hold_it(node
     node.claim(
         "released", share(GPU, 1), steps=(limited("pod-1", GPU, 1),), state=RecordState.RELEASED
     )
-    assert node.holdings.tenants(CARD.uuid) == [memory("pod-1")]
-    assert node.holdings.tenants(OTHER_CARD.uuid) == [memory("pod-2")]
+    assert node.holdings.tenants(CARD.uuid) == [limited("pod-1", GPU)]
+    assert node.holdings.tenants(OTHER_CARD.uuid) == [limited("pod-2", OTHER)]
 
 
 # Whether anything is there

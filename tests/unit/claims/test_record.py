@@ -32,11 +32,10 @@ from dra_driver.devices.model import GpuUuid, Placement
 from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.errors import StateError, VersionError
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, mig_domain, shared_domain
+from dra_driver.sharing.limiters import Limiter
 from dra_driver.sharing.steps import (
-    Backend,
     ContainerLimits,
     JoinDomain,
-    MemoryPart,
     MpsDomain,
     NvidiaMpsDaemon,
     PassThrough,
@@ -150,7 +149,6 @@ PARTS = tuple(
     )
     for one, mib, cores, count in (("s1", 4096, 30, 1), ("s2", 2048, 20, 3))
 )
-BY_MPS = MemoryPart(by=Backend.MPS, claim=UID)
 SHARE_KEY, *PART_KEYS = (
     share_key(one.uuid, one.share.label)  # type: ignore[arg-type,union-attr]
     for one in (SHARE, *PARTS)
@@ -189,12 +187,9 @@ SHARED = make.record(
         UseShares(
             devices=(SHARE,),
             strategy=ShareStrategy.MPS,
-            limits={
-                SHARE_KEY: ShareLimits(
-                    taken=1, count=4, active_thread_percentage=25, memory_mib={GPUS[5]: 20480}
-                )
-            },
-            memory=BY_MPS,
+            limits=(ShareLimits(taken=1, count=4, active_thread_percentage=25, memory_mib=20480),),
+            limited_by=Limiter.MPS,
+            memory_mib=20480,
         ),
         JoinDomain(
             devices=(SHARE,),
@@ -214,18 +209,19 @@ SHARED = make.record(
             of=UseShares(
                 devices=PARTS,
                 strategy=ShareStrategy.MPS,
-                limits={
-                    key: ShareLimits(
+                limits=tuple(
+                    ShareLimits(
                         taken=1,
                         count=None,
                         consumed_memory_mib=mib,
                         consumed_cores=cores,
                         active_thread_percentage=cores,
-                        memory_mib={GPUS[6]: mib},
+                        memory_mib=mib,
                     )
-                    for key, mib, cores in zip(PART_KEYS, (4096, 2048), (30, 20), strict=True)
-                },
-                memory=BY_MPS,
+                    for mib, cores in ((4096, 30), (2048, 20))
+                ),
+                limited_by=Limiter.MPS,
+                memory_mib=6144,
             ),
             reason="a daemon hangs",
             since=2.5,
@@ -304,7 +300,7 @@ UNKNOWN: tuple[tuple[ClaimRecord, Where], ...] = (
     (SHARED, ("devices", 4, "device", "share", "kind")),
     (SHARED, ("devices", 5, "device", "share", "strategy")),
     (SHARED, ("steps", 2, "domain", "devices", 0, "kind")),
-    (SHARED, ("steps", 3, "memory", "by")),
+    (SHARED, ("steps", 3, "limitedBy")),
 )
 
 

@@ -9,20 +9,16 @@ from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, PendingCleanup, decode, encode
-from dra_driver.devices.device import Device, DeviceUuid, equal_shares, share_key
+from dra_driver.claims.report.descriptions import memory_limit
+from dra_driver.devices.device import Device, equal_shares
 from dra_driver.devices.model import Gpu
 from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.mps.domain import DomainId
 from dra_driver.mps.files import DomainPaths, MpsFiles
 from dra_driver.sharing.base import Group, Unit
+from dra_driver.sharing.limiters import Limiter
 from dra_driver.sharing.shares import Memberships, Shares
-from dra_driver.sharing.steps import (
-    Backend,
-    JoinDomain,
-    MemoryPart,
-    SharingStep,
-    UseShares,
-)
+from dra_driver.sharing.steps import JoinDomain, SharingStep, UseShares
 
 CLAIM = "11111111-0000-4000-8000-000000000000"
 GPU = make.gpu(0)
@@ -136,23 +132,19 @@ def with_parts() -> list[Group]:
     ]
 
 
-LIMITED = MemoryPart(
-    by=Backend.CONTROL_GROUPS,
-    claim=CLAIM,
-    pod="22222222-0000-4000-8000-000000000000",
-    gpu=GPU.uuid,
-    mib=12288,
-)
-"""Where a node limits memory on the pod's control group."""
-
-
 def made(kind: str) -> ClaimRecord:
     """The record of a claim with shares or parts."""
     groups = with_equal_shares() if kind == "shares" else with_parts()
     steps = SHARES.plan(groups, 0.0)
     if kind == "parts":
         return record_of(groups, steps)
-    owed = (replace(steps[0], memory=LIMITED), steps[1])
+    by_groups = replace(
+        steps[0],
+        limited_by=Limiter.CONTROL_GROUPS,
+        memory_mib=12288,
+        pod="22222222-0000-4000-8000-000000000000",
+    )
+    owed = (by_groups, steps[1])
     pending = (PendingCleanup(of=one, reason="the GPU is lost", since=1.5) for one in owed)
     return record_of(groups, steps, pending=tuple(pending))
 
@@ -174,28 +166,27 @@ def steps_of(kind: str) -> tuple[list[UseShares], list[JoinDomain]]:
 def test_of_equal_shares_the_limits_are_known_from_the_record() -> None:
     (by_mps, in_turns), (join,) = steps_of("shares")
 
-    assert set(by_mps.limits) == {share_key(DeviceUuid(GPU.uuid), label) for label in ("3", "4")}
-    for one in by_mps.limits.values():
+    for one in by_mps.limits:
         assert (one.taken, one.count, one.active_thread_percentage) == (2, 10, 20)
-        assert one.memory_mib == {GPU.uuid: 16384}
-    assert by_mps.memory.by is Backend.MPS
+        assert one.memory_mib == by_mps.memory_mib == 16384
+    assert by_mps.limited_by is Limiter.MPS
     for edits in MEMBERSHIPS.edits(join).values():
         assert f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={GPU.uuid}=16384M" in edits.env
-    (one,) = in_turns.limits.values()
-    assert (one.taken, one.count, one.memory_mib) == (1, 2, {})
-    assert in_turns.memory.by is Backend.NOTHING
+    (one,) = in_turns.limits
+    assert (one.taken, one.count, one.memory_mib) == (1, 2, None)
+    assert in_turns.limited_by is Limiter.NOTHING
     assert SHARES.edits(in_turns) == SHARES.edits(by_mps) == {}
 
 
 def test_of_parts_by_capacity_the_limits_are_known_from_the_record() -> None:
     (of_gpu, of_mig), _ = steps_of("parts")
 
-    first, second = of_gpu.limits.values()
+    first, second = of_gpu.limits
     assert (first.consumed_memory_mib, first.consumed_cores) == (10240, 20)
-    assert (first.memory_mib, first.active_thread_percentage) == ({GPU.uuid: 10240}, 20)
-    assert (second.memory_mib, second.active_thread_percentage) == ({GPU.uuid: 2048}, None)
-    (third,) = of_mig.limits.values()
-    assert (third.memory_mib, third.active_thread_percentage) == ({MIG.uuid: 4096}, 50)
+    assert (first.memory_mib, first.active_thread_percentage) == (10240, 20)
+    assert (second.memory_mib, second.active_thread_percentage) == (2048, None)
+    (third,) = of_mig.limits
+    assert (third.memory_mib, third.active_thread_percentage) == (4096, 50)
     record = decode(encode(made("parts")))
     assert [device.share_id for device in record.devices] == [
         f"{letter}671734a-e8e5-11e4-8fde-42010af09327" for letter in "abc"
@@ -209,4 +200,12 @@ def test_a_limit_on_a_control_group_that_is_owed_is_known_from_the_record() -> N
     owed, _ = decode(encode(made("shares"))).pending
 
     assert isinstance(owed.of, UseShares)
-    assert owed.of.memory == LIMITED
+    assert (owed.of.gpus, owed.of.memory_mib) == ((GPU.uuid,), 12288)
+    assert owed.of.pod == "22222222-0000-4000-8000-000000000000"
+
+
+def test_what_a_claim_may_have_of_a_device_is_what_its_requests_have_together() -> None:
+    record = decode(encode(made("parts")))
+    *of_gpu, of_mig = record.devices
+    assert memory_limit(record, of_gpu) == 10240 + 2048
+    assert memory_limit(record, [of_mig]) == 4096

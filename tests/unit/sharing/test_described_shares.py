@@ -10,8 +10,9 @@ from dra_driver.devices.device import DeviceUuid, equal_shares, share_key
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.errors import DeviceError
 from dra_driver.sharing.base import Group, Unit
+from dra_driver.sharing.limiters import Limiter
 from dra_driver.sharing.shares import Shares
-from dra_driver.sharing.steps import Backend, Description, MemoryPart, UseShares
+from dra_driver.sharing.steps import Description, UseShares
 
 GPU = make.gpu(0)
 KEY = share_key(DeviceUuid(GPU.uuid), "3")
@@ -39,8 +40,8 @@ def plan(mode: int | None = 0, strategy_of_shares: ShareStrategy = ShareStrategy
     return made
 
 
-def described(by: Backend, why: str = "") -> Description:
-    return replace(plan(), memory=MemoryPart(by=by, why=why)).describe(KEY)
+def described(by: Limiter) -> Description:
+    return replace(plan(), limited_by=by).describe(KEY)
 
 
 @pytest.mark.parametrize(
@@ -66,9 +67,9 @@ def test_a_gpu_that_lets_all_in_or_has_no_modes_is_shared(mode: int | None) -> N
 @pytest.mark.parametrize(
     ("by", "field", "words", "enforced"),
     [
-        (Backend.MPS, "pinnedMemoryMiB", ("8192 MiB", "enforced by MPS"), "MPS"),
+        (Limiter.MPS, "pinnedMemoryMiB", ("8192 MiB", "enforced by MPS"), "MPS"),
         (
-            Backend.CONTROL_GROUPS,
+            Limiter.CONTROL_GROUPS,
             "memoryMiB",
             ("8192 MiB", "enforced by control groups (NVML)"),
             "control groups (NVML)",
@@ -76,7 +77,7 @@ def test_a_gpu_that_lets_all_in_or_has_no_modes_is_shared(mode: int | None) -> N
     ],
 )
 def test_a_limit_goes_by_what_enforces_it(
-    by: Backend, field: str, words: tuple[str, ...], enforced: str
+    by: Limiter, field: str, words: tuple[str, ...], enforced: str
 ) -> None:
     said = described(by)
     assert (said.settings["shares"], said.settings["of"]) == (1, 10)
@@ -88,9 +89,9 @@ def test_a_limit_goes_by_what_enforces_it(
 
 
 def test_where_nothing_limits_memory_this_is_said_and_why() -> None:
-    said = described(Backend.NOTHING, why="the driver is too old")
+    said = plan(strategy_of_shares=ShareStrategy.TIME_SLICING).describe(KEY)
     assert said.words[-1] == "nothing limits memory"
-    assert said.settings["whyNotBetter"] == "the driver is too old"
+    assert "time-slicing divides no memory" in str(said.settings["whyNotBetter"])
     assert said.settings["enforcedBy"] is None
     assert not [name for name in said.settings if name.endswith("emoryMiB")]
 

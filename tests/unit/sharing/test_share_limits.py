@@ -20,7 +20,7 @@ from dra_driver.devices.model import Gpu, MigDevice
 from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.errors import ConfigError, StateError
 from dra_driver.sharing.base import Group, Unit
-from dra_driver.sharing.share_limits import limits_of, share_of
+from dra_driver.sharing.share_limits import limits_of, memory_of_claim, share_of
 from dra_driver.sharing.steps import ShareLimits
 
 GPU, OTHER = make.gpu(0), make.gpu(1)
@@ -59,7 +59,7 @@ def key(index: int, gpu: Gpu = GPU) -> DeviceKey:
 def test_ten_tenants_have_the_memory_that_the_nvidia_driver_does_not_reserve() -> None:
     card = make.gpu(0, memory_bytes=81559 * 1024**2, memory_reserved_bytes=550 * 1024**2)
     found = {n: one for n in range(10) for one in limits(unit(n, gpu=card)).values()}
-    assert [one.memory_mib[card.uuid] for one in found.values()] == [8100] * 10
+    assert [one.memory_mib for one in found.values()] == [8100] * 10
 
 
 def test_eight_and_two_of_ten_shares_are_eighty_and_twenty_percent_of_sms_and_memory() -> None:
@@ -67,9 +67,9 @@ def test_eight_and_two_of_ten_shares_are_eighty_and_twenty_percent_of_sms_and_me
     found = large | limits(unit(8, "small"), unit(9, "small"))
     assert found[key(0)] == found[key(7)]
     assert found[key(0)].active_thread_percentage == 80
-    assert found[key(0)].memory_mib == {GPU.uuid: MIB // 10 * 8}
+    assert found[key(0)].memory_mib == MIB // 10 * 8
     assert found[key(9)].active_thread_percentage == 20
-    assert found[key(9)].memory_mib == {GPU.uuid: MIB // 10 * 2}
+    assert found[key(9)].memory_mib == MIB // 10 * 2
 
 
 def test_all_shares_of_a_gpu_are_all_of_its_sms_and_no_limit() -> None:
@@ -79,19 +79,19 @@ def test_all_shares_of_a_gpu_are_all_of_its_sms_and_no_limit() -> None:
 
 def test_time_slicing_limits_nothing() -> None:
     (found,) = limits(unit(0, division=SLICED)).values()
-    assert (found.active_thread_percentage, found.memory_mib) == (None, {})
+    assert (found.active_thread_percentage, found.memory_mib) == (None, None)
 
 
 def test_where_control_groups_limit_memory_time_sliced_shares_have_it_too() -> None:
     group = Group(claim="uid", config=make.gpu_config(), units=(unit(0, division=SLICED),))
     (found,) = limits_of([group], {unit.uuid for unit in group.units}).values()
-    assert (found.active_thread_percentage, found.memory_mib) == (None, {GPU.uuid: MIB // 10})
+    assert (found.active_thread_percentage, found.memory_mib) == (None, MIB // 10)
 
 
 def test_before_volta_mps_limits_nothing() -> None:
     pascal = make.gpu(0, cuda_compute_capability=(6, 1))
     (found,) = limits(unit(0, gpu=pascal)).values()
-    assert (found.active_thread_percentage, found.memory_mib) == (None, {})
+    assert (found.active_thread_percentage, found.memory_mib) == (None, None)
 
 
 def test_a_request_for_several_is_refused_where_the_config_says_so() -> None:
@@ -132,8 +132,9 @@ def test_time_sliced_shares_of_a_request_may_be_of_several_gpus() -> None:
         units=(unit(0, division=SLICED), unit(1, division=SLICED, gpu=OTHER)),
     )
     found = limits_of([group], {unit.uuid for unit in group.units})
-    tenth = {GPU.uuid: MIB // 10, OTHER.uuid: MIB // 10}
-    assert [one.memory_mib for one in found.values()] == [tenth, tenth]
+    assert [one.memory_mib for one in found.values()] == [MIB // 10, MIB // 10]
+    (first, second) = limits_of([group], {DeviceUuid(GPU.uuid)}).values()
+    assert (first.memory_mib, second.memory_mib) == (MIB // 10, None)
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("container-0-request-0", "container-0-request-1")])
@@ -200,7 +201,7 @@ def test_where_compute_is_free_only_memory_is_divided() -> None:
     free = replace(TEN, free_compute=True)
     for config in (None, make.gpu_config("MPS")):
         (found,) = limits(unit(0, division=free), config=config).values()
-        assert (found.active_thread_percentage, found.memory_mib) == (None, {GPU.uuid: MIB // 10})
+        assert (found.active_thread_percentage, found.memory_mib) == (None, MIB // 10)
 
 
 def part(
@@ -222,10 +223,10 @@ def part_key(share_id: str = "a") -> DeviceKey:
 @pytest.mark.parametrize(
     ("memory", "cores", "wanted"),
     [
-        (1024, 20, ({GPU.uuid: 1024}, 20)),
-        (1024, 0, ({GPU.uuid: 1024}, None)),
-        (0, 20, ({}, 20)),
-        (0, 0, ({}, None)),
+        (1024, 20, (1024, 20)),
+        (1024, 0, (1024, None)),
+        (0, 20, (None, 20)),
+        (0, 0, (None, None)),
     ],
 )
 def test_what_was_consumed_is_the_limit_and_nothing_is_none(
@@ -239,18 +240,21 @@ def test_what_was_consumed_is_the_limit_and_nothing_is_none(
 
 def test_parts_of_one_request_are_one_larger_part_without_a_limit_if_one_has_none() -> None:
     found = limits(part("a", memory_mib=10, cores=20), part("b", memory_mib=5, cores=0))
-    assert found[part_key("a")].memory_mib == found[part_key("b")].memory_mib == {GPU.uuid: 15}
+    assert found[part_key("a")].memory_mib == found[part_key("b")].memory_mib == 15
     assert found[part_key("a")].active_thread_percentage is None
 
 
 def test_a_time_sliced_part_has_no_limits() -> None:
     found = limits(part(strategy=ShareStrategy.TIME_SLICING, memory_mib=10, cores=20))
-    assert (found[part_key()].memory_mib, found[part_key()].active_thread_percentage) == ({}, None)
+    assert (found[part_key()].memory_mib, found[part_key()].active_thread_percentage) == (
+        None,
+        None,
+    )
 
 
 def test_before_volta_parts_have_no_limits() -> None:
     pascal = make.gpu(0, cuda_compute_capability=(6, 1))
-    assert limits(part(gpu=pascal, memory_mib=10, cores=20))[part_key()].memory_mib == {}
+    assert limits(part(gpu=pascal, memory_mib=10, cores=20))[part_key()].memory_mib is None
 
 
 def test_a_request_for_equal_shares_and_parts_is_refused() -> None:
@@ -275,3 +279,27 @@ def test_a_share_of_a_mig_device_that_nobody_has_made_has_no_uuid() -> None:
     with pytest.raises(StateError) as caught:
         limits(lost)
     assert str(caught.value) == f'device "{lost.name}" does not exist yet'
+
+
+def together(*units: Unit, whole: int | None = None) -> int | None:
+    found = limits_of([Group(claim="uid", config=make.gpu_config(), units=units)], {units[0].uuid})
+    return memory_of_claim(units, found, whole)
+
+
+def test_requests_of_a_claim_add_up_and_shares_of_a_request_count_once() -> None:
+    sliced = ShareStrategy.TIME_SLICING
+    parts = [
+        part(name, request, sliced, memory_mib=mib)
+        for name, request, mib in (("a", "one", 100), ("b", "one", 50), ("c", "two", 7))
+    ]
+    assert together(*parts) == together(*parts, whole=MIB) == 157
+    tenths = [unit(n, name, division=SLICED) for n, name in enumerate(("one", "one", "two"))]
+    assert together(*tenths) == 3 * (MIB // 10)
+
+
+def test_a_request_without_a_limit_has_all_there_is_and_never_more() -> None:
+    sliced = ShareStrategy.TIME_SLICING
+    none, some = part("a", "one", sliced), part("b", "two", sliced, memory_mib=100)
+    assert together(none) is together(none, some) is None
+    assert together(none, whole=MIB) == together(none, some, whole=MIB) == MIB
+    assert together(some, whole=10) == 10

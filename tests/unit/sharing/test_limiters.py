@@ -1,0 +1,146 @@
+"""What limits the memory of shares is the best that there is, and the same for all tenants."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import make
+from dra_driver.devices.device import Base
+from dra_driver.devices.model import Gpu, GpuUuid
+from dra_driver.devices.shares import ShareStrategy
+from dra_driver.errors import ConfigError
+from dra_driver.sharing.base import Group
+from dra_driver.sharing.limiters import Limited, Limiter, limited
+from dra_driver.sharing.memory_groups import MemoryGroups, only_pod
+from dra_driver.sharing.share_memory import ShareMemory
+from dra_driver.sharing.steps import UseShares
+
+GPU, PASCAL, VOLTA = (
+    make.gpu(0, cuda_compute_capability=each) for each in ((9, 0), (6, 1), (7, 0))
+)
+MPS, SLICED = ShareStrategy.MPS, ShareStrategy.TIME_SLICING
+GROUPS, BY_MPS, OVER_LIMIT, NOTHING = Limiter
+OLD = "the GPU driver 535.1 is older than R615"
+NO_MEMORY = "time-slicing divides no memory"
+NO_SIZE = "it is not set how much memory a share has"
+
+
+def found(gpu: Gpu = GPU, strategy: ShareStrategy = SLICED, **facts: Any) -> Limited:
+    default = {"has_size": True, "why_no_groups": OLD, "sees_processes": True}
+    return limited(gpu, strategy, **(default | facts))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "strategy", "facts", "by", "why"),
+    [
+        (GPU, MPS, {"why_no_groups": None}, GROUPS, ()),
+        (GPU, SLICED, {"why_no_groups": None, "has_size": False}, GROUPS, ()),
+        (GPU, MPS, {}, BY_MPS, (OLD,)),
+        (VOLTA, MPS, {}, BY_MPS, (OLD,)),
+        (PASCAL, MPS, {}, OVER_LIMIT, (OLD, "MPS limits nothing on", "older than Volta")),
+        (PASCAL, MPS, {"sees_processes": False}, NOTHING, (OLD, "than Volta", "(hostPID)")),
+        (GPU, SLICED, {}, OVER_LIMIT, (OLD, NO_MEMORY)),
+        (GPU, SLICED, {"sees_processes": False}, NOTHING, (OLD, NO_MEMORY, "(hostPID)")),
+        (GPU, SLICED, {"has_size": False}, NOTHING, (OLD, NO_MEMORY, NO_SIZE)),
+    ],
+)
+def test_the_best_limits_memory_and_each_better_one_has_a_reason_against_it(
+    gpu: Gpu, strategy: ShareStrategy, facts: Mapping[str, Any], by: Limiter, why: Sequence[str]
+) -> None:
+    best = found(gpu, strategy, **facts)
+    assert best.by is by
+    assert all(reason in best.why for reason in why)
+    assert best.why.startswith(OLD) or best.why == "" == "".join(why)
+
+
+@pytest.mark.parametrize("there", [OVER_LIMIT, NOTHING])
+def test_what_is_only_seen_afterwards_may_differ_between_tenants(there: Limiter) -> None:
+    assert found(tenants=[there]).by is OVER_LIMIT
+    assert found(tenants=[there], has_size=False).by is NOTHING
+
+
+@pytest.mark.parametrize("why_no_groups", [None, "no more"])
+@pytest.mark.parametrize("before", [GROUPS, BY_MPS])
+def test_who_comes_later_is_limited_as_those_who_are_there(
+    why_no_groups: str | None, before: Limiter
+) -> None:
+    later = found(GPU, MPS, why_no_groups=why_no_groups, tenants=[NOTHING, before])
+    assert later.by is before
+    earlier = "earlier claims are limited like this; it changes when they end"
+    assert later.why == ("" if before is GROUPS else why_no_groups or earlier)
+
+
+def test_each_limiter_has_words_for_people() -> None:
+    watching = "--over-limit, afterwards"
+    assert [one.words() for one in Limiter] == ["control groups (NVML)", "MPS", watching, None]
+    assert [Limited(by=one).with_condition() for one in Limiter] == [
+        "control groups (NVML)",
+        "MPS, unless a program changes MPS's environment variables",
+        watching,
+        None,
+    ]
+
+
+def test_the_page_about_shares_has_the_same_table() -> None:
+    page = (Path(__file__).parents[3] / "docs/shares.md").read_text(encoding="utf-8")
+    rows = page.partition("| limited by |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert [row.split("|")[1].strip().replace("`", "") for row in rows] == [
+        one.words() or "nothing" for one in Limiter
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pods", "words"),
+    [
+        ({"u1": "b", "u2": "a"}, r"default/x has a share of GPU memory and .* for 2 pods \(a, b\)"),
+        ({}, "is reserved for no pod"),
+        ({f"u{each}": f"p{each}" for each in range(9)}, r"9 pods \(p0, .*, p4 and 4 more\): "),
+    ],
+)
+def test_only_one_pod_can_have_a_claim_that_control_groups_limit(
+    pods: dict[str, str], words: str
+) -> None:
+    claim = Group(claim="uid", name="default/x", pods={"pod-uid": "a"}, config=make.gpu_config())
+    assert only_pod(claim) == "pod-uid"
+    with pytest.raises(ConfigError, match=words):
+        only_pod(replace(claim, pods=pods))
+
+
+class Groups(MemoryGroups):
+    """Control groups that can be had, or not, and a tenant on each GPU."""
+
+    def __init__(self, reason: str | None, tenant: Limiter | None) -> None:
+        self.reason = reason
+        use = UseShares(devices=(), strategy=SLICED, limits=(), limited_by=tenant or NOTHING)
+        self.present = () if tenant is None else (use,)
+
+    def why_not(self, base: Base) -> str | None:
+        return self.reason
+
+    def tenants(self, gpu: GpuUuid) -> Sequence[UseShares]:  # type: ignore[override]
+        return self.present
+
+
+@pytest.mark.parametrize(
+    ("is_persistent", "reason", "tenant", "is_told"),
+    [
+        (False, None, None, True),
+        (True, None, None, False),
+        (None, None, None, False),
+        (False, "an old driver", None, False),
+        (False, "no more", GROUPS, True),
+        (False, None, BY_MPS, False),
+    ],
+)
+def test_without_persistence_mode_the_limits_of_control_groups_may_end(
+    is_persistent: bool | None, reason: str | None, tenant: Limiter | None, is_told: bool
+) -> None:
+    gpu = make.gpu(0, is_persistent=is_persistent)
+    caution = ShareMemory(Groups(reason, tenant)).caution(gpu)
+    assert (caution is not None) is is_told
+    if caution is not None:
+        assert caution.startswith("persistence mode is off")
+        assert caution.endswith("run nvidia-persistenced on the node")
