@@ -14,8 +14,8 @@ from contextlib import suppress
 from dra_driver.errors import DeviceError, DriverError
 from dra_driver.host.words import named
 from dra_driver.sharing.pod_groups import PodGroups
-from dra_driver.usage.over_limit import Tenant
-from dra_driver.usage.processes import Processes, SeenProcess, container_id
+from dra_driver.usage.model import Process, User
+from dra_driver.usage.processes import Processes, container_id
 
 
 class EndingError(DriverError):
@@ -29,7 +29,7 @@ class Ending:
         self._groups = groups
         self._processes = processes
 
-    def __call__(self, victim: Tenant) -> None:
+    def __call__(self, victim: User) -> None:
         """End the processes of a container; those that have ended by themselves are no error.
 
         Raises EndingError if some could not be ended.
@@ -43,7 +43,7 @@ class Ending:
                 "the right to: tell your cluster's admin (CAP_KILL, in the node's user namespace)"
             )
 
-    def _end_group(self, victim: Tenant) -> bool:
+    def _end_group(self, victim: User) -> bool:
         """End a container's control group; False if it has none that can be ended as a whole."""
         try:
             pod = self._groups.find(victim.pod_uid)
@@ -56,7 +56,7 @@ class Ending:
                     return True
         return False
 
-    def _end(self, process: SeenProcess) -> bool:
+    def _end(self, process: Process) -> bool:
         """End one process; False if that is not allowed."""
         try:
             descriptor = os.pidfd_open(process.pid)

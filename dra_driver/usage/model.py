@@ -26,6 +26,7 @@ class Process(Struct, frozen=True, kw_only=True):
     """A process on a device. `name` is its own name for itself, made harmless."""
 
     pid: int
+    start_ticks: int
     name: str
     kind: str
     memory_bytes: int | None
@@ -287,7 +288,12 @@ def _limit(held: Sequence[_Held]) -> int | None:
 
 def _process(proc: GpuProcess, who: SeenProcess) -> Process:
     return Process(
-        pid=proc.pid, name=who.name, kind=str(proc.kind), memory_bytes=proc.memory_bytes, sm=proc.sm
+        pid=proc.pid,
+        start_ticks=who.start_ticks,
+        name=who.name,
+        kind=str(proc.kind),
+        memory_bytes=proc.memory_bytes,
+        sm=proc.sm,
     )
 
 

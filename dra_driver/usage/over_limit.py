@@ -18,11 +18,9 @@ from dra_driver.claims.model.claim import ClaimRef, ConsumerPod
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.descriptions import memory_limit
 from dra_driver.devices.device import DeviceUuid
-from dra_driver.devices.load import GpuLoad
-from dra_driver.devices.names import gpu_name
 from dra_driver.devices.shares import MIB
 from dra_driver.errors import StateError
-from dra_driver.usage.processes import SeenProcess
+from dra_driver.usage.model import DeviceUse, User
 
 OVER = "GPUMemoryOverLimit"
 """Reason of the Event about memory over the limit."""
@@ -46,32 +44,18 @@ class Claimed(Struct, frozen=True, kw_only=True):
     served_as: str = ""
 
 
-class Tenant(Struct, frozen=True, kw_only=True):
-    """A container with processes on a device; the id is empty for a pod's process in none."""
-
-    pod_uid: str
-    container_id: str
-    processes: tuple[SeenProcess, ...]
-    used_bytes: int
-
-    @property
-    def process_keys(self) -> set[tuple[int, int]]:
-        """What identifies its processes, whatever they call themselves."""
-        return {(process.pid, process.start_ticks) for process in self.processes}
-
-
 class Excess(Struct, frozen=True, kw_only=True):
     """A party that has more than its limit. `tenants` begin with the largest."""
 
     device: str
-    uuid: DeviceUuid
+    uuid: str
     claims: tuple[Claimed, ...]
-    tenants: tuple[Tenant, ...]
+    tenants: tuple[User, ...]
 
     @property
     def used_bytes(self) -> int:
         """What they have together."""
-        return sum(tenant.used_bytes for tenant in self.tenants)
+        return sum(map(used_bytes, self.tenants))
 
     @property
     def limit_mib(self) -> int:
@@ -120,54 +104,25 @@ def claimed(record: ClaimRecord) -> Iterator[Claimed]:
         )
 
 
-def tenants_of(
-    load: GpuLoad, processes: Mapping[int, SeenProcess]
-) -> Iterator[tuple[str, DeviceUuid, list[Tenant]]]:
-    """Yield the devices of a GPU on which containers have processes: name, UUID and containers."""
-    migs = {(mig.gpu_instance, mig.compute_instance): mig.uuid for mig in load.migs}
-    found: dict[tuple[int | None, int | None], dict[tuple[str, str], list[int]]] = {}
-    for process in load.processes:
-        who = processes.get(process.pid)
-        if who is not None and who.pod is not None:
-            place = (process.gpu_instance, process.compute_instance)
-            key = (who.pod.pod_uid, who.pod.container_id or "")
-            found.setdefault(place, {}).setdefault(key, []).append(process.pid)
-    has = {process.pid: process.memory_bytes or 0 for process in load.processes}
-    for place, containers in found.items():
-        instance = place[0]
-        uuid = load.uuid if instance is None else migs.get((instance, place[1] or 0))
-        if uuid is None:
-            continue  # the MIG device has gone since
-        name = gpu_name(load.minor) + ("" if instance is None else f" MIG {instance}")
-        tenants = [
-            Tenant(
-                pod_uid=pod,
-                container_id=container,
-                processes=tuple(processes[pid] for pid in pids),
-                used_bytes=sum(has[pid] for pid in pids),
-            )
-            for (pod, container), pids in containers.items()
-        ]
-        yield name, DeviceUuid(uuid), tenants
-
-
 def excesses(
-    name: str,
-    uuid: DeviceUuid,
-    tenants: Iterable[Tenant],
-    claims: Sequence[Claimed],
-    *,
-    allowance_mib: int,
+    device: DeviceUse, claims: Iterable[Claimed], *, allowance_mib: int
 ) -> Iterator[Excess]:
     """Yield the parties that have more of a device than their limit and the allowance."""
     of_pod: dict[str, list[Claimed]] = {}
     for claim in claims:
-        for pod in claim.pods if claim.device == uuid else ():
+        for pod in claim.pods if claim.device == device.uuid else ():
             of_pod.setdefault(pod.uid, []).append(claim)
-    for party, members in _parties(tenants, of_pod):
-        if sum(each.used_bytes for each in members) > MIB * (_limit(party) + allowance_mib):
-            greatest = sorted(members, key=lambda each: each.used_bytes, reverse=True)
-            yield Excess(device=name, uuid=uuid, claims=party, tenants=tuple(greatest))
+    for party, members in _parties(device.users, of_pod):
+        if sum(map(used_bytes, members)) > MIB * (_limit(party) + allowance_mib):
+            greatest = sorted(members, key=used_bytes, reverse=True)
+            yield Excess(
+                device=device.name, uuid=device.uuid, claims=party, tenants=tuple(greatest)
+            )
+
+
+def used_bytes(tenant: User) -> int:
+    """Return how much memory a container's processes have, as far as NVML says."""
+    return sum(process.memory_bytes or 0 for process in tenant.processes)
 
 
 def _limit(claims: Iterable[Claimed]) -> int:
@@ -175,11 +130,11 @@ def _limit(claims: Iterable[Claimed]) -> int:
 
 
 def _parties(
-    tenants: Iterable[Tenant], of_pod: Mapping[str, Sequence[Claimed]]
-) -> Iterator[tuple[tuple[Claimed, ...], list[Tenant]]]:
+    tenants: Iterable[User], of_pod: Mapping[str, Sequence[Claimed]]
+) -> Iterator[tuple[tuple[Claimed, ...], list[User]]]:
     """Yield the claims and the containers of each party; those without a limit are in none."""
-    parties: list[tuple[dict[str, Claimed], list[Tenant]]] = []
-    at: dict[str, tuple[dict[str, Claimed], list[Tenant]]] = {}
+    parties: list[tuple[dict[str, Claimed], list[User]]] = []
+    at: dict[str, tuple[dict[str, Claimed], list[User]]] = {}
     for tenant in tenants:
         mine = of_pod.get(tenant.pod_uid, ())
         if not mine or any(claim.limit_mib is None for claim in mine):
@@ -187,7 +142,7 @@ def _parties(
         if not all(claim.is_share for claim in mine):
             yield tuple(mine), [tenant]
             continue
-        joined: tuple[dict[str, Claimed], list[Tenant]] = ({}, [tenant])
+        joined: tuple[dict[str, Claimed], list[User]] = ({}, [tenant])
         for other in {id(at[c.ref.uid]): at[c.ref.uid] for c in mine if c.ref.uid in at}.values():
             parties.remove(other)
             joined[0].update(other[0])

@@ -11,7 +11,7 @@ comes only after the processes of the last one are gone. Who is not ended for su
 reported. The reasons are in decision 30.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import structlog
@@ -22,22 +22,20 @@ from dra_driver.claims.model.claim import ClaimUid, PodsOf
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_events import ClaimEvents, about_claim, about_pod
 from dra_driver.claims.report.later import Later
-from dra_driver.devices.device import DeviceUuid
 from dra_driver.devices.model import GpuUuid, InventorySource
 from dra_driver.devices.shares import MIB
 from dra_driver.errors import DriverError, TransientError
 from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.usage.ending import EndingError
+from dra_driver.usage.model import DeviceUse, Known, User
 from dra_driver.usage.node import NodeLook
 from dra_driver.usage.over_limit import (
     KILLED,
     OVER,
     Claimed,
     Excess,
-    Tenant,
     claimed,
     excesses,
-    tenants_of,
 )
 
 log = structlog.get_logger()
@@ -96,7 +94,7 @@ class OverLimitWatch(Worker):
         pods_of: PodsOf,
         inventory: InventorySource,
         what: OverLimit,
-        end: Callable[[Tenant], None],
+        end: Callable[[User], None],
         tell: Callable[[Excess, str, str], None],
         count: Counted,
         clock: Callable[[], float],
@@ -131,15 +129,13 @@ class OverLimitWatch(Worker):
             return _IDLE_SECONDS
         began = self._clock()
         seen = self._look.see(indices, sampled=False)
-        tenants = [each for load in seen.loads for each in tenants_of(load, seen.processes)]
-        claims = self._with_later_pods(claims, tenants)
+        devices = [device for gpu in seen.used(Known()) for device in gpu.devices]
+        claims = self._with_later_pods(claims, devices)
         is_late = self._clock() - began > _LATE_SECONDS
         now = {
             excess.party: excess
-            for name, uuid, there in tenants
-            for excess in excesses(
-                name, uuid, there, claims, allowance_mib=self._what.allowance_mib
-            )
+            for device in devices
+            for excess in excesses(device, claims, allowance_mib=self._what.allowance_mib)
         }
         self._told_at = {party: at for party, at in self._told_at.items() if self._is_told(at)}
         self._ending = {party: who for party, who in self._ending.items() if party in now}
@@ -179,14 +175,14 @@ class OverLimitWatch(Worker):
                 self._wait(pause - self._what.interval)
 
     def _with_later_pods(
-        self, claims: list[Claimed], tenants: Sequence[tuple[str, DeviceUuid, list[Tenant]]]
+        self, claims: list[Claimed], devices: Iterable[DeviceUse]
     ) -> list[Claimed]:
         """Return claims with their later pods, which are asked for only if there may be any."""
         named = {(claim.device, pod.uid) for claim in claims for pod in claim.pods}
         with_strangers = {
-            uuid
-            for _, uuid, there in tenants
-            if any((uuid, tenant.pod_uid) not in named for tenant in there)
+            device.uuid
+            for device in devices
+            if any((device.uuid, user.pod_uid) not in named for user in device.users)
         }
         asked = {claim.ref.uid for claim in claims if claim.device in with_strangers}
         later = self._pods_of(asked) if asked else {}
@@ -206,18 +202,18 @@ class OverLimitWatch(Worker):
             return
         victim = next((each for each in excess.tenants if each.container_id), None)
         were_here = {each.container_id for each in before.tenants}
-        here = {key for each in excess.tenants for key in each.process_keys}
+        here = {key for each in excess.tenants for key in _keys(each)}
         at, ended = self._ending.get(excess.party, (0.0, set()))
         if ended & here:
             if self._clock() < at + REPORT_SECONDS:
                 return  # their memory is still being freed
         elif victim is not None and not is_late and victim.container_id in were_here:
-            self._ending[excess.party] = self._clock(), victim.process_keys
+            self._ending[excess.party] = self._clock(), _keys(victim)
             self._end_it(excess, victim)
             return
         self._report(excess)
 
-    def _end_it(self, excess: Excess, victim: Tenant) -> None:
+    def _end_it(self, excess: Excess, victim: User) -> None:
         who, facts = self._name(victim), self._facts(excess, victim)
         text = f"{_had(excess, who, 'had')}; its processes were ended"
         try:
@@ -244,13 +240,13 @@ class OverLimitWatch(Worker):
         had = _had(excess, self._name(greatest), "has")
         self._tell(excess, OVER, f"{had}; others may run out of memory. {_ADVICE}")
 
-    def _name(self, tenant: Tenant) -> str:
+    def _name(self, tenant: User) -> str:
         if not tenant.container_id:
             return "a process outside of the pod's containers"
         name = self._look.known().names.get(tenant.container_id)
         return f"container {name.name if name else f'with ID {tenant.container_id[:13]}'}"
 
-    def _facts(self, excess: Excess, tenant: Tenant) -> dict[str, object]:
+    def _facts(self, excess: Excess, tenant: User) -> dict[str, object]:
         return {
             "claims": [str(claim.ref) for claim in excess.claims],
             "device": excess.device,
@@ -262,6 +258,11 @@ class OverLimitWatch(Worker):
 
     def _is_told(self, at: float) -> bool:
         return self._clock() < at + BETWEEN_EVENTS
+
+
+def _keys(tenant: User) -> set[tuple[int, int]]:
+    """Return what identifies a container's processes, whatever they call themselves."""
+    return {(process.pid, process.start_ticks) for process in tenant.processes}
 
 
 _ADVICE = "Let the program use less memory, or ask for more of the GPU"

@@ -17,9 +17,9 @@ from dra_driver.mps.domain import Domain, DomainDevice, DomainId
 from dra_driver.sharing.limiters import Limiter
 from dra_driver.sharing.steps import MpsDomain, ShareLimits, UseShares
 from dra_driver.usage.ending import EndingError
-from dra_driver.usage.model import Known
+from dra_driver.usage.model import Known, User
 from dra_driver.usage.node import NodeLook
-from dra_driver.usage.over_limit import Excess, Tenant
+from dra_driver.usage.over_limit import Excess
 from dra_driver.usage.processes import ContainerName, PodProcess, Processes, SeenProcess
 from dra_driver.usage.watch import OverLimit, OverLimitWatch
 
@@ -177,7 +177,7 @@ class Tenants:
         }
         return Known(records=tuple(self.records), names=names)
 
-    def _end(self, victim: Tenant) -> None:
+    def _end(self, victim: User) -> None:
         gone = {job.container for job in self.jobs.values()}
         (container,) = (name for name in gone if container_id(name) == victim.container_id)
         if self.before_end:

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from dra_driver.sharing.pod_groups import PodGroups
 from dra_driver.usage.ending import Ending, EndingError
-from dra_driver.usage.over_limit import Tenant
-from dra_driver.usage.processes import Processes, SeenProcess, now_ticks
+from dra_driver.usage.model import Process, User
+from dra_driver.usage.processes import Processes, now_ticks
 
 UID = "0b9c4c6e-0d2a-4c55-8f3c-7f2b0a1d9e11"
 ID, OTHER = "ab" * 32, "cd" * 32
@@ -28,14 +28,15 @@ def running() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def seen(pid: int) -> SeenProcess:
+def seen(pid: int) -> Process:
     process = PROCESSES.see(pid, before=now_ticks() + 100)
     assert process is not None
-    return process
+    ticks = process.start_ticks
+    return Process(pid=pid, start_ticks=ticks, name="", kind="compute", memory_bytes=1, sm=None)
 
 
-def victim(*processes: SeenProcess) -> Tenant:
-    return Tenant(pod_uid=UID, container_id=ID, processes=processes, used_bytes=1)
+def victim(*processes: Process, container: str = ID) -> User:
+    return User(pod_uid=UID, container_id=container, processes=processes)
 
 
 def without_groups() -> Ending:
@@ -97,9 +98,7 @@ def test_with_control_groups_all_of_the_container_is_ended_at_once_and_nothing_b
     for group in (name.format(mine), *beside):
         (pod / group).mkdir(parents=True, exist_ok=True)
         (pod / group / "cgroup.kill").touch()
-    Ending(PodGroups(tmp_path), PROCESSES)(
-        Tenant(pod_uid=UID, container_id=mine, processes=(seen(running.pid),), used_bytes=1)
-    )
+    Ending(PodGroups(tmp_path), PROCESSES)(victim(seen(running.pid), container=mine))
     killed = [file.parent.name for file in pod.glob("*/cgroup.kill") if file.read_bytes()]
     assert killed == [name.format(mine)]
     assert running.poll() is None  # the kernel does it

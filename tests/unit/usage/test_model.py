@@ -265,7 +265,9 @@ def test_there_are_never_more_containers_than_a_bound_and_no_label_set_twice() -
     one = User(
         pod_uid="p",
         container_id=ID_A,
-        processes=(Process(pid=1, name="a", kind="compute", memory_bytes=GIB, sm=0.1),),
+        processes=(
+            Process(pid=1, start_ticks=0, name="a", kind="compute", memory_bytes=GIB, sm=0.1),
+        ),
     )
     twins = (one, replace(one, pod="p"), replace(one, pod_uid="q"))
     device = DeviceUse(name="gpu-0", uuid=GPU.uuid, kind=DeviceKind.GPU, memory=None, users=twins)
@@ -287,9 +289,11 @@ def test_a_container_and_its_successor_have_one_limit_and_what_both_use() -> Non
         container="trainer",
         container_id=ID_A,
         limit_bytes=10 * GIB,
-        processes=(Process(pid=1, name="a", kind="compute", memory_bytes=3 * GIB, sm=0.1),),
+        processes=(
+            Process(pid=1, start_ticks=0, name="a", kind="compute", memory_bytes=3 * GIB, sm=0.1),
+        ),
     )
-    process = Process(pid=2, name="a", kind="compute", memory_bytes=2 * GIB, sm=0.2)
+    process = Process(pid=2, start_ticks=0, name="a", kind="compute", memory_bytes=2 * GIB, sm=0.2)
     begun = replace(ended, container_id=ID_B, processes=(process,))
     device = DeviceUse(
         name="gpu-0", uuid=GPU.uuid, kind=DeviceKind.GPU, memory=None, users=(ended, begun)
@@ -302,7 +306,7 @@ def test_a_container_and_its_successor_have_one_limit_and_what_both_use() -> Non
 
 
 def test_who_has_more_than_the_limit_is_marked() -> None:
-    process = Process(pid=1, name="a", kind="compute", memory_bytes=5 * GIB, sm=0.1)
+    process = Process(pid=1, start_ticks=0, name="a", kind="compute", memory_bytes=5 * GIB, sm=0.1)
     user = User(namespace="team-a", pod="train-0", pod_uid="uid-a", processes=(process,))
     users = tuple(replace(user, limit_bytes=limit * GIB) for limit in (4, 5))
     device = DeviceUse(name="gpu-0", uuid=GPU.uuid, kind=DeviceKind.GPU, memory=None, users=users)

@@ -13,7 +13,7 @@ from dra_driver.devices.load import MigLoad
 from dra_driver.errors import StateError
 from dra_driver.kube.events import Regarding
 from dra_driver.usage.model import Known, used
-from dra_driver.usage.over_limit import KILLED, OVER, Tenant, claimed, excesses, tenants_of
+from dra_driver.usage.over_limit import KILLED, OVER, claimed, excesses, used_bytes
 from dra_driver.usage.watch import BETWEEN_EVENTS, REPORT_SECONDS, tell
 from worlds.tenants import CONTEXT, GPU, Tenants, container_id
 
@@ -206,14 +206,15 @@ def test_each_device_of_a_gpu_has_its_own_tenants_and_limits(tenants: Tenants) -
         for each in load.processes
     ]
     load = replace(load, migs=migs, processes=tuple(processes))
-    found = [*tenants_of(load, seen)]
-    amounts = [there[0].used_bytes // (MUCH << 20) for *_, there in found]
-    assert [name for name, *_ in found] == ["gpu-0", "gpu-0 MIG 7", "gpu-0 MIG 9"]
-    assert ([uuid for _, uuid, _ in found], amounts) == ([GPU.uuid, "MIG-7", "MIG-9"], [1, 5, 4])
+    found = used(load, seen, Known()).devices
+    amounts = [used_bytes(device.users[0]) // (MUCH << 20) for device in found]
+    assert [device.name for device in found] == ["gpu-0", "gpu-0 MIG 7", "gpu-0 MIG 9"]
+    assert ([one.uuid for one in found], amounts) == ([GPU.uuid, "MIG-7", "MIG-9"], [1, 5, 4])
     (claim,) = claimed(tenants.records[0])
-    for name, uuid, there in found:
-        over = excesses(name, uuid, there, [claim], allowance_mib=0)
-        assert [each.party for each in over] == [(uuid, "uid-one")] * (uuid == claim.device)
+    for device in found:
+        over = excesses(device, [claim], allowance_mib=0)
+        is_its = device.uuid == claim.device
+        assert [each.party for each in over] == [(device.uuid, "uid-one")] * is_its
 
 
 def test_the_containers_and_pods_of_a_share_have_its_limit_together(tenants: Tenants) -> None:
@@ -409,12 +410,9 @@ def test_claims_and_the_pods_that_have_memory_are_told(tenants: Tenants) -> None
         def do(self, work: Callable[[], None]) -> None:
             work()
 
-    there = [
-        Tenant(pod_uid="uid-a", container_id="c", processes=(), used_bytes=MUCH << 20),
-    ]
-    (excess,) = excesses(
-        "gpu-0", GPU.uuid, there, [*claimed(tenants.records[0])], allowance_mib=CONTEXT
-    )
+    tenants.run(7, "a", MUCH)
+    device = used(*tenants.seen(), Known()).devices[0]
+    (excess,) = excesses(device, claimed(tenants.records[0]), allowance_mib=CONTEXT)
     tell(cast("ClaimEvents", Events()), cast("Later", AtOnce()), excess, OVER, "too much")
     what = {"reason": OVER, "action": "LimitingMemory", "note": "too much"}
     assert posted == [("ResourceClaim", "one", what), ("Pod", "a", what)]
