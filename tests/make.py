@@ -326,4 +326,4 @@ class _NoGroups(MemoryGroups):
 def limited_by_mps() -> ShareMemory:
     """Memory that no control groups limit."""
     never: Any = None
-    return ShareMemory(_NoGroups(never, lambda _: (), is_wanted=True))
+    return ShareMemory(_NoGroups(never, never, lambda _: (), is_wanted=True))

@@ -24,7 +24,6 @@ from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.nvidia_mps import NvidiaMps
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
 from dra_driver.sharing.pod_groups import PodGroups
-from dra_driver.sharing.pod_limits import PodLimits
 from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.sharing.shares import Memberships, Shares
 from dra_driver.sharing.steps import MpsDomain, PassThrough, TimeSlice, UseShares
@@ -59,8 +58,8 @@ def node_memory(
     `cgroup_root` is where control groups are, if a person says so; `by_groups` is whether claims
     may be limited by control groups.
     """
-    pods = PodLimits(gpus=gpus, groups=PodGroups(find_hierarchy(cgroup_root)))
-    groups = MemoryGroups(pods, holdings.tenants, is_wanted=by_groups)
+    pods = PodGroups(find_hierarchy(cgroup_root))
+    groups = MemoryGroups(gpus, pods, holdings.tenants, is_wanted=by_groups)
     return ShareMemory(groups, sees_processes=sees_processes(roots))
 
 

@@ -1,6 +1,7 @@
 """For any tenants, in any order: no GPU is promised twice, and each pod's limit is what it got."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
@@ -12,6 +13,7 @@ from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.shares import MIB, ConsumedShare, Division, ShareStrategy
 from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.memory_groups import MemoryGroups
+from dra_driver.sharing.pod_groups import PodGroup
 from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.sharing.shares import Shares
 from dra_driver.sharing.steps import UseShares
@@ -29,29 +31,39 @@ def of_container(number: int) -> str:
 
 
 @dataclass
-class PlayedPods:
-    """Limits of pods by GPU, in bytes, and the GPUs on which the others have nothing."""
+class Played:
+    """A kubelet's groups of pods, and limits of groups by GPU, in bytes."""
 
-    limits: dict[tuple[str, GpuUuid], int] = field(default_factory=dict)
-    refused: set[GpuUuid] = field(default_factory=set)
+    set: dict[tuple[GpuUuid, Path], int] = field(default_factory=dict)
+    hierarchy: None = None
 
-    def why_not(self, gpu: GpuUuid) -> None:
+    def tops(self) -> tuple[Path, ...]:
+        return (Path("kubepods"),)
+
+    def find(self, uid: str) -> PodGroup:
+        return PodGroup(path=Path("kubepods") / uid)
+
+    def knows_memory_limits(self) -> bool:
+        return True
+
+    def can_limit_memory(self, gpu: GpuUuid, group: Path) -> None:
         """It can."""
 
-    def limit(self, pod: str, gpu: GpuUuid, size: int) -> None:
-        self.limits[pod, gpu] = size
+    def memory_limit(self, gpu: GpuUuid, group: Path) -> int | None:
+        nearest = (self.set.get((gpu, each)) for each in (group, group.parent))
+        return next((limit for limit in nearest if limit is not None), None)
 
-    def unlimit(self, pod: str, gpu: GpuUuid) -> None:
-        self.limits.pop((pod, gpu), None)
+    def set_memory_limit(self, gpu: GpuUuid, group: Path, hard_bytes: int | None) -> None:
+        self.set.pop((gpu, group), None)
+        if hard_bytes is not None:
+            self.set[gpu, group] = hard_bytes
 
-    def holds(self, pod: str, gpu: GpuUuid, size: int) -> bool:
-        return self.limits.get((pod, gpu)) == size
+    def limit(self, pod: str, gpu: Gpu) -> int:
+        """The MiB that are a pod's own limit."""
+        return self.set.get((gpu.uuid, Path("kubepods") / pod), 0) // MIB
 
-    def refuse_others(self, gpu: GpuUuid) -> None:
-        self.refused.add(gpu)
-
-    def admit_others(self, gpu: GpuUuid) -> None:
-        self.refused.discard(gpu)
+    def refuses_others(self, gpu: Gpu) -> bool:
+        return (gpu.uuid, Path("kubepods")) in self.set
 
 
 class Modes:
@@ -66,10 +78,10 @@ class Node:
 
     def __init__(self, division: Division) -> None:
         self.division = division
-        self.pods = PlayedPods()
+        self.played: Any = Played()
         self.records: dict[str, tuple[str, list[UseShares]]] = {}
         self.taken: dict[str, list[tuple[Gpu, int]]] = {}
-        groups = MemoryGroups(self.pods, self.tenants, is_wanted=True)
+        groups = MemoryGroups(self.played, self.played, self.tenants, is_wanted=True)
         modes: Any = Modes()
         self.shares = Shares(ShareMemory(groups), modes)
         self.free = [(gpu, n) for gpu in GPUS for n in range(division.count)]
@@ -128,10 +140,10 @@ class Node:
                 )
                 for pod in PODS
             }
-            limits = {pod: self.pods.limits.get((pod, gpu.uuid), 0) // MIB for pod in PODS}
+            limits = {pod: self.played.limit(pod, gpu) for pod in PODS}
             assert limits == mine
             assert sum(limits.values()) <= total
-            assert (gpu.uuid in self.pods.refused) is any(mine.values())
+            assert self.played.refuses_others(gpu) is any(mine.values())
 
 
 class ConsumingNode(Node):
@@ -175,7 +187,7 @@ class ConsumingNode(Node):
     def check(self) -> None:
         for gpu in GPUS:
             total = (memory_of(gpu, make.place(gpu)) or 0) // MIB
-            limits = {pod: self.pods.limits.get((pod, gpu.uuid), 0) // MIB for pod in PODS}
+            limits = {pod: self.played.limit(pod, gpu) for pod in PODS}
             bound = 0
             for pod in PODS:
                 parts = [
@@ -187,7 +199,7 @@ class ConsumingNode(Node):
                 assert limits[pod] == sum(sum(each) if all(each) else total for each in parts)
                 bound += limits[pod] if all(map(all, parts)) else 0
             assert bound <= total
-            assert (gpu.uuid in self.pods.refused) is any(limits.values())
+            assert self.played.refuses_others(gpu) is any(limits.values())
 
 
 claims = st.tuples(st.sampled_from(PODS), st.lists(st.integers(0, 99), min_size=1, max_size=5))

@@ -140,9 +140,9 @@ class MemoryWatch(Worker):
         The kubelet makes no call when one pod of a claim ends and another one stays.
         """
         limited = _limited(record)
-        if not limited or self._pods.has_group(limited[0].pod):
+        if not limited or self._pods.find(limited[0].pod):
             return record
-        there = tuple(pod for pod in pods if self._pods.has_group(pod.uid))
+        there = tuple(pod for pod in pods if self._pods.find(pod.uid))
         if len(there) != 1:
             return record
         steps = tuple(
@@ -163,22 +163,18 @@ class MemoryWatch(Worker):
                 self._tell_owner(record, limited[0].pod, NOT_IN_FORCE, str(error))
             raise
         for step in limited:
-            for gpu in step.gpus:
-                size = self._groups.bytes_of(step.pod, gpu)
-                free = self._pods.free_containers(step.pod, gpu, size)
-                try_all(partial(self._bind, record, step.pod, path, gpu, size) for path in free)
+            free = self._groups.free_containers(step)
+            try_all(partial(self._bind, record, step, container) for container in free)
 
-    def _bind(
-        self, record: ClaimRecord, pod: str, container: Path, gpu: GpuUuid, size: int
-    ) -> None:
-        self._pods.bind_container(container, gpu, size)
+    def _bind(self, record: ClaimRecord, step: UseShares, container: Path) -> None:
+        self._groups.bind(step, container)
         log.warning("container had no memory limit", claim=str(record.ref), group=str(container))
         note = (
             f"a container of this pod ({container.name}) had its own GPU memory limit, or none, "
             "instead of the pod's; the pod's limit was set again. Something else on the node "
             "sets such limits, or did so before: remove it"
         )
-        self._tell_owner(record, pod, ESCAPED, note)
+        self._tell_owner(record, step.pod, ESCAPED, note)
 
     def _tell_owner(self, record: ClaimRecord, pod: str, reason: str, note: str) -> None:
         for known in record.pods:
@@ -205,11 +201,11 @@ class MemoryWatch(Worker):
 
     def _admit(self, gpu: GpuUuid) -> None:
         """Remove the limit of all other pods that a claim without a record has left on a GPU."""
-        if self._groups.limits(gpu) or not self._pods.are_others_refused(gpu):
+        if self._groups.is_used(gpu) or not self._groups.others_are_refused(gpu):
             return
         with self._locks.gpus([gpu], self._clock() + _LOCK_SECONDS):
-            if not self._groups.limits(gpu):
-                self._pods.admit_others(gpu)
+            if not self._groups.is_used(gpu):
+                self._groups.admit_others(gpu)
                 log.warning("leftover limit of all pods removed", gpu=gpu)
 
 

@@ -31,7 +31,7 @@ def test_limits_that_nvml_has_forgotten_are_set_again(node: LimitedNode) -> None
     assert (node.limit(group), node.others()) == (None, None)
     node.look_after()
     assert (node.limit(group), node.others()) == (node.share_mib, 1)
-    node.node_memory.groups.pods.admit_others(node.uuid(0))  # somebody does
+    node.node_memory.groups.admit_others(node.uuid(0))  # somebody does
     node.look_after()
     assert (node.limit(group), node.others()) == (node.share_mib, 1)
 

@@ -3,34 +3,69 @@
 import shutil
 import uuid
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
+import make
+from dra_driver.devices.device import Device, Whole
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.session import DriverSession
-from dra_driver.devices.shares import MIB
-from dra_driver.errors import ConfigError, DeviceError, LostError, try_all
+from dra_driver.devices.shares import MIB, ConsumedShare, ShareStrategy
+from dra_driver.errors import DeviceError
+from dra_driver.sharing.limiters import Limiter
+from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.pod_groups import PodGroups
-from dra_driver.sharing.pod_limits import PodLimits
+from dra_driver.sharing.steps import ShareLimits, UseShares
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.machine import Machine
 from worlds.groups import GIB, R615, kernels_groups, limited
 from worlds.session import session_on
 
-SET = "nvmlDeviceSetMemoryLimits_v1"
+
+def use(pod: str, gpu: GpuUuid, mib: int) -> UseShares:
+    """How a pod's claim uses so much memory of a GPU."""
+    sliced = ShareStrategy.TIME_SLICING
+    share = ConsumedShare(share_id=pod, strategy=sliced, memory_mib=mib)
+    return UseShares(
+        devices=(Device(base=Whole(gpu=gpu), share=share),),
+        strategy=sliced,
+        limits=(ShareLimits(taken=1, count=None, memory_mib=mib),),
+        limited_by=Limiter.CONTROL_GROUPS,
+        memory_mib=mib,
+        pod=pod,
+    )
 
 
 class Node:
-    """A machine, its pods, and what limits them."""
+    """A machine, its pods, and what limits them, without records: `tenants` has the steps."""
 
-    def __init__(self, folder: Path) -> None:
-        self.machine, self.groups = limited(folder)
+    def __init__(self, folder: Path, driver: str = R615) -> None:
+        self.machine, self.groups = limited(
+            folder, "misc" if driver == R615 else "off", driver=driver
+        )
         self.session: DriverSession = session_on(self.machine)
         self.session.look()
-        self.one, self.two = (GpuUuid(self.machine.find(index).uuid) for index in ("0", "1"))
-        self.limits = PodLimits(gpus=self.session, groups=PodGroups(self.groups.root))
+        self.one = GpuUuid(self.machine.find("0").uuid)
+        self.tenants: list[UseShares] = []
+        self.limits = MemoryGroups(
+            self.session,
+            PodGroups(self.groups.root),
+            lambda _: self.tenants,
+            is_wanted=True,
+        )
+
+    def limit(self, pod: str, gib: int) -> UseShares:
+        """Limit a pod, in place of what it had."""
+        step = use(pod, self.one, gib * 1024)
+        self.tenants = [*(one for one in self.tenants if one.pod != pod), step]
+        self.limits.do(step)
+        return step
+
+    def unlimit(self, step: UseShares) -> None:
+        if step in self.tenants:
+            self.tenants.remove(step)
+        self.limits.undo(step)
 
     def hard(self, uuid: str, group: Path) -> int | None:
         return self.session.memory_limit(uuid, group)
@@ -42,21 +77,27 @@ class Node:
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     made = Node(tmp_path)
+    made.groups.make("kubepods.slice")
     yield made
     made.session.close()
 
 
-def test_a_limit_holds_that_the_driver_has_rounded_down_by_less_than_a_mib(node: Node) -> None:
-    pod, _ = node.groups.pod()
-    node.limits.limit(pod, node.one, GIB - 4096)
-    sizes = (GIB - 8192, GIB - 4096, GIB, GIB + 2**20)
-    held = [node.limits.holds(pod, node.one, size) for size in sizes]
-    assert held == [False, True, True, False]
+@pytest.mark.parametrize(
+    ("off", "stays"), [(4096 - MIB, True), (-4096, True), (-MIB, False), (4096, False)]
+)
+def test_a_limit_holds_that_the_driver_has_rounded_down_by_less_than_a_mib(
+    node: Node, off: int, stays: bool
+) -> None:
+    pod, group = node.groups.pod()
+    step = node.limit(pod, 1)
+    node.session.set_memory_limit(node.one, group, GIB + off)
+    node.limits.ensure(step)
+    assert node.hard(node.one, group) == (GIB + off if stays else GIB)
 
 
 def test_a_container_that_comes_later_is_limited_from_its_start(node: Node) -> None:
     pod, group = node.groups.pod()
-    node.limits.limit(pod, node.one, 10 * GIB)
+    node.limit(pod, 10)
     place = group.relative_to(node.groups.root)
 
     assert not node.take(node.groups.make(f"{place}/cri-containerd-late.scope"), 11 * GIB)
@@ -64,51 +105,47 @@ def test_a_container_that_comes_later_is_limited_from_its_start(node: Node) -> N
 
 def test_both_calls_can_be_repeated(node: Node) -> None:
     pod, group = node.groups.pod()
+    for gib in (10, 10, 12):
+        step = node.limit(pod, gib)
+        assert node.hard(node.one, group) == gib * GIB
     for _ in range(2):
-        node.limits.limit(pod, node.one, 10 * GIB)
-        assert node.hard(node.one, group) == 10 * GIB
-    node.limits.limit(pod, node.one, 12 * GIB)
-    assert node.hard(node.one, group) == 12 * GIB
-    for _ in range(2):
-        node.limits.unlimit(pod, node.one)
+        node.unlimit(step)
         assert node.hard(node.one, group) is None
     shutil.rmtree(group)
-    node.limits.unlimit(pod, node.one)
+    node.unlimit(step)
 
 
 def test_a_limit_below_what_the_pod_has_is_an_error_and_the_old_one_stays(node: Node) -> None:
     pod, group = node.groups.pod(1)
-    node.limits.limit(pod, node.one, 10 * GIB)
+    node.limit(pod, 10)
     node.take(next(group.glob("*.scope")), 8 * GIB)
 
     with pytest.raises(DeviceError, match="end them, and try again"):
-        node.limits.limit(pod, node.one, 4 * GIB)
+        node.limit(pod, 4)
     assert node.hard(node.one, group) == 10 * GIB
 
 
 def test_nothing_is_set_on_containers_at_any_time(node: Node) -> None:
     pod, group = node.groups.pod(1)
     container = next(group.glob("*.scope"))
-    node.limits.limit(pod, node.one, 10 * GIB)
-    node.limits.unlimit(pod, node.one)
-    node.limits.limit(pod, node.one, 5 * GIB)
+    node.unlimit(node.limit(pod, 10))
+    step = node.limit(pod, 5)
 
     assert not node.take(container, 6 * GIB)
-    assert node.limits.free_containers(pod, node.one, 5 * GIB) == ()
+    assert node.limits.free_containers(step) == []
 
 
 def test_pods_without_a_limit_are_refused(node: Node) -> None:
     (shared, group), (other, beside) = node.groups.pod(1), node.groups.pod(1)
-    node.limits.limit(shared, node.one, 10 * GIB)
-    node.limits.refuse_others(node.one)
+    step = node.limit(shared, 10)
     late = next(beside.glob("*.scope"))
 
     assert node.take(next(group.glob("*.scope")), 10 * GIB, pid=1)
     assert not node.take(late, GIB, pid=2)
-    node.limits.limit(other, node.one, 2 * GIB)
+    second = node.limit(other, 2)
     assert node.take(late, GIB, pid=2)
-    for _ in range(2):
-        node.limits.admit_others(node.one)
+    for each in (step, second):
+        node.unlimit(each)
     _, third = node.groups.pod()
     assert node.take(third, GIB, pid=3)
 
@@ -116,51 +153,20 @@ def test_pods_without_a_limit_are_refused(node: Node) -> None:
 def test_pods_of_each_kubelet_are_refused_and_admitted_again(node: Node) -> None:
     places = ("kubepods.slice", "kubelet.slice/kubelet-kubepods.slice")
     tops = [node.groups.make(place) for place in places]
-    node.limits.refuse_others(node.one)
+    step = node.limit(node.groups.pod()[0], 1)
     assert [node.hard(node.one, top) for top in tops] == [MIB, MIB]
     for top in tops:
         node.session.set_memory_limit(node.one, top, None)
-        assert node.limits.are_others_refused(node.one) is (top == tops[0])
-    node.limits.refuse_others(node.one)
-    node.limits.admit_others(node.one)
+        assert node.limits.others_are_refused(node.one) is (top == tops[0])
+    node.limits.ensure(step)
+    assert [node.hard(node.one, top) for top in tops] == [MIB, MIB]
+    node.unlimit(step)
     assert [node.hard(node.one, top) for top in tops] == [None, None]
-
-
-@pytest.mark.parametrize("size", [0, -1])
-def test_no_memory_at_all_cannot_be_a_limit(node: Node, size: int) -> None:
-    pod, group = node.groups.pod()
-    with pytest.raises(ConfigError, match=f"cannot have {size} bytes"):
-        node.limits.limit(pod, node.one, size)
-    assert node.hard(node.one, group) is None
-
-
-def test_a_gpu_that_refuses_keeps_no_other_from_being_cleared(node: Node) -> None:
-    pod, group = node.groups.pod()
-    first, second = sorted((node.one, node.two))
-    for gpu in (first, second):
-        node.limits.limit(pod, gpu, GIB)
-    node.machine.lose_gpu(first)
-
-    with pytest.raises(LostError):
-        try_all(partial(node.limits.unlimit, pod, gpu) for gpu in (first, second))
-    assert node.hard(second, group) is None
-
-
-def test_a_refused_limit_leaves_those_that_were_set(node: Node) -> None:
-    pod, group = node.groups.pod()
-    first, second = sorted((node.one, node.two))
-    node.machine.fail_call(SET, 4, uuid=second)
-
-    node.limits.limit(pod, first, GIB)
-    with pytest.raises(DeviceError, match="may not set memory limits"):
-        node.limits.limit(pod, second, GIB)
-    assert node.hard(first, group) == GIB
 
 
 def test_clearing_before_the_group_goes_keeps_a_later_group_free(node: Node) -> None:
     pod, group = node.groups.pod()
-    node.limits.limit(pod, node.one, GIB)
-    node.limits.unlimit(pod, node.one)
+    node.unlimit(node.limit(pod, 1))
     # A rename keeps the directory's identity, as a new group at the same place can have it.
     other = group.rename(node.groups.root / "other")
 
@@ -168,16 +174,31 @@ def test_clearing_before_the_group_goes_keeps_a_later_group_free(node: Node) -> 
 
 
 def test_without_the_nodes_control_groups_the_reason_says_so(node: Node) -> None:
-    reason = node.limits.why_not(node.one)
+    (node.groups.root / "kubepods.slice").rename(node.groups.root / "other.slice")
+    reason = node.limits.why_not(Whole(gpu=node.one))
     assert reason is not None
     assert reason.endswith("mount the node's /sys/fs/cgroup there")
 
 
+def test_an_old_driver_is_named_before_other_reasons(tmp_path: Path) -> None:
+    node = Node(tmp_path, driver="580.95.05")
+    reason = "the GPU driver 580.95.05 is older than R615"
+    for _ in range(2):
+        assert node.limits.why_not(Whole(gpu=node.one)) == reason
+        node.groups.make("kubepods.slice")
+    node.session.close()
+
+
 def test_where_the_kernel_counts_the_memory_pods_are_not_limited(node: Node) -> None:
-    node.groups.make("kubepods.slice")
-    assert node.limits.why_not(node.one) is None
+    whole = Whole(gpu=node.one)
+    assert node.limits.why_not(whole) is None
     (node.groups.root / "dmem.capacity").write_text("nvidia/0000:01:00.0/vidmem 85899345920\n")
-    assert "the kernel counts GPU memory (dmem)" in (node.limits.why_not(node.one) or "")
+    assert "the kernel counts GPU memory (dmem)" in (node.limits.why_not(whole) or "")
+
+
+def test_mig_devices_are_not_limited(node: Node) -> None:
+    mig = make.place(make.mig_device(0, "1g.10gb", 0))
+    assert node.limits.why_not(mig) == "the GPU driver limits no memory of MIG devices"
 
 
 @pytest.mark.usefixtures("needs_root")  # it makes control groups
@@ -188,10 +209,9 @@ def test_a_pod_in_the_kernels_own_hierarchy_is_limited(tmp_path: Path) -> None:
         machine = Machine.create(tmp_path / "machine", newer)
         session = session_on(machine)
         gpu = GpuUuid(session.look().gpus[0].uuid)
-        limits = PodLimits(gpus=session, groups=PodGroups(mount))
-        limits.limit(uid, gpu, GIB)
+        limits = MemoryGroups(session, PodGroups(mount), lambda _: (), is_wanted=True)
+        limits.do(use(uid, gpu, 1024))
 
         assert not machine.take_memory(gpu, 2 * GIB, group=container)
         assert machine.take_memory(gpu, GIB, group=container)
-        assert limits.holds(uid, gpu, GIB)
         session.close()
