@@ -8,6 +8,7 @@ offered: who asks for a share is not to get all of a GPU.
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from dra_driver.devices.model import (
     Refusal,
 )
 from dra_driver.devices.names import gpu_name, in_order
-from dra_driver.devices.shares import MIB, Division
+from dra_driver.devices.shares import MIB, Division, ShareStrategy
 from dra_driver.errors import DriverError, StateError
 from dra_driver.host.worker import LogOnce
 from dra_driver.kube.fields import at
@@ -181,15 +182,14 @@ class NodeShares:
         """Yield what may end the limits of those who share GPUs, each text once."""
         cautions: dict[str, list[str]] = {}
         for gpu in inventory.gpus:
-            is_divided = Whole(gpu=gpu.uuid) in divisions
-            if gpu.mig_mode is MigMode.ENABLED or not (is_divided or self._consumable.is_enabled):
+            whole = Whole(gpu=gpu.uuid)
+            is_shared = whole in divisions or self._consumable.is_enabled
+            if gpu.mig_mode is MigMode.ENABLED or not is_shared:
                 continue
-            try:
-                caution = self._memory.caution(gpu)
-            except DriverError:  # `_device` and prepare say why
-                continue
-            if caution is not None:
-                cautions.setdefault(caution, []).append(gpu_name(gpu.minor))
+            with suppress(DriverError):  # `_device` and prepare say why
+                limited = self._memory.limited(gpu, whole, ShareStrategy.TIME_SLICING)
+                if limited.caution:
+                    cautions.setdefault(limited.caution, []).append(gpu_name(gpu.minor))
         for caution, names in cautions.items():
             yield f"{', '.join(names)}: {caution}"
 

@@ -23,6 +23,11 @@ UNSEEN = (
     "this pod cannot see containers' processes, so it cannot check their memory: set the chart's "
     "usage.enabled (hostPID)"
 )
+_CAUTION = (
+    "persistence mode is off: the GPU driver forgets memory limits when no process has the GPU "
+    "open, so pods that start while this driver restarts may have none; run nvidia-persistenced on "
+    "the node"
+)
 _EARLIER = "earlier claims are limited like this; it changes when they end"
 
 
@@ -50,10 +55,14 @@ _OF_EACH_CLAIM = {Limiter.OVER_LIMIT, Limiter.NOTHING}
 
 
 class Limited(Struct, frozen=True, kw_only=True):
-    """What limits memory. `why` says why nothing better does; empty for the best."""
+    """What limits memory. `why` says why nothing better does; empty for the best.
+
+    `caution` is what may end the limits; empty for nothing.
+    """
 
     by: Limiter
     why: str = ""
+    caution: str = ""
 
     def with_condition(self) -> str | None:
         """Return the limiter's name, with what its limits depend on; None if nothing limits.
@@ -93,7 +102,12 @@ def limited(
     by = best if {present, best} <= _OF_EACH_CLAIM else present
     better = list(Limiter)[: list(Limiter).index(by)]
     reasons = [_EARLIER if why_not[each] is None else why_not[each] for each in better]
-    return Limited(by=by, why="; ".join(dict.fromkeys(filter(None, reasons))))
+    may_end = by is Limiter.CONTROL_GROUPS and gpu.is_persistent is False
+    return Limited(
+        by=by,
+        why="; ".join(dict.fromkeys(filter(None, reasons))),
+        caution=_CAUTION if may_end else "",
+    )
 
 
 def _why_no_mps(gpu: Gpu, strategy: ShareStrategy) -> str | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dra_driver.devices.control_groups import kernel_counts_gpus
 from dra_driver.devices.device import Base, Mig
-from dra_driver.devices.model import Gpu, GpuUuid
+from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.shares import MIB
 from dra_driver.errors import ConfigError, DriverError, TransientError
@@ -75,16 +75,6 @@ class MemoryGroups:
         if reason is None and hierarchy is not None and kernel_counts_gpus(hierarchy):
             return "the kernel counts GPU memory (dmem), which this driver does not support"
         return reason
-
-    def caution(self, gpu: Gpu) -> str | None:
-        """Return why limits may be lost when a GPU is initialised again."""
-        if gpu.is_persistent is not False:
-            return None
-        return (
-            "persistence mode is off: the GPU driver forgets memory limits when no process has "
-            "the GPU open, so pods that start while this driver restarts may have none; run "
-            "nvidia-persistenced on the node"
-        )
 
     def do(self, step: UseShares) -> None:
         """Limit the pod to what all its claims have, and leave other pods no memory."""

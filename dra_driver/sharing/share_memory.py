@@ -1,9 +1,9 @@
 """Finds out what sharing/limiters.py needs to know of this node and of a device's tenants."""
 
-from dra_driver.devices.device import Base, Mig, Whole
+from dra_driver.devices.device import Base, Mig
 from dra_driver.devices.model import Gpu
 from dra_driver.devices.shares import ShareStrategy
-from dra_driver.sharing.limiters import Limited, Limiter, limited
+from dra_driver.sharing.limiters import Limited, limited
 from dra_driver.sharing.memory_groups import MemoryGroups
 
 
@@ -36,8 +36,3 @@ class ShareMemory:
             sees_processes=self.sees_processes,
             tenants={tenant.limited_by for tenant in tenants},
         )
-
-    def caution(self, gpu: Gpu) -> str | None:
-        """Return what may end the limits of a GPU's tenants, if anything. Raises as `limited`."""
-        by = self.limited(gpu, Whole(gpu=gpu.uuid), ShareStrategy.TIME_SLICING).by
-        return self.groups.caution(gpu) if by is Limiter.CONTROL_GROUPS else None

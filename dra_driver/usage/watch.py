@@ -18,7 +18,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dra_driver.claims.model.claim import ClaimUid, PodsOf
+from dra_driver.claims.model.claim import PodsOf
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_events import ClaimEvents, about_claim, about_pod
 from dra_driver.claims.report.later import Later
@@ -114,7 +114,6 @@ class OverLimitWatch(Worker):
         self._tell = tell
         self._count = count
         self._clock = clock
-        self._known: dict[ClaimUid, tuple[ClaimRecord, tuple[Claimed, ...]]] = {}
         self._before: Mapping[tuple[str, ...], Excess] = {}
         self._told_at: dict[tuple[str, ...], float] = {}
         self._ending: dict[tuple[str, ...], tuple[float, set[tuple[int, int]]]] = {}
@@ -147,17 +146,14 @@ class OverLimitWatch(Worker):
 
     def _claims(self) -> tuple[list[Claimed], set[GpuUuid]]:
         """Return what claims have of devices, and the GPUs on which any of them has a limit."""
-        records = {record.ref.uid: record for record in self._records()}
-        self._known = {
-            # An unchanged record is the same object as in the look before.
-            uid: known
-            if (known := self._known.get(uid)) is not None and known[0] is record
-            else (record, tuple(claimed(record)))
-            for uid, record in records.items()
-        }
-        claims = [claim for _, has in self._known.values() for claim in has]
-        limited = {claim.ref.uid for claim in claims if claim.limit_mib is not None}
-        return claims, {gpu for uid in limited for gpu in records[uid].held_gpus}
+        claims: list[Claimed] = []
+        gpus: set[GpuUuid] = set()
+        for record in self._records():
+            has = list(claimed(record))
+            claims += has
+            if any(claim.limit_mib is not None for claim in has):
+                gpus.update(record.held_gpus)
+        return claims, gpus
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 import make
 from dra_driver.claims.state.divisions import Divisions
@@ -44,7 +45,6 @@ class Node:
     inventory: Inventory = field(default_factory=lambda: make.inventory(GPU))
     in_use: dict[Base, Division] = field(default_factory=dict)
     limits: Limited | DriverError = Limited(by=Limiter.CONTROL_GROUPS)  # noqa: RUF009 (frozen)
-    cautions: dict[GpuUuid, str] = field(default_factory=dict)
     consumable: Consumable = NO_CONSUMABLES
     sees_processes: bool = True
 
@@ -61,15 +61,12 @@ class Node:
     def current(self) -> ShareConfigState:
         return self.state
 
-    def limited(self, gpu: Gpu, base: Base, strategy: ShareStrategy, *, has_size: bool) -> Limited:
+    def limited(
+        self, gpu: Gpu, base: Base, strategy: ShareStrategy, *, has_size: bool = False
+    ) -> Limited:
         if isinstance(self.limits, DriverError):
             raise self.limits
         return self.limits
-
-    def caution(self, gpu: Gpu) -> str | None:
-        if isinstance(self.limits, DriverError):
-            raise self.limits
-        return self.cautions.get(gpu.uuid)
 
     def set(self, wanted: NodeConfig) -> None:
         self.state = replace(self.state, config=wanted)
@@ -128,8 +125,7 @@ def test_what_limits_memory_is_noted_and_why_nothing_better_does(tmp_path: Path)
 
 
 def remarks(node: Node) -> tuple[str, ...]:
-    gpus = frozenset(gpu.uuid for gpu in node.inventory.gpus)
-    node.cautions = dict.fromkeys(gpus, "limits may end")
+    node.limits = Limited(by=Limiter.CONTROL_GROUPS, caution="limits may end")
     node.shares.offer(node.inventory, node.divisions, with_counters=True)
     return read_notes(node.root).remarks
 
@@ -149,7 +145,10 @@ def test_what_may_end_limits_is_remarked_for_gpus_that_are_shared(tmp_path: Path
         inventory=make.inventory(GPU, in_mig_mode),
         consumable=Consumable.of("unlimited"),
     )
-    assert remarks(consuming) == ("gpu-0: limits may end",)
+    with capture_logs() as lines:
+        for _ in range(2):
+            assert remarks(consuming) == ("gpu-0: limits may end",)
+    assert [line["reason"] for line in lines] == ["gpu-0: limits may end"]
 
 
 @pytest.mark.parametrize("sees_processes", [True, False])

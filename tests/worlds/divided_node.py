@@ -145,13 +145,11 @@ class DividedNode:
     def current(self) -> ShareConfigState:
         return self.state
 
-    def limited(self, gpu: Gpu, base: Base, strategy: ShareStrategy, *, has_size: bool) -> Limited:
+    def limited(
+        self, gpu: Gpu, base: Base, strategy: ShareStrategy, *, has_size: bool = False
+    ) -> Limited:
         del gpu, base, strategy
         return Limited(by=Limiter.NOTHING)
-
-    def caution(self, gpu: Gpu) -> str | None:
-        del gpu
-        return None
 
     def publish_again(self) -> None:
         inventory = make.inventory(*self.gpus)

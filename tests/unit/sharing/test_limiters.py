@@ -8,15 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 import make
-from dra_driver.devices.device import Base
-from dra_driver.devices.model import Gpu, GpuUuid
+from dra_driver.devices.model import Gpu
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import ConfigError
 from dra_driver.sharing.base import Group
 from dra_driver.sharing.limiters import Limited, Limiter, limited
-from dra_driver.sharing.memory_groups import MemoryGroups, only_pod
-from dra_driver.sharing.share_memory import ShareMemory
-from dra_driver.sharing.steps import UseShares
+from dra_driver.sharing.memory_groups import only_pod
 
 GPU, PASCAL, VOLTA = (
     make.gpu(0, cuda_compute_capability=each) for each in ((9, 0), (6, 1), (7, 0))
@@ -109,38 +106,22 @@ def test_only_one_pod_can_have_a_claim_that_control_groups_limit(
         only_pod(replace(claim, pods=pods))
 
 
-class Groups(MemoryGroups):
-    """Control groups that can be had, or not, and a tenant on each GPU."""
-
-    def __init__(self, reason: str | None, tenant: Limiter | None) -> None:
-        self.reason = reason
-        use = UseShares(devices=(), strategy=SLICED, limits=(), limited_by=tenant or NOTHING)
-        self.present = () if tenant is None else (use,)
-
-    def why_not(self, base: Base) -> str | None:
-        return self.reason
-
-    def tenants(self, gpu: GpuUuid) -> Sequence[UseShares]:  # type: ignore[override]
-        return self.present
-
-
 @pytest.mark.parametrize(
-    ("is_persistent", "reason", "tenant", "is_told"),
+    ("is_persistent", "facts", "is_told"),
     [
-        (False, None, None, True),
-        (True, None, None, False),
-        (None, None, None, False),
-        (False, "an old driver", None, False),
-        (False, "no more", GROUPS, True),
-        (False, None, BY_MPS, False),
+        (False, {"why_no_groups": None}, True),
+        (True, {"why_no_groups": None}, False),
+        (None, {"why_no_groups": None}, False),
+        (False, {}, False),
+        (False, {"tenants": [GROUPS]}, True),
+        (False, {"why_no_groups": None, "tenants": [BY_MPS]}, False),
     ],
 )
 def test_without_persistence_mode_the_limits_of_control_groups_may_end(
-    is_persistent: bool | None, reason: str | None, tenant: Limiter | None, is_told: bool
+    is_persistent: bool | None, facts: Mapping[str, Any], is_told: bool
 ) -> None:
-    gpu = make.gpu(0, is_persistent=is_persistent)
-    caution = ShareMemory(Groups(reason, tenant)).caution(gpu)
-    assert (caution is not None) is is_told
-    if caution is not None:
+    caution = found(make.gpu(0, is_persistent=is_persistent), **facts).caution
+    assert bool(caution) is is_told
+    if caution:
         assert caution.startswith("persistence mode is off")
         assert caution.endswith("run nvidia-persistenced on the node")
