@@ -85,19 +85,18 @@ def node_sharing(
     shared_domains = SharedDomains(mps_folder, requests, clock)
     time_slicing = TimeSlicing(NvidiaSmi(roots.driver, roots.proc, clock), session)
     mps = Mps(requests, clock, ready_seconds=mps_ready_seconds)
-    shares = Shares(memory, session)
     machines = passthrough(roots)
     sharing = Sharing(
         planners={
             TimeSlice.name: time_slicing,
             MpsDomain.name: mps,
-            UseShares.name: shares,
+            UseShares.name: Shares(memory, session),
             PassThrough.name: machines,
         },
         time_slices=time_slicing,
         mps_domains=mps,
         nvidia_mps=NvidiaMps(session),
-        shares=shares,
+        shares=memory.groups,
         memberships=Memberships(requests, shared_domains, clock, ready_seconds=mps_ready_seconds),
         passthrough=machines,
     )

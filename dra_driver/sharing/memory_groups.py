@@ -23,7 +23,7 @@ from dra_driver.devices.session import DriverSession
 from dra_driver.devices.shares import MIB
 from dra_driver.errors import ConfigError, DriverError, TransientError
 from dra_driver.host.words import named
-from dra_driver.sharing.base import Group
+from dra_driver.sharing.base import Doer, Group
 from dra_driver.sharing.pod_groups import PodGroups
 from dra_driver.sharing.steps import UseShares
 
@@ -31,7 +31,7 @@ _NOTHING = MIB
 """Too little memory, in bytes, for any CUDA context."""
 
 
-class MemoryGroups:
+class MemoryGroups(Doer[UseShares]):
     """Limits memory by control groups; for shares that are not limited this way it does nothing.
 
     Any thread may call it, but calls about one GPU must not overlap. TransientError means that the
@@ -76,7 +76,7 @@ class MemoryGroups:
             return "the kernel counts GPU memory (dmem), which this driver does not support"
         return reason
 
-    def do(self, step: UseShares) -> None:
+    def do(self, step: UseShares, deadline: float) -> None:  # noqa: ARG002 (a Doer)
         """Limit the pod to what all its claims have, and leave other pods no memory."""
         if step.pod and self.pods.find(step.pod) is None:
             raise TransientError(
@@ -98,7 +98,7 @@ class MemoryGroups:
                     # of their own are not affected, and the others need none.
                     self._gpus.set_memory_limit(gpu, top, _NOTHING)
 
-    def undo(self, step: UseShares) -> None:
+    def undo(self, step: UseShares, deadline: float) -> None:  # noqa: ARG002 (a Doer)
         """Set the limit to what the remaining claims have; an old GPU driver has no limits."""
         for gpu in step.gpus:
             if not self._gpus.knows_memory_limits():
@@ -149,8 +149,8 @@ class MemoryGroups:
         if group is None:
             return
         limit = self._gpus.memory_limit(gpu, group.path) if size else None
-        # The driver may have rounded down by less than a MiB.
-        if limit is None or not max(0, size - MIB) < limit <= size:
+        # The driver may have rounded down by less than a MiB; _NOTHING may be that of all pods.
+        if limit is None or not max(_NOTHING, size - MIB) < limit <= size:
             self._gpus.set_memory_limit(gpu, group.path, size or None)
 
     def _bytes_of(self, pod: str, gpu: GpuUuid) -> int:

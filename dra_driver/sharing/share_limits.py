@@ -14,7 +14,7 @@ share the limits of a process that uses its request.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from dra_driver.devices.device import DeviceKey, DeviceUuid, memory_of
 from dra_driver.devices.shares import (
     LIMITS_SINCE,
+    MIB,
     ConsumedShare,
     EqualShare,
     Share,
@@ -31,6 +32,7 @@ from dra_driver.devices.shares import (
 )
 from dra_driver.errors import ConfigError, StateError
 from dra_driver.sharing.base import Group, Unit
+from dra_driver.sharing.limiters import Limiter
 from dra_driver.sharing.steps import ALL_THREADS, ShareLimits
 from resource_nvidia_com.v1beta1.names import Interval
 
@@ -48,10 +50,8 @@ def share_of(unit: Unit) -> Share:
     return unit.device.share
 
 
-def limits_of(
-    groups: Sequence[Group], limited: Collection[DeviceUuid]
-) -> dict[DeviceKey, ShareLimits]:
-    """Return the limits for all shares of a claim; something limits memory of devices in `limited`.
+def limits_of(groups: Sequence[Group]) -> dict[DeviceKey, ShareLimits]:
+    """Return the limits for all shares of a claim, whether or not something enforces them.
 
     Raises ConfigError if a request has several shares but may have only one, or if a config asks
     for something that tenants of a shared device cannot have separately.
@@ -66,18 +66,19 @@ def limits_of(
         for request in _by(group.shares, lambda unit: unit.request):
             _check_request(request)
             for members in _by(request, lambda unit: unit.uuid):
-                found = _of_device(members, has_memory=members[0].uuid in limited)
-                limits |= dict.fromkeys((unit.key for unit in members), found)
+                limits |= dict.fromkeys((unit.key for unit in members), _of_device(members))
     return limits
 
 
 def memory_of_claim(
-    units: Sequence[Unit], limits: Mapping[DeviceKey, ShareLimits], whole: int | None
+    units: Sequence[Unit], limits: Mapping[DeviceKey, ShareLimits], limiter: Limiter
 ) -> int | None:
-    """Return the MiB of a device that a claim may have in all its requests; None is no limit.
-
-    A request without a limit may have the MiB `whole`, None if even that is no limit.
-    """
+    """Return the MiB of a device that a claim may have in all its requests; None is no limit."""
+    if limiter is Limiter.NOTHING:
+        return None
+    # Pods without any limit get no memory of a GPU that control groups limit.
+    total = units[0].gpu.memory_bytes if limiter is Limiter.CONTROL_GROUPS else None
+    whole = None if total is None else total // MIB
     requests = {unit.request: limits[unit.key].memory_mib for unit in units}
     amounts = [whole if amount is None else amount for amount in requests.values()]
     known = [amount for amount in amounts if amount is not None]
@@ -93,7 +94,7 @@ def _by(units: Sequence[Unit], what: Callable[[Unit], str]) -> Iterable[list[Uni
     return found.values()
 
 
-def _of_device(units: Sequence[Unit], *, has_memory: bool) -> ShareLimits:
+def _of_device(units: Sequence[Unit]) -> ShareLimits:
     """Return the limits of a request's shares of one device, together."""
     shares = [share_of(unit) for unit in units]
     equal = [share for share in shares if isinstance(share, EqualShare)]
@@ -120,7 +121,7 @@ def _of_device(units: Sequence[Unit], *, has_memory: bool) -> ShareLimits:
         active_thread_percentage=percent
         if percent < ALL_THREADS and _has_limits(units[0])
         else None,
-        memory_mib=memory if has_memory else None,
+        memory_mib=memory,
     )
 
 

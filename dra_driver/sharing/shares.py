@@ -20,14 +20,14 @@ from types import MappingProxyType
 
 from dra_driver.cdi.model import Edits
 from dra_driver.devices.device import DeviceKey, DeviceUuid, Whole, memory_of
-from dra_driver.devices.shares import LIMITS_SINCE, MIB, ShareStrategy, memory_mib, percentage
+from dra_driver.devices.shares import LIMITS_SINCE, ShareStrategy, memory_mib, percentage
 from dra_driver.errors import DeviceError
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, shared_domain
 from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
-from dra_driver.sharing.base import ComputeModes, Doer, Group, Unit
-from dra_driver.sharing.limiters import Limited, Limiter
-from dra_driver.sharing.memory_groups import MemoryGroups, only_pod
+from dra_driver.sharing.base import ComputeModes, Group, Unit
+from dra_driver.sharing.limiters import Limiter
+from dra_driver.sharing.memory_groups import only_pod
 from dra_driver.sharing.mps import DomainDoer, client_edits
 from dra_driver.sharing.share_limits import limits_of, memory_of_claim, share_of
 from dra_driver.sharing.share_memory import ShareMemory
@@ -45,66 +45,49 @@ _MODES: Mapping[int, str] = MappingProxyType(
 )
 
 
-class Shares(Doer[UseShares]):
+class Shares:
     """The strategy of shares: two steps for each device under MPS, one for each time-sliced one."""
 
     def __init__(self, memory: ShareMemory, modes: ComputeModes) -> None:
         self._memory = memory
         self._modes = modes
 
-    @property
-    def _groups(self) -> MemoryGroups:
-        return self._memory.groups
-
     def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingStep, ...]:  # noqa: ARG002 (a Planner)
         """Return the steps for each device that the claim has shares of."""
+        limits = limits_of(groups)
         shared: dict[DeviceUuid, list[Unit]] = {}
         for group in groups:
             for unit in group.shares:
                 shared.setdefault(unit.uuid, []).append(unit)
-        found = {uuid: self._limited(units) for uuid, units in shared.items()}
-        has_limits = {uuid for uuid, one in found.items() if one.by is not Limiter.NOTHING}
-        limits = limits_of(groups, has_limits)
-        steps: list[SharingStep] = []
-        for uuid, units in shared.items():
-            steps += self._steps(groups[0], units, limits, found[uuid])
-        return tuple(steps)
-
-    def _limited(self, units: Sequence[Unit]) -> Limited:
-        """Return what limits the memory of a claim's shares of a device, all of them."""
-        shares = [share_of(unit) for unit in units]
-        has_size = all(share.has_memory for share in shares)
-        gpu, base = units[0].gpu, units[0].device.base
-        return self._memory.limited(gpu, base, shares[0].strategy, has_size=has_size)
+        return tuple(
+            step for units in shared.values() for step in self._steps(groups[0], units, limits)
+        )
 
     def _steps(
-        self,
-        claim: Group,
-        units: Sequence[Unit],
-        limits: Mapping[DeviceKey, ShareLimits],
-        limited: Limited,
+        self, claim: Group, units: Sequence[Unit], limits: Mapping[DeviceKey, ShareLimits]
     ) -> Iterator[SharingStep]:
-        strategy = share_of(units[0]).strategy
-        devices = tuple(unit.device for unit in units)
+        gpu, base = units[0].gpu, units[0].device.base
+        shares = [share_of(unit) for unit in units]
+        strategy = shares[0].strategy
+        has_size = all(share.has_memory for share in shares)
+        limited = self._memory.limited(gpu, base, strategy, has_size=has_size)
         if strategy is not ShareStrategy.MPS:
             self._check_mode(units[0])
+        memory = memory_of_claim(units, limits, limited.by)
         by_groups = limited.by is Limiter.CONTROL_GROUPS
-        # Pods without any limit get no memory of a GPU that control groups limit.
-        total = units[0].gpu.memory_bytes if by_groups else None
-        memory = memory_of_claim(units, limits, total and total // MIB)
         yield UseShares(
-            devices=devices,
+            devices=tuple(unit.device for unit in units),
             strategy=strategy,
             limits=tuple(limits[unit.key] for unit in units),
             limited_by=limited.by,
             why=limited.why,
             memory_mib=memory,
-            pod="" if memory is None or not by_groups else only_pod(claim),
+            pod=only_pod(claim) if by_groups and memory is not None else "",
         )
         if strategy is ShareStrategy.MPS:
             by_mps = limited.by is Limiter.MPS
             yield JoinDomain(
-                devices=devices,
+                devices=tuple(unit.device for unit in units),
                 domain=_domain(units[0], limits_memory=by_mps),
                 claim=claim.claim,
                 clients={
@@ -112,18 +95,6 @@ class Shares(Doer[UseShares]):
                     for unit in units
                 },
             )
-
-    def do(self, step: UseShares, deadline: float) -> None:  # noqa: ARG002 (a Doer)
-        """Limit the claim's memory."""
-        self._groups.do(step)
-
-    def ensure(self, step: UseShares) -> None:
-        """Set memory limits that were lost again."""
-        self._groups.ensure(step)
-
-    def undo(self, step: UseShares, deadline: float) -> None:  # noqa: ARG002 (a Doer)
-        """Remove the claim's memory limits."""
-        self._groups.undo(step)
 
     def _check_mode(self, unit: Unit) -> None:
         """Check that a GPU accepts a second process."""

@@ -231,7 +231,8 @@ class UseShares(Step, frozen=True, kw_only=True, tag="useShares"):
         if limits.active_thread_percentage is not None:
             settings["activeThreadPercentage"] = limits.active_thread_percentage
             words.append(f"{limits.active_thread_percentage} % of threads")
-        memory, by = limits.memory_mib, self.limited_by
+        by = self.limited_by
+        memory = None if by is Limiter.NOTHING else limits.memory_mib
         if memory is not None:
             settings["pinnedMemoryMiB" if by is Limiter.MPS else "memoryMiB"] = memory
             words.append(f"{memory} MiB")

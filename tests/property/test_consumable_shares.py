@@ -109,7 +109,7 @@ def prepared(tenant: Tenant, gpu: Gpu, device: str) -> Prepared:
         units.append(Unit(name=device, request=result.request, gpu=gpu, device=share))
     config: Any = make.gpu_config("MPS")
     group = Group(claim=f"uid-{tenant.name}", config=config, units=tuple(units))
-    limits = limits_of([group], {unit.uuid for unit in units})
+    limits = limits_of([group])
     uuid = DeviceUuid(existing(gpu).uuid if gpu.mig_mode is MigMode.ENABLED else gpu.uuid)
     return Prepared(
         devices=list(found.values()),

@@ -83,7 +83,7 @@ class Node:
         self.taken: dict[str, list[tuple[Gpu, int]]] = {}
         groups = MemoryGroups(self.played, self.played, self.tenants, is_wanted=True)
         modes: Any = Modes()
-        self.shares = Shares(ShareMemory(groups), modes)
+        self.groups, self.shares = groups, Shares(ShareMemory(groups), modes)
         self.free = [(gpu, n) for gpu in GPUS for n in range(division.count)]
 
     def tenants(self, gpu: GpuUuid) -> list[UseShares]:
@@ -119,12 +119,12 @@ class Node:
         steps = [step for step in planned if isinstance(step, UseShares)]
         self.records[claim] = (pod, steps)
         for step in steps:
-            self.shares.do(step, 0.0)
+            self.groups.do(step, 0.0)
 
     def unprepare(self, claim: str) -> None:
         _, steps = self.records.pop(claim, ("", []))
         for step in steps:
-            self.shares.undo(step, 0.0)
+            self.groups.undo(step, 0.0)
         self.free += self.taken.pop(claim)
 
     def check(self) -> None:

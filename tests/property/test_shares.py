@@ -117,7 +117,7 @@ def limits(units: list[Unit]) -> dict[DeviceKey, ShareLimits]:
     for request in {unit.request for unit in units}:
         own = tuple(unit for unit in units if unit.request == request)
         group = Group(claim="uid", config=make.gpu_config(), units=own)
-        found |= limits_of([group], {unit.uuid for unit in own})
+        found |= limits_of([group])
     return found
 
 

@@ -156,7 +156,6 @@ class Node:
         smi = NvidiaSmi(self.machine.driver_root, self.machine.proc_root, time.monotonic)
         slices = TimeSlicing(smi, self.session)
         mps = Mps(self.mps.requests, time.monotonic, ready_seconds=PATIENCE)
-        shares = Shares(self.node_memory, self.session)
         members = Memberships(
             self.mps_requests(), self.mps.shared, time.monotonic, ready_seconds=PATIENCE
         )
@@ -165,13 +164,13 @@ class Node:
             planners={
                 TimeSlice.name: slices,
                 MpsDomain.name: mps,
-                UseShares.name: shares,
+                UseShares.name: Shares(self.node_memory, self.session),
                 PassThrough.name: machines,
             },
             time_slices=slices,
             mps_domains=mps,
             nvidia_mps=NvidiaMps(self.session),
-            shares=shares,
+            shares=self.node_memory.groups,
             memberships=members,
             passthrough=machines,
         )

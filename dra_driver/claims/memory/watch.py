@@ -10,7 +10,7 @@ left of the limit of all pods is removed. Decision 13 gives the reasons.
 Takes the locks of the claim and its GPUs, as the kubelet's calls do, and gives way to them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +32,6 @@ from dra_driver.errors import (
     try_all,
 )
 from dra_driver.host.worker import LogOnce, Worker
-from dra_driver.kube.events import Regarding
 from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.steps import UseShares
 
@@ -122,9 +121,9 @@ class MemoryWatch(Worker):
         end = self._clock() + _LOCK_SECONDS
         with self._locks.claim(uid, end):
             record = self._claims.records.read(uid)
-            if record is None or not self._claims.holdings.is_prepared(record):
-                return
-            if not _limited(record):
+            if record is None or not (
+                self._claims.holdings.is_prepared(record) and _limited(record)
+            ):
                 return
             with self._locks.gpus(record.touched_gpus, end):
                 record = self._handed_over(record, pods)
@@ -140,7 +139,7 @@ class MemoryWatch(Worker):
         The kubelet makes no call when one pod of a claim ends and another one stays.
         """
         limited = _limited(record)
-        if not limited or self._pods.find(limited[0].pod):
+        if self._pods.find(limited[0].pod):
             return record
         there = tuple(pod for pod in pods if self._pods.find(pod.uid))
         if len(there) != 1:
@@ -154,15 +153,14 @@ class MemoryWatch(Worker):
         return record
 
     def _mend(self, record: ClaimRecord) -> None:
-        limited = _limited(record)
         try:
             self._claims.steps.ensure(record.steps)
         except (DeviceError, TransientError) as error:
             self._not_in_force.add(record.ref.uid)
             if isinstance(error, DeviceError):
-                self._tell_owner(record, limited[0].pod, NOT_IN_FORCE, str(error))
+                self._tell(record, _owners(record), NOT_IN_FORCE, str(error))
             raise
-        for step in limited:
+        for step in _limited(record):
             free = self._groups.free_containers(step)
             try_all(partial(self._bind, record, step, container) for container in free)
 
@@ -174,30 +172,30 @@ class MemoryWatch(Worker):
             "instead of the pod's; the pod's limit was set again. Something else on the node "
             "sets such limits, or did so before: remove it"
         )
-        self._tell_owner(record, step.pod, ESCAPED, note)
-
-    def _tell_owner(self, record: ClaimRecord, pod: str, reason: str, note: str) -> None:
-        for known in record.pods:
-            if known.uid == pod:
-                self._tell(record, about_pod(record.ref.namespace, known), reason, note)
-
-    def _tell(self, record: ClaimRecord, about: Regarding, reason: str, note: str) -> None:
-        """Post an Event, once for each object and text."""
-        told = self._told.setdefault(record.ref.uid, set())
-        if (about.uid, note) not in told:
-            self._events.post(about, reason=reason, action="LimitingMemory", note=note)
-            told.add((about.uid, note))
+        self._tell(record, _owners(record), ESCAPED, note)
 
     def _tell_later_pods(self, record: ClaimRecord, pods: Sequence[ConsumerPod]) -> None:
-        """Tell pods that came to a claim that another pod has: `refuse_others` refuses them."""
-        owners = {step.pod for step in _limited(record)}
-        names = ", ".join(pod.name for pod in record.pods if pod.uid in owners)
+        """Tell pods that came to a claim that another pod has, and so have no memory."""
+        names = ", ".join(pod.name for pod in _owners(record))
         note = (
             f"this pod has no GPU memory: claim {record.ref} has a share that pod {names} "
             "already has; give each pod a claim of its own by a resourceClaimTemplate"
         )
-        later = (about_pod(record.ref.namespace, pod) for pod in pods if pod.uid not in owners)
-        try_all(partial(self._tell, record, about, NO_MEMORY, note) for about in later)
+        limited = {step.pod for step in _limited(record)}
+        self._tell(record, [pod for pod in pods if pod.uid not in limited], NO_MEMORY, note)
+
+    def _tell(
+        self, record: ClaimRecord, pods: Iterable[ConsumerPod], reason: str, note: str
+    ) -> None:
+        """Post an Event on each pod, once for each text."""
+        told = self._told.setdefault(record.ref.uid, set())
+
+        def tell(pod: ConsumerPod) -> None:
+            about = about_pod(record.ref.namespace, pod)
+            self._events.post(about, reason=reason, action="LimitingMemory", note=note)
+            told.add((pod.uid, note))
+
+        try_all(partial(tell, pod) for pod in pods if (pod.uid, note) not in told)
 
     def _admit(self, gpu: GpuUuid) -> None:
         """Remove the limit of all other pods that a claim without a record has left on a GPU."""
@@ -214,3 +212,9 @@ def _limited(record: ClaimRecord) -> list[UseShares]:
     if record.state is RecordState.RELEASED:
         return []
     return [step for step in share_steps(record) if step.pod]
+
+
+def _owners(record: ClaimRecord) -> list[ConsumerPod]:
+    """Return the pod that has the claim's memory."""
+    limited = {step.pod for step in _limited(record)}
+    return [pod for pod in record.pods if pod.uid in limited]

@@ -59,13 +59,13 @@ class Node:
         """Limit a pod, in place of what it had."""
         step = use(pod, self.one, gib * 1024)
         self.tenants = [*(one for one in self.tenants if one.pod != pod), step]
-        self.limits.do(step)
+        self.limits.do(step, 0.0)
         return step
 
     def unlimit(self, step: UseShares) -> None:
         if step in self.tenants:
             self.tenants.remove(step)
-        self.limits.undo(step)
+        self.limits.undo(step, 0.0)
 
     def hard(self, uuid: str, group: Path) -> int | None:
         return self.session.memory_limit(uuid, group)
@@ -210,7 +210,7 @@ def test_a_pod_in_the_kernels_own_hierarchy_is_limited(tmp_path: Path) -> None:
         session = session_on(machine)
         gpu = GpuUuid(session.look().gpus[0].uuid)
         limits = MemoryGroups(session, PodGroups(mount), lambda _: (), is_wanted=True)
-        limits.do(use(uid, gpu, 1024))
+        limits.do(use(uid, gpu, 1024), 0.0)
 
         assert not machine.take_memory(gpu, 2 * GIB, group=container)
         assert machine.take_memory(gpu, GIB, group=container)

@@ -20,7 +20,8 @@ from dra_driver.devices.model import Gpu, MigDevice
 from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.errors import ConfigError, StateError
 from dra_driver.sharing.base import Group, Unit
-from dra_driver.sharing.share_limits import limits_of, memory_of_claim, share_of
+from dra_driver.sharing.limiters import Limiter
+from dra_driver.sharing.share_limits import limits_of, memory_of_claim
 from dra_driver.sharing.steps import ShareLimits
 
 GPU, OTHER = make.gpu(0), make.gpu(1)
@@ -44,12 +45,7 @@ def unit(
 
 def limits(*units: Unit, config: Any = None) -> dict[DeviceKey, ShareLimits]:
     group = Group(claim="uid", config=config or make.gpu_config(), units=units)
-    return limits_of([group], {unit.uuid for unit in units if by_mps(unit)})
-
-
-def by_mps(unit: Unit) -> bool:
-    is_mps = share_of(unit).strategy is ShareStrategy.MPS
-    return is_mps and unit.gpu.cuda_compute_capability >= (7, 0)
+    return limits_of([group])
 
 
 def key(index: int, gpu: Gpu = GPU) -> DeviceKey:
@@ -77,21 +73,15 @@ def test_all_shares_of_a_gpu_are_all_of_its_sms_and_no_limit() -> None:
     assert {one.active_thread_percentage for one in found.values()} == {None}
 
 
-def test_time_slicing_limits_nothing() -> None:
-    (found,) = limits(unit(0, division=SLICED)).values()
-    assert (found.active_thread_percentage, found.memory_mib) == (None, None)
-
-
-def test_where_control_groups_limit_memory_time_sliced_shares_have_it_too() -> None:
-    group = Group(claim="uid", config=make.gpu_config(), units=(unit(0, division=SLICED),))
-    (found,) = limits_of([group], {unit.uuid for unit in group.units}).values()
+@pytest.mark.parametrize(
+    ("division", "capability"), [(SLICED, (9, 0)), (TEN, (6, 1))], ids=["in turns", "before Volta"]
+)
+def test_where_mps_limits_nothing_shares_have_all_sms(
+    division: Division, capability: tuple[int, int]
+) -> None:
+    card = make.gpu(0, cuda_compute_capability=capability)
+    (found,) = limits(unit(0, gpu=card, division=division)).values()
     assert (found.active_thread_percentage, found.memory_mib) == (None, MIB // 10)
-
-
-def test_before_volta_mps_limits_nothing() -> None:
-    pascal = make.gpu(0, cuda_compute_capability=(6, 1))
-    (found,) = limits(unit(0, gpu=pascal)).values()
-    assert (found.active_thread_percentage, found.memory_mib) == (None, None)
 
 
 def test_a_request_for_several_is_refused_where_the_config_says_so() -> None:
@@ -126,15 +116,8 @@ def test_a_request_cannot_have_shares_of_two_devices_under_mps(one: Unit, other:
 
 
 def test_time_sliced_shares_of_a_request_may_be_of_several_gpus() -> None:
-    group = Group(
-        claim="uid",
-        config=make.gpu_config(),
-        units=(unit(0, division=SLICED), unit(1, division=SLICED, gpu=OTHER)),
-    )
-    found = limits_of([group], {unit.uuid for unit in group.units})
+    found = limits(unit(0, division=SLICED), unit(1, division=SLICED, gpu=OTHER))
     assert [one.memory_mib for one in found.values()] == [MIB // 10, MIB // 10]
-    (first, second) = limits_of([group], {DeviceUuid(GPU.uuid)}).values()
-    assert (first.memory_mib, second.memory_mib) == (MIB // 10, None)
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("container-0-request-0", "container-0-request-1")])
@@ -244,19 +227,6 @@ def test_parts_of_one_request_are_one_larger_part_without_a_limit_if_one_has_non
     assert found[part_key("a")].active_thread_percentage is None
 
 
-def test_a_time_sliced_part_has_no_limits() -> None:
-    found = limits(part(strategy=ShareStrategy.TIME_SLICING, memory_mib=10, cores=20))
-    assert (found[part_key()].memory_mib, found[part_key()].active_thread_percentage) == (
-        None,
-        None,
-    )
-
-
-def test_before_volta_parts_have_no_limits() -> None:
-    pascal = make.gpu(0, cuda_compute_capability=(6, 1))
-    assert limits(part(gpu=pascal, memory_mib=10, cores=20))[part_key()].memory_mib is None
-
-
 def test_a_request_for_equal_shares_and_parts_is_refused() -> None:
     with pytest.raises(ConfigError, match="equal ones, and a part of another device by capacity"):
         limits(unit(0), part(gpu=OTHER, strategy=ShareStrategy.TIME_SLICING))
@@ -281,9 +251,8 @@ def test_a_share_of_a_mig_device_that_nobody_has_made_has_no_uuid() -> None:
     assert str(caught.value) == f'device "{lost.name}" does not exist yet'
 
 
-def together(*units: Unit, whole: int | None = None) -> int | None:
-    found = limits_of([Group(claim="uid", config=make.gpu_config(), units=units)], {units[0].uuid})
-    return memory_of_claim(units, found, whole)
+def together(*units: Unit, by: Limiter = Limiter.OVER_LIMIT) -> int | None:
+    return memory_of_claim(units, limits(*units), by)
 
 
 def test_requests_of_a_claim_add_up_and_shares_of_a_request_count_once() -> None:
@@ -292,14 +261,17 @@ def test_requests_of_a_claim_add_up_and_shares_of_a_request_count_once() -> None
         part(name, request, sliced, memory_mib=mib)
         for name, request, mib in (("a", "one", 100), ("b", "one", 50), ("c", "two", 7))
     ]
-    assert together(*parts) == together(*parts, whole=MIB) == 157
+    assert together(*parts) == together(*parts, by=Limiter.CONTROL_GROUPS) == 157
+    assert together(*parts, by=Limiter.NOTHING) is None
     tenths = [unit(n, name, division=SLICED) for n, name in enumerate(("one", "one", "two"))]
     assert together(*tenths) == 3 * (MIB // 10)
 
 
-def test_a_request_without_a_limit_has_all_there_is_and_never_more() -> None:
+def test_a_request_without_a_limit_has_none_or_by_control_groups_all_there_is() -> None:
     sliced = ShareStrategy.TIME_SLICING
     none, some = part("a", "one", sliced), part("b", "two", sliced, memory_mib=100)
-    assert together(none) is together(none, some) is None
-    assert together(none, whole=MIB) == together(none, some, whole=MIB) == MIB
-    assert together(some, whole=10) == 10
+    for units in ((none,), (none, some), (some, none)):
+        assert together(*units) is None
+        assert together(*units, by=Limiter.CONTROL_GROUPS) == MIB
+    unknown = part("a", "one", sliced, make.gpu(2, memory_bytes=None), memory_mib=100)
+    assert together(unknown, by=Limiter.CONTROL_GROUPS) == 100
