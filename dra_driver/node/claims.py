@@ -32,8 +32,9 @@ from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.node.context import NodeContext
 from dra_driver.node.gpus import NodeGpus
 from dra_driver.node.offers import NodeOffers
-from dra_driver.node.sharing import NOT_SEEN, node_sharing, sees_processes
+from dra_driver.node.sharing import node_sharing, sees_processes
 from dra_driver.ops.metrics import DeviceType
+from dra_driver.sharing.limiters import UNSEEN
 from dra_driver.sharing.steps import NvidiaMpsDaemon, UseShares
 from resource_nvidia_com.v1beta1.names import SharingStrategy
 
@@ -145,8 +146,8 @@ class ClaimWork:
     ) -> tuple[Worker, ...]:
         """Return what watches memory limits; nothing if no processes are visible."""
         if not sees_processes(context.roots):
-            if context.settings.over_limit != "report":
-                log.warning("memory over limits not watched", reason=NOT_SEEN)
+            if context.settings.over_limit != "report" or context.settings.usage_metrics:
+                log.warning("processes of containers not seen", reason=UNSEEN)
             return ()
         # By default the driver has PIDs of its own, and this is not loaded.
         from dra_driver.node.usage import over_limit_watch  # noqa: PLC0415
@@ -189,7 +190,8 @@ class ClaimWork:
         )
         if context.settings.usage_metrics:
             # Off by default, and then not loaded.
-            from dra_driver.node.usage import NodeUsage, node_look  # noqa: PLC0415
+            from dra_driver.node.usage import node_look  # noqa: PLC0415
+            from dra_driver.usage.sampler import Sampler  # noqa: PLC0415
 
             look = node_look(
                 self._gpus.session,
@@ -198,7 +200,7 @@ class ClaimWork:
                 context.pod_resources.pods,
                 records.readable,
             )
-            metrics.watch_usage(NodeUsage(look.look).series)
+            metrics.watch_usage(Sampler(look.look).series)
 
 
 def prepared_by_type(holdings: Holdings) -> Mapping[DeviceType, int]:

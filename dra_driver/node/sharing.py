@@ -29,13 +29,6 @@ from dra_driver.sharing.shares import Memberships, Shares
 from dra_driver.sharing.steps import MpsDomain, PassThrough, TimeSlice, UseShares
 from dra_driver.sharing.time_slicing import TimeSlicing
 
-NOT_SEEN = (
-    "this container has its own PID namespace, so NVML does not list other containers' processes; "
-    "set hostPID: true in its pod (the chart's value usage.enabled does that), or run this in the "
-    "MPS supervisor's pod, which has it"
-)
-"""What is wrong where processes of containers cannot be seen."""
-
 
 def sees_processes(roots: Roots) -> bool:
     """Tell whether NVML tells this process of all that use GPUs, as it has the host's PIDs."""

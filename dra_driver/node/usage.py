@@ -1,36 +1,27 @@
 """Puts together who uses the GPUs of this node: NVML, processes, claims, metrics and limits.
 
-In: NVML as the driver or a command has it open, and where things are. Out: looks, a sampler that
-makes them for scrapers, and what watches limits of memory (usage/watch.py).
+In: NVML as the driver or a command has it open, and where things are. Out: what looks, and what
+watches limits of memory (usage/watch.py).
 """
 
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-import structlog
-
 from dra_driver.cdi.roots import Roots
 from dra_driver.claims.model.claim import PodsOf
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.later import Later
 from dra_driver.devices.control_groups import find_hierarchy
-from dra_driver.host.worker import LogOnce
 from dra_driver.node.context import NodeContext
 from dra_driver.node.gpus import NodeGpus
 from dra_driver.node.shares import NodeShares
-from dra_driver.node.sharing import NOT_SEEN, sees_processes
-from dra_driver.ops.metrics import UsageSeries
+from dra_driver.node.sharing import sees_processes
 from dra_driver.sharing.pod_groups import PodGroups
 from dra_driver.usage.ending import Ending
-from dra_driver.usage.model import NodeUse
 from dra_driver.usage.node import Loads, NodeLook, known_below
 from dra_driver.usage.processes import Processes
-from dra_driver.usage.sampler import Sampler
-from dra_driver.usage.series import series
 from dra_driver.usage.watch import OverLimit, OverLimitWatch, tell
-
-log = structlog.get_logger()
 
 
 def node_look(
@@ -50,21 +41,6 @@ def node_look(
         lambda: known_below(directory, roots.host_roots(), pods_of, records),
         sees_processes=sees_processes(roots),
     )
-
-
-class NodeUsage:
-    """The metrics of who uses the GPUs. For any thread."""
-
-    def __init__(self, look: Callable[[], NodeUse]) -> None:
-        self._sampler = Sampler(look)
-        self._once = LogOnce()
-
-    def series(self) -> Iterable[UsageSeries]:
-        """Return who uses the GPUs, for a scrape."""
-        use = self._sampler.current()
-        if use is not None and not use.sees_processes and self._once.is_new(NOT_SEEN):
-            log.warning("processes of containers not seen", reason=NOT_SEEN)
-        return series(use)
 
 
 def over_limit_watch(

@@ -20,9 +20,10 @@ from dra_driver.devices.model import Gpu
 from dra_driver.devices.shares import LIMITS_SINCE, ShareStrategy
 
 UNSEEN = (
-    "this pod cannot see containers' processes, so it cannot check their memory: set the chart's "
-    "usage.enabled (hostPID)"
+    "this container has its own PID namespace, so NVML does not list other containers' processes: "
+    "set the chart's usage.enabled (hostPID)"
 )
+"""Why it is not seen how much memory the processes of containers have."""
 _CAUTION = (
     "persistence mode is off: the GPU driver forgets memory limits when no process has the GPU "
     "open, so pods that start while this driver restarts may have none; run nvidia-persistenced on "

@@ -7,13 +7,15 @@ looks up to the deadline, and then get no answer.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import structlog
 
 from dra_driver.errors import DriverError
 from dra_driver.host.worker import LogOnce
+from dra_driver.ops.metrics import UsageSeries
 from dra_driver.usage.model import NodeUse
+from dra_driver.usage.series import series
 
 FRESH_SECONDS = 5.0
 """How old a look may be."""
@@ -59,3 +61,7 @@ class Sampler:
             return None
         finally:
             self._lock.release()
+
+    def series(self) -> Iterator[UsageSeries]:
+        """Return who uses the GPUs, for a scrape."""
+        return series(self.current())

@@ -24,8 +24,8 @@ from dra_driver.devices.versions import running_driver
 from dra_driver.errors import SetupError
 from dra_driver.host.printing import unescaped
 from dra_driver.kubelet.pod_resources import PodResources
-from dra_driver.node.sharing import NOT_SEEN
 from dra_driver.node.usage import node_look
+from dra_driver.sharing.limiters import UNSEEN
 from dra_driver.usage.model import NodeUse
 
 _NEW_PAGE = "\x1b[H\x1b[2J"
@@ -38,6 +38,9 @@ class Question(Struct, frozen=True, kw_only=True):
     pid: int | None = None
     output: WideOutput = "table"
     interval: float | None = None
+
+
+_UNSEEN = f"{UNSEEN}, or run this in the MPS supervisor's pod"
 
 
 def show(question: Question, roots: Roots, plugins: Path, out: TextIO) -> None:
@@ -67,7 +70,7 @@ def text_of(question: Question, use: NodeUse, width: int | None) -> str:
         return for_programs(json.dumps(document(use, of), indent=2) + "\n", question.output)
     shown = lines(use, width=width, of=of)
     if not use.sees_processes:
-        shown += ["", NOT_SEEN]
+        shown += ["", _UNSEEN]
     return "\n".join(shown) + "\n"
 
 
@@ -99,7 +102,7 @@ def selected(question: Question, use: NodeUse) -> Selected:
                 + (
                     "; give the PID that it has on the host"
                     if use.sees_processes
-                    else f": {NOT_SEEN}"
+                    else f": {_UNSEEN}"
                 )
             )
         indices &= on

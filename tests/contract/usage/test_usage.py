@@ -23,12 +23,13 @@ from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.devices.load import ProcessKind
 from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.errors import SetupError
-from dra_driver.node.usage import NodeUsage, node_look
+from dra_driver.node.usage import node_look
 from dra_driver.ops.metrics import UsageMetric
 from dra_driver.simulator import layout
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.processes import UNKNOWN_PERCENT, Activity
 from dra_driver.usage.node import NodeLook
+from dra_driver.usage.sampler import Sampler
 from worlds.kubelet_pods import note_pod, serving_pods
 from worlds.process import ProcessNode
 from worlds.session import session_on
@@ -181,7 +182,7 @@ def test_a_gpu_that_hangs_is_told_of_and_the_scrape_is_in_time(node: Node) -> No
     node.machine.slow_call(
         "nvmlDeviceGetComputeRunningProcesses_v3", 600_000, uuid=node.gpus[1].uuid, times=1
     )
-    usage = NodeUsage(node.look().look)
+    usage = Sampler(node.look().look)
     found = {(one.metric, tuple(one.labels)): one.value for one in usage.series()}
     assert found[UsageMetric.UP, ("0",)] == 1
     assert found[UsageMetric.UP, ("1",)] == 0
@@ -192,7 +193,7 @@ def test_a_gpu_that_hangs_is_told_of_and_the_scrape_is_in_time(node: Node) -> No
 def test_while_nobody_asks_nvml_is_not_asked(node: Node) -> None:
     node.machine.fail_call("nvmlDeviceGetComputeRunningProcesses_v3", code=999, times=1)
     look, threads = node.look().look, threading.enumerate()
-    NodeUsage(look)
+    Sampler(look)
     assert set(threading.enumerate()) <= set(threads), "somebody is there who could ask later"
     assert [fault.times for fault in node.machine.faults()] == [1]
 
