@@ -11,14 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct, field
 
 from dra_driver.claims.model.claim import ClaimUid, ConsumerPod
-from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
-from dra_driver.claims.report.descriptions import memory_limit
+from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.devices.device import DeviceKind
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad
 from dra_driver.devices.names import gpu_name
 from dra_driver.devices.shares import MIB
-from dra_driver.errors import StateError
 from dra_driver.mps.domain import Daemon
+from dra_driver.usage.holding import Holding, holdings
 from dra_driver.usage.processes import ContainerName, SeenProcess
 
 
@@ -110,32 +109,15 @@ class Known(Struct, frozen=True, kw_only=True):
     daemons: Sequence[Daemon] = ()
 
 
-class _Held(Struct, frozen=True, kw_only=True):
-    """A device of a claim, and the claim's pods according to the kubelet, if it answered."""
-
-    record: ClaimRecord
-    entry: DeviceRecord
-    pods: Sequence[ConsumerPod]
-
-    @property
-    def groups(self) -> Sequence[str]:
-        """The PodGroups that it was reserved for when it was prepared."""
-        return [group.name for group in self.record.groups]
-
-    @property
-    def present(self) -> Sequence[ConsumerPod]:
-        """The claim's pods now; if the kubelet names none, the one it was prepared for."""
-        return self.pods or self.record.pods
-
-    def name_of(self, uid: str) -> str | None:
-        """Return the name of a pod that has or had the claim, None for other pods."""
-        pods = (*self.pods, *self.record.pods)
-        return next((pod.name for pod in pods if pod.uid == uid), None)
-
-
 def used(load: GpuLoad, seen: Mapping[int, SeenProcess], known: Known) -> GpuUse:
     """Return who uses a GPU. Processes that are not among the seen have ended."""
-    devices = tuple(_device(load, mig, seen, known) for mig in (None, *load.migs))
+    held = [
+        holding
+        for record in known.records
+        if record.state is not RecordState.RELEASED
+        for holding in holdings(record, tuple(known.pods.get(record.ref.uid, ())))
+    ]
+    devices = tuple(_device(load, mig, seen, held, known) for mig in (None, *load.migs))
     return GpuUse(load=load, devices=tuple(device for device in devices if _is_told(device, load)))
 
 
@@ -156,15 +138,13 @@ def _is_told(device: DeviceUse, load: GpuLoad) -> bool:
 
 
 def _device(
-    load: GpuLoad, mig: MigLoad | None, seen: Mapping[int, SeenProcess], known: Known
+    load: GpuLoad,
+    mig: MigLoad | None,
+    seen: Mapping[int, SeenProcess],
+    claims: Iterable[Holding],
+    known: Known,
 ) -> DeviceUse:
-    held = [
-        _Held(record=record, entry=entry, pods=known.pods.get(record.ref.uid, ()))
-        for record in known.records
-        if record.state is not RecordState.RELEASED
-        for entry in record.devices
-        if entry.device.uuid == (load if mig is None else mig).uuid
-    ]
+    held = [claim for claim in claims if claim.device == (load if mig is None else mig).uuid]
     mine = [
         (process, seen[process.pid])
         for process in load.processes
@@ -191,12 +171,12 @@ def _device(
     )
 
 
-def _name(load: GpuLoad, mig: MigLoad | None, held: Sequence[_Held]) -> str:
+def _name(load: GpuLoad, mig: MigLoad | None, held: Sequence[Holding]) -> str:
     if mig is None:
         return gpu_name(load.minor)
-    for holder in held:
-        if holder.entry.device.share is None:
-            return holder.entry.name
+    for entry in (entry for claim in held for entry in claim.entries):
+        if entry.device.share is None:
+            return entry.name
     number = mig.compute_instance and f".{mig.compute_instance}"
     return f"{gpu_name(load.minor)} MIG {mig.gpu_instance}{number or ''}"
 
@@ -209,81 +189,58 @@ def _on(process: GpuProcess, mig: MigLoad | None) -> bool:
 
 
 def _users(
-    of_pods: Sequence[tuple[GpuProcess, SeenProcess]], held: Sequence[_Held], known: Known
+    of_pods: Sequence[tuple[GpuProcess, SeenProcess]], held: Sequence[Holding], known: Known
 ) -> Iterator[User]:
     groups: dict[tuple[str, str], list[Process]] = {}
     for process, who in of_pods:
         if who.pod is not None:
             key = (who.pod.pod_uid, who.pod.container_id or "")
             groups.setdefault(key, []).append(_process(process, who))
-    users = [
-        _user(uid, container, tuple(processes), held, known)
-        for (uid, container), processes in groups.items()
-    ]
+    users: list[User] = []
+    for (uid, container), processes in groups.items():
+        by = [claim for claim in held if any(pod.uid == uid for pod in claim.pods)]
+        name = known.names.get(container)
+        users.append(_user(uid, by, name=name, container=container, processes=processes))
     yield from sorted(users, key=_order)
-    told = {(claim, user.pod_uid) for user in users for claim in user.claims}
-    busy = {claim for claim, _ in told}
-    by_claim: dict[ClaimUid, list[_Held]] = {}
-    for mine in held:
-        if not mine.entry.admin_access:
-            by_claim.setdefault(mine.record.ref.uid, []).append(mine)
-    idle = (user for mine in by_claim.values() for user in _idle(mine, told, busy))
+    busy = {(claim, user.pod_uid) for user in users for claim in user.claims}
+    idle = (user for claim in held if not claim.is_admin for user in _idle(claim, busy))
     yield from sorted(idle, key=_order)
 
 
+def _idle(claim: Holding, busy: set[tuple[str, str]]) -> Iterator[User]:
+    """Yield the pods of a claim that have no process there; the claim itself if it has none."""
+    # If the kubelet names no pods, those that the claim was prepared for.
+    pods = [pod.uid for pod in claim.later or claim.record.pods]
+    if not pods and str(claim.ref) not in {name for name, _ in busy}:
+        pods = [""]
+    return (_user(uid, [claim]) for uid in pods if (str(claim.ref), uid) not in busy)
+
+
 def _user(
-    uid: str, container: str, processes: tuple[Process, ...], held: Sequence[_Held], known: Known
+    uid: str,
+    held: Sequence[Holding],
+    *,
+    name: ContainerName | None = None,
+    container: str = "",
+    processes: Iterable[Process] = (),
 ) -> User:
-    name = known.names.get(container)
-    by = [claim for claim in held if claim.name_of(uid) is not None]
-    pod = next((pod_name for claim in by if (pod_name := claim.name_of(uid))), "")
-    namespace = by[0].record.ref.namespace if by else ""
+    """Return a pod, or a container of it, with what its claims have."""
+    pod = next((pod.name for claim in held for pod in claim.pods if pod.uid == uid), "")
+    namespace = held[0].ref.namespace if held else ""
+    limits = [claim.limit_mib for claim in held if not claim.is_admin]
+    limit_mib = added(limits) if limits else None
     return User(
-        claims=tuple(sorted({str(claim.record.ref) for claim in by})),
-        pod_groups=tuple(sorted({name for claim in by for name in claim.groups})),
-        devices=tuple(sorted({claim.entry.name for claim in by})),
+        claims=tuple(sorted({str(claim.ref) for claim in held})),
+        pod_groups=tuple(sorted({group.name for claim in held for group in claim.record.groups})),
+        devices=tuple(sorted({entry.name for claim in held for entry in claim.entries})),
         namespace=name.namespace if name else namespace,
         pod=name.pod if name else pod,
         pod_uid=uid,
         container=name.name if name else "",
         container_id=container,
-        limit_bytes=_limit([claim for claim in by if not claim.entry.admin_access]),
-        processes=processes,
+        limit_bytes=None if limit_mib is None else limit_mib * MIB,
+        processes=tuple(processes),
     )
-
-
-def _idle(held: Sequence[_Held], told: set[tuple[str, str]], busy: set[str]) -> Iterator[User]:
-    """Return the pods of a claim that have no process there; the claim itself if it has none."""
-    first = held[0]
-    claim = str(first.record.ref)
-    pods = [(pod.uid, pod.name) for pod in first.present if (claim, pod.uid) not in told]
-    if not first.present and claim not in busy:
-        pods = [("", "")]
-    for uid, name in pods:
-        yield User(
-            claims=(claim,),
-            pod_groups=tuple(first.groups),
-            devices=tuple(sorted({each.entry.name for each in held})),
-            namespace=first.record.ref.namespace,
-            pod=name,
-            pod_uid=uid,
-            limit_bytes=_limit(held),
-        )
-
-
-def _limit(held: Sequence[_Held]) -> int | None:
-    """Return how many bytes claims may use together; None if one has no known limit."""
-    claims: dict[ClaimUid, list[_Held]] = {}
-    for holder in held:
-        claims.setdefault(holder.record.ref.uid, []).append(holder)
-    try:
-        limits = [
-            memory_limit(mine[0].record, [each.entry for each in mine]) for mine in claims.values()
-        ]
-    except StateError:
-        return None
-    total = added(limits) if limits else None
-    return None if total is None else total * MIB
 
 
 def _process(proc: GpuProcess, who: SeenProcess) -> Process:

@@ -14,12 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from dra_driver.claims.model.claim import ClaimRef, ConsumerPod
-from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.claims.report.descriptions import memory_limit
-from dra_driver.devices.device import DeviceUuid
+from dra_driver.claims.model.claim import ConsumerPod
 from dra_driver.devices.shares import MIB
-from dra_driver.errors import StateError
+from dra_driver.usage.holding import Holding
 from dra_driver.usage.model import DeviceUse, User
 
 OVER = "GPUMemoryOverLimit"
@@ -29,27 +26,12 @@ KILLED = "GPUOOMKilled"
 """Reason of the Event about a container that was ended for that."""
 
 
-class Claimed(Struct, frozen=True, kw_only=True):
-    """What a claim has of a device: `limit_mib` is None without a limit.
-
-    `is_share`: the limit is one for all of the claim's containers. `served_as` is the resource name
-    of equal shares, empty for others.
-    """
-
-    ref: ClaimRef
-    device: DeviceUuid
-    pods: tuple[ConsumerPod, ...]
-    limit_mib: int | None
-    is_share: bool
-    served_as: str = ""
-
-
 class Excess(Struct, frozen=True, kw_only=True):
     """A party that has more than its limit. `tenants` begin with the largest."""
 
     device: str
     uuid: str
-    claims: tuple[Claimed, ...]
+    claims: tuple[Holding, ...]
     tenants: tuple[User, ...]
 
     @property
@@ -81,37 +63,15 @@ class Excess(Struct, frozen=True, kw_only=True):
         yield from pods.values()
 
 
-def claimed(record: ClaimRecord) -> Iterator[Claimed]:
-    """Yield what a prepared claim has of each device; those with adminAccess it only sees."""
-    held = [entry for entry in record.devices if not entry.admin_access]
-    for uuid in dict.fromkeys(entry.device.uuid for entry in held):
-        entries = [entry for entry in held if entry.device.uuid == uuid]
-        if uuid is None:
-            continue
-        shares = [entry.device.share for entry in entries if entry.device.share is not None]
-        division = shares[0].division if shares else None
-        try:
-            limit = memory_limit(record, entries)
-        except StateError:
-            limit = None
-        yield Claimed(
-            ref=record.ref,
-            device=uuid,
-            pods=record.pods,
-            limit_mib=limit,
-            is_share=bool(shares),
-            served_as=division.served_as if division is not None else "",
-        )
-
-
 def excesses(
-    device: DeviceUse, claims: Iterable[Claimed], *, allowance_mib: int
+    device: DeviceUse, claims: Iterable[Holding], *, allowance_mib: int
 ) -> Iterator[Excess]:
     """Yield the parties that have more of a device than their limit and the allowance."""
-    of_pod: dict[str, list[Claimed]] = {}
+    of_pod: dict[str, list[Holding]] = {}
     for claim in claims:
-        for pod in claim.pods if claim.device == device.uuid else ():
-            of_pod.setdefault(pod.uid, []).append(claim)
+        if claim.device == device.uuid:
+            for uid in {pod.uid for pod in claim.pods}:
+                of_pod.setdefault(uid, []).append(claim)
     for party, members in _parties(device.users, of_pod):
         if sum(map(used_bytes, members)) > MIB * (_limit(party) + allowance_mib):
             greatest = sorted(members, key=used_bytes, reverse=True)
@@ -125,16 +85,16 @@ def used_bytes(tenant: User) -> int:
     return sum(process.memory_bytes or 0 for process in tenant.processes)
 
 
-def _limit(claims: Iterable[Claimed]) -> int:
+def _limit(claims: Iterable[Holding]) -> int:
     return sum(claim.limit_mib or 0 for claim in claims)
 
 
 def _parties(
-    tenants: Iterable[User], of_pod: Mapping[str, Sequence[Claimed]]
-) -> Iterator[tuple[tuple[Claimed, ...], list[User]]]:
+    tenants: Iterable[User], of_pod: Mapping[str, Sequence[Holding]]
+) -> Iterator[tuple[tuple[Holding, ...], list[User]]]:
     """Yield the claims and the containers of each party; those without a limit are in none."""
-    parties: list[tuple[dict[str, Claimed], list[User]]] = []
-    at: dict[str, tuple[dict[str, Claimed], list[User]]] = {}
+    parties: list[tuple[dict[str, Holding], list[User]]] = []
+    at: dict[str, tuple[dict[str, Holding], list[User]]] = {}
     for tenant in tenants:
         mine = of_pod.get(tenant.pod_uid, ())
         if not mine or any(claim.limit_mib is None for claim in mine):
@@ -142,7 +102,7 @@ def _parties(
         if not all(claim.is_share for claim in mine):
             yield tuple(mine), [tenant]
             continue
-        joined: tuple[dict[str, Claimed], list[User]] = ({}, [tenant])
+        joined: tuple[dict[str, Holding], list[User]] = ({}, [tenant])
         for other in {id(at[c.ref.uid]): at[c.ref.uid] for c in mine if c.ref.uid in at}.values():
             parties.remove(other)
             joined[0].update(other[0])

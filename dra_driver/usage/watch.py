@@ -27,14 +27,13 @@ from dra_driver.devices.shares import MIB
 from dra_driver.errors import DriverError, TransientError
 from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.usage.ending import EndingError
+from dra_driver.usage.holding import Holding, holdings
 from dra_driver.usage.model import DeviceUse, Known, User
 from dra_driver.usage.node import NodeLook
 from dra_driver.usage.over_limit import (
     KILLED,
     OVER,
-    Claimed,
     Excess,
-    claimed,
     excesses,
 )
 
@@ -144,12 +143,12 @@ class OverLimitWatch(Worker):
         self._before = now
         return self._pause(claims)
 
-    def _claims(self) -> tuple[list[Claimed], set[GpuUuid]]:
+    def _claims(self) -> tuple[list[Holding], set[GpuUuid]]:
         """Return what claims have of devices, and the GPUs on which any of them has a limit."""
-        claims: list[Claimed] = []
+        claims: list[Holding] = []
         gpus: set[GpuUuid] = set()
         for record in self._records():
-            has = list(claimed(record))
+            has = [each for each in holdings(record) if not each.is_admin]
             claims += has
             if any(claim.limit_mib is not None for claim in has):
                 gpus.update(record.held_gpus)
@@ -171,8 +170,8 @@ class OverLimitWatch(Worker):
                 self._wait(pause - self._what.interval)
 
     def _with_later_pods(
-        self, claims: list[Claimed], devices: Iterable[DeviceUse]
-    ) -> list[Claimed]:
+        self, claims: list[Holding], devices: Iterable[DeviceUse]
+    ) -> list[Holding]:
         """Return claims with their later pods, which are asked for only if there may be any."""
         named = {(claim.device, pod.uid) for claim in claims for pod in claim.pods}
         with_strangers = {
@@ -182,11 +181,9 @@ class OverLimitWatch(Worker):
         }
         asked = {claim.ref.uid for claim in claims if claim.device in with_strangers}
         later = self._pods_of(asked) if asked else {}
-        return [
-            replace(claim, pods=(*claim.pods, *later.get(claim.ref.uid, ()))) for claim in claims
-        ]
+        return [replace(claim, later=tuple(later.get(claim.ref.uid, ()))) for claim in claims]
 
-    def _pause(self, claims: Iterable[Claimed]) -> float:
+    def _pause(self, claims: Iterable[Holding]) -> float:
         """Return how soon to look again: often only if a container may be ended."""
         limited = (claim for claim in claims if claim.limit_mib is not None)
         actions = {self._what.action([claim.served_as]) for claim in limited}

@@ -12,8 +12,9 @@ from dra_driver.claims.report.later import Later
 from dra_driver.devices.load import MigLoad
 from dra_driver.errors import StateError
 from dra_driver.kube.events import Regarding
+from dra_driver.usage.holding import holdings
 from dra_driver.usage.model import Known, used
-from dra_driver.usage.over_limit import KILLED, OVER, claimed, excesses, used_bytes
+from dra_driver.usage.over_limit import KILLED, OVER, excesses, used_bytes
 from dra_driver.usage.watch import BETWEEN_EVENTS, REPORT_SECONDS, tell
 from worlds.tenants import CONTEXT, GPU, Tenants, container_id
 
@@ -210,7 +211,7 @@ def test_each_device_of_a_gpu_has_its_own_tenants_and_limits(tenants: Tenants) -
     amounts = [used_bytes(device.users[0]) // (MUCH << 20) for device in found]
     assert [device.name for device in found] == ["gpu-0", "gpu-0 MIG 7", "gpu-0 MIG 9"]
     assert ([one.uuid for one in found], amounts) == ([GPU.uuid, "MIG-7", "MIG-9"], [1, 5, 4])
-    (claim,) = claimed(tenants.records[0])
+    (claim,) = holdings(tenants.records[0])
     for device in found:
         over = excesses(device, [claim], allowance_mib=0)
         is_its = device.uuid == claim.device
@@ -412,7 +413,7 @@ def test_claims_and_the_pods_that_have_memory_are_told(tenants: Tenants) -> None
 
     tenants.run(7, "a", MUCH)
     device = used(*tenants.seen(), Known()).devices[0]
-    (excess,) = excesses(device, claimed(tenants.records[0]), allowance_mib=CONTEXT)
+    (excess,) = excesses(device, holdings(tenants.records[0]), allowance_mib=CONTEXT)
     tell(cast("ClaimEvents", Events()), cast("Later", AtOnce()), excess, OVER, "too much")
     what = {"reason": OVER, "action": "LimitingMemory", "note": "too much"}
     assert posted == [("ResourceClaim", "one", what), ("Pod", "a", what)]
@@ -424,4 +425,4 @@ def test_only_on_a_device_that_is_shared_the_limit_is_the_shares(tenants: Tenant
     share, mps = tenants.records
     whole = replace(mps.devices[0], device=make.device(make.gpu(1)))
     both = replace(share, devices=(*share.devices, whole))
-    assert [claim.is_share for claim in claimed(both)] == [True, False]
+    assert [claim.is_share for claim in holdings(both)] == [True, False]
