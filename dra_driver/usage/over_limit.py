@@ -25,6 +25,9 @@ OVER = "GPUMemoryOverLimit"
 KILLED = "GPUOOMKilled"
 """Reason of the Event about a container that was ended for that."""
 
+_CONTEXT_MIB = 510
+"""The memory of a CUDA context with all SMs on an H100 (docs/hardware.md)."""
+
 
 class Excess(Struct, frozen=True, kw_only=True):
     """A party that has more than its limit. `tenants` begin with the largest."""
@@ -63,17 +66,15 @@ class Excess(Struct, frozen=True, kw_only=True):
         yield from pods.values()
 
 
-def excesses(
-    device: DeviceUse, claims: Iterable[Holding], *, allowance_mib: int
-) -> Iterator[Excess]:
-    """Yield the parties that have more of a device than their limit and the allowance."""
+def excesses(device: DeviceUse, claims: Iterable[Holding]) -> Iterator[Excess]:
+    """Yield the parties that have more of a device than their limit and a CUDA context."""
     of_pod: dict[str, list[Holding]] = {}
     for claim in claims:
         if claim.device == device.uuid:
             for uid in {pod.uid for pod in claim.pods}:
                 of_pod.setdefault(uid, []).append(claim)
     for party, members in _parties(device.users, of_pod):
-        if sum(map(used_bytes, members)) > MIB * (_limit(party) + allowance_mib):
+        if sum(map(used_bytes, members)) > MIB * (_limit(party) + _CONTEXT_MIB):
             greatest = sorted(members, key=used_bytes, reverse=True)
             yield Excess(
                 device=device.name, uuid=device.uuid, claims=party, tenants=tuple(greatest)

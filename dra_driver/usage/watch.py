@@ -22,7 +22,7 @@ from dra_driver.claims.model.claim import PodsOf
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_events import ClaimEvents, about_claim, about_pod
 from dra_driver.claims.report.later import Later
-from dra_driver.devices.model import GpuUuid, InventorySource
+from dra_driver.devices.model import InventorySource
 from dra_driver.devices.shares import MIB
 from dra_driver.errors import DriverError, TransientError
 from dra_driver.host.worker import LogOnce, Worker
@@ -30,12 +30,7 @@ from dra_driver.usage.ending import EndingError
 from dra_driver.usage.holding import Holding, holdings
 from dra_driver.usage.model import DeviceUse, Known, User
 from dra_driver.usage.node import NodeLook
-from dra_driver.usage.over_limit import (
-    KILLED,
-    OVER,
-    Excess,
-    excesses,
-)
+from dra_driver.usage.over_limit import KILLED, OVER, Excess, excesses
 
 log = structlog.get_logger()
 
@@ -43,13 +38,13 @@ REPORT, END = "report", "end"
 REPORT_SECONDS = 10.0
 """Between two looks if nothing may be ended."""
 
+END_SECONDS = 0.5
+"""Between two looks if containers may be ended."""
+
 BETWEEN_EVENTS = 600.0
 _IDLE_SECONDS = 60.0
 _LATE_SECONDS = 1.0
 """How old the figures may be by which a container is ended."""
-
-CONTEXT_MIB = 510
-"""The memory of a CUDA context with all SMs on an H100 (docs/hardware.md)."""
 
 Counted = Callable[[str], None]
 """Counts what was done: reported, ended or failed."""
@@ -59,14 +54,11 @@ class OverLimit(Struct, frozen=True, kw_only=True):
     """What to do about memory over the limit.
 
     `of_node` is `report` or `end`; `of_resource` returns what a share config says of a resource
-    name, None for nothing. `allowance_mib` above the limit are allowed, for contexts. `interval` is
-    in seconds, between two looks if containers may be ended.
+    name, None for nothing.
     """
 
     of_node: str = REPORT
     of_resource: Callable[[str], str | None] = lambda _: None
-    allowance_mib: int = CONTEXT_MIB
-    interval: float = 0.5
 
     def action(self, served_as: Iterable[str]) -> str:
         """Return what to do about a party with these resource names: `end` only if all say so."""
@@ -121,7 +113,10 @@ class OverLimitWatch(Worker):
     def look(self) -> float:
         """Look once; return after how many seconds to look again. Raises DriverError."""
         before, self._before = self._before, {}  # a look that fails is followed by a first one
-        claims, gpus = self._claims()
+        claims = [
+            claim for record in self._records() for claim in holdings(record) if not claim.is_admin
+        ]
+        gpus = {claim.entries[0].device.gpu for claim in claims if claim.limit_mib is not None}
         indices = [gpu.index for gpu in self._inventory.current().gpus if gpu.uuid in gpus]
         if not indices:
             return _IDLE_SECONDS
@@ -130,11 +125,7 @@ class OverLimitWatch(Worker):
         devices = [device for gpu in seen.used(Known()) for device in gpu.devices]
         claims = self._with_later_pods(claims, devices)
         is_late = self._clock() - began > _LATE_SECONDS
-        now = {
-            excess.party: excess
-            for device in devices
-            for excess in excesses(device, claims, allowance_mib=self._what.allowance_mib)
-        }
+        now = {excess.party: excess for device in devices for excess in excesses(device, claims)}
         self._told_at = {party: at for party, at in self._told_at.items() if self._is_told(at)}
         self._ending = {party: who for party, who in self._ending.items() if party in now}
         for party, excess in now.items():
@@ -142,17 +133,6 @@ class OverLimitWatch(Worker):
                 self._judge(excess, before[party], is_late=is_late)
         self._before = now
         return self._pause(claims)
-
-    def _claims(self) -> tuple[list[Holding], set[GpuUuid]]:
-        """Return what claims have of devices, and the GPUs on which any of them has a limit."""
-        claims: list[Holding] = []
-        gpus: set[GpuUuid] = set()
-        for record in self._records():
-            has = [each for each in holdings(record) if not each.is_admin]
-            claims += has
-            if any(claim.limit_mib is not None for claim in has):
-                gpus.update(record.held_gpus)
-        return claims, gpus
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -166,8 +146,8 @@ class OverLimitWatch(Worker):
                 if self._once.is_new(str(error)):
                     log.warning("memory over limits not watched", reason=str(error))
             # Two looks need their interval, however often claims come and go.
-            if not self._stop.wait(self._what.interval):
-                self._wait(pause - self._what.interval)
+            if not self._stop.wait(END_SECONDS):
+                self._wait(pause - END_SECONDS)
 
     def _with_later_pods(
         self, claims: list[Holding], devices: Iterable[DeviceUse]
@@ -187,7 +167,7 @@ class OverLimitWatch(Worker):
         """Return how soon to look again: often only if a container may be ended."""
         limited = (claim for claim in claims if claim.limit_mib is not None)
         actions = {self._what.action([claim.served_as]) for claim in limited}
-        return self._what.interval if END in actions else max(REPORT_SECONDS, self._what.interval)
+        return END_SECONDS if END in actions else REPORT_SECONDS
 
     def _judge(self, excess: Excess, before: Excess, *, is_late: bool) -> None:
         if self._what.action(claim.served_as for claim in excess.claims) == REPORT:

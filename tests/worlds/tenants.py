@@ -65,7 +65,7 @@ class Tenants:
             records=lambda: self.records,
             pods_of=self._pods_of,
             inventory=cast("Any", self),
-            what=OverLimit(of_node=self.action, of_resource=self.resources.get, interval=0.5),
+            what=OverLimit(of_node=self.action, of_resource=self.resources.get),
             end=self._end,
             tell=self._tell,
             count=self.counted.append,

@@ -213,7 +213,7 @@ def test_each_device_of_a_gpu_has_its_own_tenants_and_limits(tenants: Tenants) -
     assert ([one.uuid for one in found], amounts) == ([GPU.uuid, "MIG-7", "MIG-9"], [1, 5, 4])
     (claim,) = holdings(tenants.records[0])
     for device in found:
-        over = excesses(device, [claim], allowance_mib=0)
+        over = excesses(device, [claim])
         is_its = device.uuid == claim.device
         assert [each.party for each in over] == [(device.uuid, "uid-one")] * is_its
 
@@ -413,7 +413,7 @@ def test_claims_and_the_pods_that_have_memory_are_told(tenants: Tenants) -> None
 
     tenants.run(7, "a", MUCH)
     device = used(*tenants.seen(), Known()).devices[0]
-    (excess,) = excesses(device, holdings(tenants.records[0]), allowance_mib=CONTEXT)
+    (excess,) = excesses(device, holdings(tenants.records[0]))
     tell(cast("ClaimEvents", Events()), cast("Later", AtOnce()), excess, OVER, "too much")
     what = {"reason": OVER, "action": "LimitingMemory", "note": "too much"}
     assert posted == [("ResourceClaim", "one", what), ("Pod", "a", what)]
