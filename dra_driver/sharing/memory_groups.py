@@ -130,11 +130,10 @@ class MemoryGroups(Doer[UseShares]):
 
         A container can have its own limit, or that of an earlier group.
         """
-        group = self.pods.find(step.pod)
         return [
             container
             for gpu in step.gpus
-            for container in (group.containers if group else ())
+            for container in self.pods.containers(step.pod)
             if not self._is_within(gpu, container, self._size(step, gpu))
         ]
 
@@ -148,10 +147,10 @@ class MemoryGroups(Doer[UseShares]):
         group = self.pods.find(pod)
         if group is None:
             return
-        limit = self._gpus.memory_limit(gpu, group.path) if size else None
+        limit = self._gpus.memory_limit(gpu, group) if size else None
         # The driver may have rounded down by less than a MiB; _NOTHING may be that of all pods.
         if limit is None or not max(_NOTHING, size - MIB) < limit <= size:
-            self._gpus.set_memory_limit(gpu, group.path, size or None)
+            self._gpus.set_memory_limit(gpu, group, size or None)
 
     def _bytes_of(self, pod: str, gpu: GpuUuid) -> int:
         """Return how much memory of a GPU the claims of a pod may have together, in bytes."""

@@ -17,8 +17,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from msgspec import Struct
-
 from dra_driver.errors import DeviceError
 
 _PODS = "kubepods"
@@ -26,13 +24,6 @@ _SLICE = ".slice"
 _DEEPEST = 6
 """How many levels below the root to search; a kubelet in a container has its folder deep down."""
 _MOST_FOLDERS = 20_000
-
-
-class PodGroup(Struct, frozen=True, kw_only=True):
-    """The control groups of a pod and of its containers, including the sandbox."""
-
-    path: Path
-    containers: tuple[Path, ...] = ()
 
 
 class PodGroups:
@@ -53,7 +44,7 @@ class PodGroups:
                 self._tops = tuple(_find_tops(self.hierarchy))
             return self._tops
 
-    def find(self, uid: str) -> PodGroup | None:
+    def find(self, uid: str) -> Path | None:
         """Return the group of a pod, None if it has none. Raises DeviceError if it has two."""
         paths = [group for top in self.tops() for group in _pod_groups(top, uid)]
         if len(paths) > 1:
@@ -61,9 +52,12 @@ class PodGroups:
                 f"pod {uid} has two control groups, {paths[0]} and {paths[1]}; remove the one that"
                 " is not the kubelet's (systemd-cgls shows what is in each)"
             )
-        if not paths:
-            return None
-        return PodGroup(path=paths[0], containers=tuple(_folders(paths[0])))
+        return paths[0] if paths else None
+
+    def containers(self, uid: str) -> list[Path]:
+        """Return the groups of a pod's containers, including the sandbox. Raises as `find`."""
+        group = self.find(uid)
+        return [] if group is None else _folders(group)
 
 
 def _find_tops(hierarchy: Path) -> Iterator[Path]:

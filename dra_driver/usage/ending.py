@@ -46,10 +46,10 @@ class Ending:
     def _end_group(self, victim: User) -> bool:
         """End a container's control group; False if it has none that can be ended as a whole."""
         try:
-            pod = self._groups.find(victim.pod_uid)
+            containers = self._groups.containers(victim.pod_uid)
         except DeviceError:
             return False
-        for folder in () if pod is None else pod.containers:
+        for folder in containers:
             if container_id(folder.name) == victim.container_id:
                 with suppress(OSError):  # an older kernel, or the group is only read from here
                     (folder / "cgroup.kill").write_bytes(b"1")

@@ -110,8 +110,8 @@ class OverLimitWatch(Worker):
         self._ending: dict[tuple[str, ...], tuple[float, set[tuple[int, int]]]] = {}
         self._once = LogOnce()
 
-    def look(self) -> float:
-        """Look once; return after how many seconds to look again. Raises DriverError."""
+    def check(self) -> float:
+        """Check once; return after how many seconds to check again. Raises DriverError."""
         before, self._before = self._before, {}  # a look that fails is followed by a first one
         claims = [
             claim for record in self._records() for claim in holdings(record) if not claim.is_admin
@@ -138,7 +138,7 @@ class OverLimitWatch(Worker):
         while not self._stop.is_set():
             pause = REPORT_SECONDS
             try:
-                pause = self.look()
+                pause = self.check()
                 self._once.forget()
             except TransientError:
                 pass  # NVML is being opened again

@@ -13,7 +13,6 @@ from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.shares import MIB, ConsumedShare, Division, ShareStrategy
 from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.memory_groups import MemoryGroups
-from dra_driver.sharing.pod_groups import PodGroup
 from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.sharing.shares import Shares
 from dra_driver.sharing.steps import UseShares
@@ -40,8 +39,8 @@ class Played:
     def tops(self) -> tuple[Path, ...]:
         return (Path("kubepods"),)
 
-    def find(self, uid: str) -> PodGroup:
-        return PodGroup(path=Path("kubepods") / uid)
+    def find(self, uid: str) -> Path:
+        return Path("kubepods") / uid
 
     def knows_memory_limits(self) -> bool:
         return True

@@ -94,7 +94,7 @@ class LimitedNode(Node):
 
     def look_after(self) -> None:
         """Let the driver look after limits once."""
-        self.watch.look()
+        self.watch.check()
 
     @property
     def watch(self) -> MemoryWatch:

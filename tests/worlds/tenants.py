@@ -111,7 +111,7 @@ class Tenants:
 
     def look(self, times: int = 1) -> None:
         for _ in range(times):
-            self.watch.look()
+            self.watch.check()
             self.seconds += 0.5
 
     # What the watch asks.

@@ -85,7 +85,7 @@ class MemoryWatch(Worker):
         """Return the number of claims whose limits were not in force and could not be set."""
         return len(self._not_in_force)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check all claims that control groups limit, and unshared GPUs. Raises StateError."""
         records = self._claims.records.readable()
         limited = [record.ref.uid for record in records if _limited(record)]
@@ -93,15 +93,15 @@ class MemoryWatch(Worker):
         self._not_in_force.intersection_update(limited)
         pods = self._pods_of(limited) if limited else {}
         for uid in limited:
-            self._try(uid, partial(self._look_at, uid, pods.get(uid, ())))
+            self._try(uid, partial(self._check_claim, uid, pods.get(uid, ())))
         for gpu in self._inventory.current().gpus:
-            self._try(gpu.uuid, partial(self._admit, gpu.uuid))
+            self._try(gpu.uuid, partial(self._admit_others, gpu.uuid))
 
     def _run(self) -> None:
         pause = 0.0
         while not self._stop.wait(pause):
             pause = self._period
-            self._try("all", self.look)
+            self._try("all", self.check)
 
     def _try(self, subject: str, work: Callable[[], None]) -> None:
         """Do the work; log each failure once, so that one claim or GPU does not hold up others."""
@@ -117,7 +117,7 @@ class MemoryWatch(Worker):
         else:
             self._once.forget(subject)
 
-    def _look_at(self, uid: ClaimUid, pods: Sequence[ConsumerPod]) -> None:
+    def _check_claim(self, uid: ClaimUid, pods: Sequence[ConsumerPod]) -> None:
         end = self._clock() + _LOCK_SECONDS
         with self._locks.claim(uid, end):
             record = self._claims.records.read(uid)
@@ -197,7 +197,7 @@ class MemoryWatch(Worker):
 
         try_all(partial(tell, pod) for pod in pods if (pod.uid, note) not in told)
 
-    def _admit(self, gpu: GpuUuid) -> None:
+    def _admit_others(self, gpu: GpuUuid) -> None:
         """Remove the limit of all other pods that a claim without a record has left on a GPU."""
         if self._groups.is_used(gpu) or not self._groups.others_are_refused(gpu):
             return

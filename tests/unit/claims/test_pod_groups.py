@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.errors import DeviceError
-from dra_driver.sharing.pod_groups import PodGroup, PodGroups
+from dra_driver.sharing.pod_groups import PodGroups
 
 UID = "0f6c4f4e-1c8a-4a4e-9d6c-9f2f6a1b2c3d"
 SLICE = UID.replace("-", "_")
@@ -31,7 +31,7 @@ def made(root: Path, *places: str) -> Path:
 @pytest.mark.parametrize("place", PLACES)
 def test_a_pod_is_found_wherever_the_kubelet_makes_its_group(tmp_path: Path, place: str) -> None:
     made(tmp_path, place, "system.slice/ssh.service", "kubepods-other/burstable")
-    assert PodGroups(tmp_path).find(UID) == PodGroup(path=tmp_path / place)
+    assert PodGroups(tmp_path).find(UID) == tmp_path / place
 
 
 @pytest.mark.parametrize(
@@ -43,10 +43,9 @@ def test_its_containers_are_the_groups_in_it(tmp_path: Path, container: str) -> 
     (tmp_path / pod / "cgroup.procs").touch()
     (tmp_path / pod / "link").symlink_to(tmp_path)
 
-    group = PodGroups(tmp_path).find(UID)
-
-    assert group is not None
-    assert group.containers == (tmp_path / pod / "0", tmp_path / pod / container)
+    groups = PodGroups(tmp_path)
+    assert groups.containers(UID) == [tmp_path / pod / "0", tmp_path / pod / container]
+    assert groups.containers("other") == []
 
 
 @pytest.mark.parametrize(
@@ -97,7 +96,7 @@ def test_links_are_not_followed(tmp_path: Path, linked: str) -> None:
 def test_a_loop_of_links_ends(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path)
     made(tmp_path, PLACES[0])
-    assert PodGroups(tmp_path).find(UID) == PodGroup(path=tmp_path / PLACES[0])
+    assert PodGroups(tmp_path).find(UID) == tmp_path / PLACES[0]
 
 
 def test_a_kubelet_that_comes_later_is_found(tmp_path: Path) -> None:
@@ -109,7 +108,7 @@ def test_a_kubelet_that_comes_later_is_found(tmp_path: Path) -> None:
     (tmp_path / "kubepods").rmdir()
     made(tmp_path, PLACES[5])
 
-    assert groups.find(UID) == PodGroup(path=tmp_path / PLACES[5])
+    assert groups.find(UID) == tmp_path / PLACES[5]
     assert groups.tops() == (tmp_path / "kubepods.slice",)
 
 

@@ -87,7 +87,7 @@ def test_by_default_who_is_above_is_reported_once_in_a_while_and_goes_on() -> No
     ((reason, about, note),) = tenants.told
     assert (reason, about) == (OVER, ["one", "a"])
     assert note.startswith("container ctr has 5511 MiB of gpu-0, and its limit is 5000 MiB; others")
-    assert tenants.watch.look() == REPORT_SECONDS
+    assert tenants.watch.check() == REPORT_SECONDS
     tenants.seconds += BETWEEN_EVENTS
     tenants.look()
     assert len(tenants.told) == 2
@@ -105,7 +105,7 @@ def test_what_the_share_config_says_of_a_resource_counts_more_than_the_setting(
     tenants.run(7, "a", MUCH)
     tenants.look(2)
     assert bool(tenants.ended) is ended
-    assert tenants.watch.look() == (0.5 if ended else REPORT_SECONDS)
+    assert tenants.watch.check() == (0.5 if ended else REPORT_SECONDS)
 
 
 def test_a_party_is_ended_only_if_all_of_its_resources_say_so() -> None:
@@ -115,7 +115,7 @@ def test_a_party_is_ended_only_if_all_of_its_resources_say_so() -> None:
     tenants.run(7, "a", 2 * MUCH)
     tenants.look(3)
     assert (tenants.ended, tenants.counted) == ([], ["reported"])
-    assert tenants.watch.look() == 0.5  # a pod may have a claim of the fast ones alone
+    assert tenants.watch.check() == 0.5  # a pod may have a claim of the fast ones alone
 
 
 def test_who_also_has_the_gpu_without_a_limit_has_none(tenants: Tenants) -> None:
@@ -376,7 +376,7 @@ def test_what_has_no_name_is_told_as_what_it_is(container: str) -> None:
 def test_nothing_is_looked_at_while_no_claim_has_a_limit(tenants: Tenants) -> None:
     tenants.is_silent = True  # who asks would notice
     tenants.claim("all", None, "a")
-    assert tenants.watch.look() > REPORT_SECONDS
+    assert tenants.watch.check() > REPORT_SECONDS
     assert container_id("a") != container_id("b")
 
 
@@ -390,7 +390,7 @@ def test_claims_that_come_and_go_do_not_make_two_looks_one(
         waited.append(seconds)
         return len(waited) > 2
 
-    monkeypatch.setattr(tenants.watch, "look", lambda: next(looks))
+    monkeypatch.setattr(tenants.watch, "check", lambda: next(looks))
     monkeypatch.setattr(tenants.watch._stop, "wait", wait)
     monkeypatch.setattr(tenants.watch._stop, "is_set", lambda: len(waited) >= 2)
     tenants.watch.ring()
