@@ -95,14 +95,6 @@ def test_a_limit_holds_that_the_driver_has_rounded_down_by_less_than_a_mib(
     assert node.hard(node.one, group) == (GIB + off if stays else GIB)
 
 
-def test_a_container_that_comes_later_is_limited_from_its_start(node: Node) -> None:
-    pod, group = node.groups.pod()
-    node.limit(pod, 10)
-    place = group.relative_to(node.groups.root)
-
-    assert not node.take(node.groups.make(f"{place}/cri-containerd-late.scope"), 11 * GIB)
-
-
 def test_both_calls_can_be_repeated(node: Node) -> None:
     pod, group = node.groups.pod()
     for gib in (10, 10, 12):
@@ -133,21 +125,6 @@ def test_nothing_is_set_on_containers_at_any_time(node: Node) -> None:
 
     assert not node.take(container, 6 * GIB)
     assert node.limits.free_containers(step) == []
-
-
-def test_pods_without_a_limit_are_refused(node: Node) -> None:
-    (shared, group), (other, beside) = node.groups.pod(1), node.groups.pod(1)
-    step = node.limit(shared, 10)
-    late = next(beside.glob("*.scope"))
-
-    assert node.take(next(group.glob("*.scope")), 10 * GIB, pid=1)
-    assert not node.take(late, GIB, pid=2)
-    second = node.limit(other, 2)
-    assert node.take(late, GIB, pid=2)
-    for each in (step, second):
-        node.unlimit(each)
-    _, third = node.groups.pod()
-    assert node.take(third, GIB, pid=3)
 
 
 def test_pods_of_each_kubelet_are_refused_and_admitted_again(node: Node) -> None:
