@@ -63,9 +63,9 @@ def limits_of(groups: Sequence[Group]) -> dict[DeviceKey, ShareLimits]:
     for group in groups:
         for unit in group.shares:
             _check_config(unit, group.config)
-        for request in _by(group.shares, lambda unit: unit.request):
+        for request in grouped(group.shares, lambda unit: unit.request):
             _check_request(request)
-            for members in _by(request, lambda unit: unit.uuid):
+            for members in grouped(request, lambda unit: unit.uuid):
                 limits |= dict.fromkeys((unit.key for unit in members), _of_device(members))
     return limits
 
@@ -87,7 +87,8 @@ def memory_of_claim(
     return sum(known) if whole is None else min(whole, sum(known))
 
 
-def _by(units: Sequence[Unit], what: Callable[[Unit], str]) -> Iterable[list[Unit]]:
+def grouped(units: Iterable[Unit], what: Callable[[Unit], str]) -> Iterable[list[Unit]]:
+    """Return the units in groups, for each of which `what` is the same."""
     found: dict[str, list[Unit]] = {}
     for unit in units:
         found.setdefault(what(unit), []).append(unit)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from dra_driver.cdi.model import Edits
-from dra_driver.devices.device import DeviceKey, DeviceUuid, Whole, memory_of
+from dra_driver.devices.device import DeviceKey, Whole, memory_of
 from dra_driver.devices.shares import LIMITS_SINCE, ShareStrategy, memory_mib, percentage
 from dra_driver.errors import DeviceError
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, shared_domain
@@ -29,7 +29,7 @@ from dra_driver.sharing.base import ComputeModes, Group, Unit
 from dra_driver.sharing.limiters import Limiter
 from dra_driver.sharing.memory_groups import only_pod
 from dra_driver.sharing.mps import DomainDoer, client_edits
-from dra_driver.sharing.share_limits import limits_of, memory_of_claim, share_of
+from dra_driver.sharing.share_limits import grouped, limits_of, memory_of_claim, share_of
 from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.sharing.steps import (
     ContainerLimits,
@@ -55,13 +55,9 @@ class Shares:
     def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingStep, ...]:  # noqa: ARG002 (a Planner)
         """Return the steps for each device that the claim has shares of."""
         limits = limits_of(groups)
-        shared: dict[DeviceUuid, list[Unit]] = {}
-        for group in groups:
-            for unit in group.shares:
-                shared.setdefault(unit.uuid, []).append(unit)
-        return tuple(
-            step for units in shared.values() for step in self._steps(groups[0], units, limits)
-        )
+        shares = (unit for group in groups for unit in group.shares)
+        devices = grouped(shares, lambda unit: unit.uuid)
+        return tuple(step for units in devices for step in self._steps(groups[0], units, limits))
 
     def _steps(
         self, claim: Group, units: Sequence[Unit], limits: Mapping[DeviceKey, ShareLimits]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from dra_driver.claims.model.claim import ConsumerPod
+from dra_driver.claims.model.claim import ClaimUid, ConsumerPod
 from dra_driver.devices.shares import MIB
 from dra_driver.usage.holding import Holding
 from dra_driver.usage.model import DeviceUse, User
@@ -94,8 +94,7 @@ def _parties(
     tenants: Iterable[User], of_pod: Mapping[str, Sequence[Holding]]
 ) -> Iterator[tuple[tuple[Holding, ...], list[User]]]:
     """Yield the claims and the containers of each party; those without a limit are in none."""
-    parties: list[tuple[dict[str, Holding], list[User]]] = []
-    at: dict[str, tuple[dict[str, Holding], list[User]]] = {}
+    parties: list[tuple[dict[ClaimUid, Holding], list[User]]] = []
     for tenant in tenants:
         mine = of_pod.get(tenant.pod_uid, ())
         if not mine or any(claim.limit_mib is None for claim in mine):
@@ -103,12 +102,10 @@ def _parties(
         if not all(claim.is_share for claim in mine):
             yield tuple(mine), [tenant]
             continue
-        joined: tuple[dict[str, Holding], list[User]] = ({}, [tenant])
-        for other in {id(at[c.ref.uid]): at[c.ref.uid] for c in mine if c.ref.uid in at}.values():
+        claims, members = {claim.ref.uid: claim for claim in mine}, [tenant]
+        for other in [party for party in parties if party[0].keys() & claims.keys()]:
             parties.remove(other)
-            joined[0].update(other[0])
-            joined[1].extend(other[1])
-        joined[0].update({claim.ref.uid: claim for claim in mine})
-        at.update(dict.fromkeys(joined[0], joined))
-        parties.append(joined)
+            claims.update(other[0])
+            members += other[1]
+        parties.append((claims, members))
     yield from ((tuple(claims.values()), members) for claims, members in parties)
