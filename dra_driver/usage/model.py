@@ -118,7 +118,7 @@ def used(load: GpuLoad, seen: Mapping[int, SeenProcess], known: Known) -> GpuUse
         for holding in holdings(record, tuple(known.pods.get(record.ref.uid, ())))
     ]
     devices = tuple(_device(load, mig, seen, held, known) for mig in (None, *load.migs))
-    return GpuUse(load=load, devices=tuple(device for device in devices if _is_told(device, load)))
+    return GpuUse(load=load, devices=tuple(device for device in devices if _is_shown(device, load)))
 
 
 def added(amounts: Iterable[int | None]) -> int | None:
@@ -131,7 +131,7 @@ def added(amounts: Iterable[int | None]) -> int | None:
     return total
 
 
-def _is_told(device: DeviceUse, load: GpuLoad) -> bool:
+def _is_shown(device: DeviceUse, load: GpuLoad) -> bool:
     """Tell whether a device is shown: a whole GPU with MIG devices only if somebody uses it."""
     is_used = device.users or device.servers or device.others
     return device.kind is DeviceKind.MIG or not load.migs or bool(is_used)
@@ -144,30 +144,33 @@ def _device(
     claims: Iterable[Holding],
     known: Known,
 ) -> DeviceUse:
-    held = [claim for claim in claims if claim.device == (load if mig is None else mig).uuid]
-    mine = [
-        (process, seen[process.pid])
-        for process in load.processes
-        if process.pid in seen and _on(process, mig)
-    ]
-    kind = DeviceKind.GPU if mig is None else DeviceKind.MIG
+    device = load if mig is None else mig
+    held = [claim for claim in claims if claim.device == device.uuid]
     daemons = {(daemon.pid, daemon.start_ticks) for daemon in known.daemons}
     parents = {pid for pid, _ in daemons}
-    servers = [
-        (process, who)
-        for process, who in mine
-        if (who.pid, who.start_ticks) in daemons or who.parent in parents
-    ]
-    of_pods = [pair for pair in mine if pair[1].pod is not None and pair not in servers]
-    others = [pair for pair in mine if pair not in servers and pair not in of_pods]
+    servers: list[Process] = []
+    others: list[Process] = []
+    containers: dict[tuple[str, str], list[Process]] = {}
+    for process in load.processes:
+        who = seen.get(process.pid)
+        if who is None or not _on(process, mig):
+            continue
+        found = _process(process, who)
+        if (who.pid, who.start_ticks) in daemons or who.parent in parents:
+            servers.append(found)
+        elif who.pod is None:
+            others.append(found)
+        else:
+            key = (who.pod.pod_uid, who.pod.container_id or "")
+            containers.setdefault(key, []).append(found)
     return DeviceUse(
         name=_name(load, mig, held),
-        uuid=(load if mig is None else mig).uuid,
-        kind=kind,
-        memory=(load if mig is None else mig).memory,
-        users=tuple(_users(of_pods, held, known)),
-        servers=tuple(_process(process, who) for process, who in servers),
-        others=tuple(_process(process, who) for process, who in others),
+        uuid=device.uuid,
+        kind=DeviceKind.GPU if mig is None else DeviceKind.MIG,
+        memory=device.memory,
+        users=tuple(_users(containers, held, known.names)),
+        servers=tuple(servers),
+        others=tuple(others),
     )
 
 
@@ -189,17 +192,14 @@ def _on(process: GpuProcess, mig: MigLoad | None) -> bool:
 
 
 def _users(
-    of_pods: Sequence[tuple[GpuProcess, SeenProcess]], held: Sequence[Holding], known: Known
+    containers: Mapping[tuple[str, str], list[Process]],
+    held: Sequence[Holding],
+    names: Mapping[str, ContainerName],
 ) -> Iterator[User]:
-    groups: dict[tuple[str, str], list[Process]] = {}
-    for process, who in of_pods:
-        if who.pod is not None:
-            key = (who.pod.pod_uid, who.pod.container_id or "")
-            groups.setdefault(key, []).append(_process(process, who))
     users: list[User] = []
-    for (uid, container), processes in groups.items():
+    for (uid, container), processes in containers.items():
         by = [claim for claim in held if any(pod.uid == uid for pod in claim.pods)]
-        name = known.names.get(container)
+        name = names.get(container)
         users.append(_user(uid, by, name=name, container=container, processes=processes))
     yield from sorted(users, key=_order)
     busy = {(claim, user.pod_uid) for user in users for claim in user.claims}
