@@ -3,22 +3,25 @@
 The rules are in the API reference of events.k8s.io/v1: a note of at most 1 kB, a reporting instance
 of at most 128 bytes, and the event in its object's namespace, or in `default` for an object without
 one. Names are made as by client-go: the object's name, and the time.
+
+Events are posted beside the calls (kube/outbox.py). One that the API server refuses is dropped: a
+namespace may be deleted meanwhile, and logs and `dra-driver status` have the same facts.
 """
 
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
-import structlog
 from msgspec import Struct
 
-from dra_driver.errors import DriverError, UnavailableError
+from dra_driver.errors import StaleError
 from dra_driver.host.words import cut
 from dra_driver.kube.client import KubeClient
+from dra_driver.kube.outbox import Message, Outbox
 from dra_driver.kube.resource import EVENTS
 from resource_nvidia_com.printable import printable
-
-log = structlog.get_logger()
 
 _REQUEST_SECONDS = 10.0
 _LONGEST_NOTE = 1024
@@ -51,31 +54,29 @@ def about_node(name: str) -> Regarding:
 class Events:
     """Posts events of type Warning, in the name of a controller on one node."""
 
-    def __init__(self, api: KubeClient, *, controller: str, node: str) -> None:
+    def __init__(self, api: KubeClient, outbox: Outbox, *, controller: str, node: str) -> None:
         """Take the reporter: a qualified name such as `gpu.nvidia.com/dra-driver`, and its node."""
         self._api = api
+        self._outbox = outbox
         self._controller = controller
         self._node = node
 
     def post(self, about: Regarding, *, reason: str, action: str, note: str) -> None:
-        """Post an event on one object, without asking whether it exists.
+        """Have an event posted on one object, without asking whether it exists. Never blocks.
 
-        Reason and action are in CamelCase; a note that is too long is cut. An event that the API
-        server refuses is logged and skipped: a namespace may be deleted meanwhile. Raises
-        UnavailableError if the API server cannot be reached.
+        Reason and action are in CamelCase; a note that is too long is cut.
         """
         now = datetime.now(UTC)  # noqa: TID251 (told)
-        body = self.event(about, reason=reason, action=action, note=note, time=now)
-        try:
-            self._api.create(
-                EVENTS, body, namespace=about.event_namespace, timeout=_REQUEST_SECONDS
-            )
-        except UnavailableError:
-            raise
-        except DriverError as error:
-            log.warning(
-                "event not created", regarding=f"{about.kind} {about.name}", reason=str(error)
-            )
+        event = self.event(about, reason=reason, action=action, note=note, time=now)
+        self._outbox.put(
+            ("event", about.kind, about.uid, reason, note),
+            partial(self._create, event, about.event_namespace),
+            Message(kind="event", about=f"{about.kind} {about.name}"),
+        )
+
+    def _create(self, event: Mapping[str, object], namespace: str) -> None:
+        with suppress(StaleError):  # it is there, though no answer came
+            self._api.create(EVENTS, event, namespace=namespace, timeout=_REQUEST_SECONDS)
 
     def event(
         self, about: Regarding, *, reason: str, action: str, note: str, time: datetime

@@ -21,7 +21,7 @@ import grpc
 import structlog
 from msgspec import Struct
 
-from dra_driver.claims.report.device_health import Reported, Wellness
+from dra_driver.claims.report.device_health import HealthState, Reported
 from dra_driver.errors import DriverError
 from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.kubelet.protos import dra_health_v1_pb2 as v1
@@ -44,9 +44,9 @@ log = structlog.get_logger()
 Request = v1.NodeWatchResourcesRequest | v1alpha1.NodeWatchResourcesRequest
 
 _STATUS = {
-    Wellness.WELL: v1.HealthStatus.HEALTHY,
-    Wellness.SICK: v1.HealthStatus.UNHEALTHY,
-    Wellness.UNKNOWN: v1.HealthStatus.UNKNOWN,
+    HealthState.HEALTHY: v1.HealthStatus.HEALTHY,
+    HealthState.UNHEALTHY: v1.HealthStatus.UNHEALTHY,
+    HealthState.UNKNOWN: v1.HealthStatus.UNKNOWN,
 }
 
 
@@ -250,7 +250,7 @@ def _message(version: Any, reported: Sequence[Reported]) -> Any:
         devices=[
             version.DeviceHealth(
                 device=version.DeviceIdentifier(pool_name=device.pool, device_name=device.device),
-                health=_STATUS[device.health.wellness],
+                health=_STATUS[device.health.state],
                 last_updated_time=now,
                 health_check_timeout_seconds=TIMEOUT_SECONDS,
                 message=device.health.message,

@@ -2,30 +2,26 @@
 
 import platform
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 
 import structlog
 
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.memory.watch import MemoryWatch
-from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import MIG, ClaimRecord
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.preparer import ClaimPreparer
 from dra_driver.claims.report.claim_events import about_all
-from dra_driver.claims.report.device_health import Reported, conditions, reported
-from dra_driver.claims.report.later import Later
+from dra_driver.claims.report.device_health import Reported, reported
 from dra_driver.claims.report.mps_events import MpsEvents
-from dra_driver.claims.report.news import ClaimNews
 from dra_driver.claims.report.status_writer import StatusWriter
 from dra_driver.claims.report.unlimited_memory import UnlimitedMemory
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.driver_root.modprobe import NvidiaModprobe
 from dra_driver.devices.mig.making import MigInstances
-from dra_driver.host.worker import Worker
+from dra_driver.host.worker import Listeners, Worker
 from dra_driver.kube.events import about_node
 from dra_driver.kubelet.health_stream import HealthStream
 from dra_driver.kubelet.service import ClaimCalls
@@ -45,7 +41,12 @@ log = structlog.get_logger()
 
 
 class ClaimWork:
-    """What serves the claims of this node."""
+    """What serves the claims of this node.
+
+    Listeners:
+        changed: claims were prepared or unprepared, or have given something back; called beside the
+            calls, once for many.
+    """
 
     def __init__(self, context: NodeContext, gpus: NodeGpus, offers: NodeOffers) -> None:
         """Build it; nothing runs yet. Raises SetupError."""
@@ -71,55 +72,66 @@ class ClaimWork:
             on_release=changes.released,
         )
         self._gpus, self._node_name = gpus, settings.node_name
+        self.changed: Listeners[[]] = Listeners()
         self.calls = ClaimCalls(self.preparer, context.metrics, clock=context.clock)
-        self.news = ClaimNews(self.calls.busy)
-        self.calls.prepared.add(self.news.prepared)
-        self.calls.unprepared.add(self.news.unprepared)
         self.health_stream = HealthStream(self.device_health, may_begin=watcher.wait_until_looked)
-        self._status = StatusWriter(
-            context.kube,
-            self.claims,
-            watcher,
-            on=settings.claim_status,
-            conditions=conditions(gpus.health.of_device),
-            busy=self.calls.busy,
-            may_begin=watcher.wait_until_looked,
-        )
-        self._events, self._later = context.events, (later := Later())
-        self._unlimited = UnlimitedMemory(self.claims.records, context.events, later)
-        changes.inventory.add(self._ring)
-        changes.health.add(self._ring)
-        self.news.changed.add(self._tell)
-        watchers = (*self._watchers(context, offers), *self._over_limit(context, offers, later))
-        self.workers = (self.news, *watchers, self._status, later)
+        self._events = context.events
+        self._report(context)
+        self.workers = (self._memory_watch(context, offers), *self._over_limit(context, offers))
         self._measure(context)
 
-    def _ring(self, _: object = None) -> None:
-        """Make everything that reports on claims' devices look now."""
-        self.health_stream.ring()
-        self._status.ring()
+    def _report(self, context: NodeContext) -> None:
+        """Have reported, beside the calls, what becomes of claims and their devices."""
+        outbox, changes, records = context.outbox, context.changes, self.claims.records
+        outbox.busy = self.calls.busy
 
-    def _tell(self, prepared: Collection[ClaimRef], unprepared: Collection[ClaimRef]) -> None:
-        self.health_stream.ring()
-        self._status.changed((*prepared, *unprepared))
-        for ref in unprepared:
-            self._unlimited.unprepared(ref)
-        for ref in prepared:
-            self._unlimited.prepared(ref)
+        def changed(_: object = None) -> None:
+            outbox.put(("claims changed",), self.changed)
 
-    def tell_kept(self, record: ClaimRecord, why: str) -> None:
+        self.changed.add(self.health_stream.ring)
+        self.calls.prepared.add(changed)
+        self.calls.unprepared.add(changed)
+        changes.released.add(changed)
+        for of_devices in (changes.inventory, changes.health):
+            of_devices.add(lambda *_: self.health_stream.ring())
+        unlimited = UnlimitedMemory(records, context.events, outbox)
+        self.calls.prepared.add(unlimited.prepared)
+        self.calls.unprepared.add(unlimited.unprepared)
+        if context.settings.claim_status:
+            watcher = self._gpus.watcher
+            status = StatusWriter(
+                context.kube,
+                outbox,
+                self.claims,
+                watcher,
+                health=self._gpus.health.of_device,
+                may_write=lambda: watcher.wait_until_looked(0),
+            )
+            self.calls.prepared.add(status.claim_changed)
+            self.calls.unprepared.add(status.claim_changed)
+            changes.inventory.add(status.devices_changed)
+            changes.health.add(status.devices_changed)
+        daemons = MpsEvents(
+            self.sharing.requests,
+            records,
+            context.events,
+            outbox,
+            folder=context.mps_folder,
+            clock=context.clock,
+        )
+        outbox.put(("look at MPS daemons",), daemons.watch)
+
+    def post_kept(self, record: ClaimRecord, why: str) -> None:
         """Report a claim that keeps its devices after its end in the API server. Never blocks."""
         note = f"{why}. It keeps its devices until nothing runs with it: end its pods"
         for each in (*about_all(record.ref, record.pods), about_node(self._node_name)):
-            post = partial(self._events.post, each, reason=STILL_RUNS, action="Unpreparing")
-            self._later.do(partial(post, note=note))
+            self._events.post(each, reason=STILL_RUNS, action="Unpreparing", note=note)
 
     def device_health(self) -> Sequence[Reported]:
         """Return the health of all prepared claims' devices. Raises StateError."""
         return reported(self.claims.holdings.prepared(), self._gpus.health.of_device)
 
-    def _watchers(self, context: NodeContext, offers: NodeOffers) -> tuple[MemoryWatch, MpsEvents]:
-        """Return what maintains memory limits, and what reports on MPS daemons."""
+    def _memory_watch(self, context: NodeContext, offers: NodeOffers) -> MemoryWatch:
         memory = MemoryWatch(
             pods_of=context.pod_resources.pods,
             claims=self.claims,
@@ -131,19 +143,9 @@ class ClaimWork:
             period=context.settings.rescan_interval,
         )
         context.metrics.watch_memory_limits(memory.not_in_force)
-        daemons = MpsEvents(
-            self.sharing.requests,
-            self.claims.records,
-            context.events,
-            self._later,
-            folder=context.mps_folder,
-            clock=context.clock,
-        )
-        return memory, daemons
+        return memory
 
-    def _over_limit(
-        self, context: NodeContext, offers: NodeOffers, later: Later
-    ) -> tuple[Worker, ...]:
+    def _over_limit(self, context: NodeContext, offers: NodeOffers) -> tuple[Worker, ...]:
         """Return what watches memory limits; nothing if no processes are visible."""
         if not sees_processes(context.roots):
             if context.settings.over_limit != "report" or context.settings.usage_metrics:
@@ -152,8 +154,8 @@ class ClaimWork:
         # By default the driver has PIDs of its own, and this is not loaded.
         from dra_driver.node.usage import over_limit_watch  # noqa: PLC0415
 
-        watch = over_limit_watch(context, self._gpus, offers.shares, later)
-        self.news.changed.add(lambda *_: watch.ring())
+        watch = over_limit_watch(context, self._gpus, offers.shares)
+        self.changed.add(watch.ring)
         return (watch,)
 
     def _claims(self, context: NodeContext, gpus: NodeGpus) -> NodeClaims:

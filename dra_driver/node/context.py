@@ -16,6 +16,7 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.host.process import read_boot_id
 from dra_driver.host.worker import Listeners
 from dra_driver.kube.client import KubeClient
+from dra_driver.kube.outbox import Outbox
 from dra_driver.kube.own_node import OwnNode
 from dra_driver.kube.server_version import ServerVersion
 from dra_driver.kubelet.pod_resources import PodResources
@@ -61,6 +62,7 @@ class NodeContext(Struct, frozen=True, kw_only=True):
     own_node: OwnNode
     server_version: ServerVersion
     metrics: Metrics
+    outbox: Outbox
     events: ClaimEvents
     holdings: Holdings
     pod_resources: PodResources
@@ -102,6 +104,7 @@ def node_context(settings: Settings, environment: Mapping[str, str]) -> NodeCont
     roots = roots_of(settings)
     boot_id = read_boot_id(roots.proc)
     clock = time.monotonic
+    outbox = Outbox()
     return NodeContext(
         settings=settings,
         paths=paths,
@@ -111,7 +114,8 @@ def node_context(settings: Settings, environment: Mapping[str, str]) -> NodeCont
         own_node=OwnNode(kube, settings.node_name, clock=clock, random=random.random),
         server_version=ServerVersion(kube, clock=clock),
         metrics=metrics,
-        events=ClaimEvents(kube, node=settings.node_name),
+        outbox=outbox,
+        events=ClaimEvents(kube, outbox, node=settings.node_name),
         holdings=open_holdings(paths.data_directory, boot_id=boot_id, version=ours),
         pod_resources=PodResources(
             settings.kubelet_plugins_directory_path, roots.host_roots(), clock=clock

@@ -80,9 +80,7 @@ class Driver:
     def _build_repairs(self) -> None:
         """Build what reconciles disk, hardware and API server."""
         context, work = self._context, self._work
-        context.changes.released.add(work.news.given_back)
-        work.news.released.add(self._offers.look_at_divisions)
-        work.news.changed.add(lambda *_: self._offers.look_at_divisions())
+        work.changed.add(self._offers.look_at_divisions)
         reconciler = Reconciler(
             api=context.kube,
             claims=work.claims,
@@ -95,7 +93,7 @@ class Driver:
                 inventory=self._gpus.watcher.current,
             ),
             clock=context.clock,
-            on_kept=work.tell_kept,
+            on_kept=work.post_kept,
             take_over=self._take_over_what_is_left,
         )
         self._workers = (reconciler, *work.workers)
@@ -149,6 +147,7 @@ class Driver:
         self._plugin.start()
         work.health_stream.start()
         self._publisher.start()
+        context.outbox.start()
         context.own_node.start()
         self._offers.share_configs.start()
         gpus.refusals.start()
@@ -181,6 +180,7 @@ class Driver:
         self._gpus.refusals.stop(STOP_SECONDS)
         self._publisher.stop(STOP_SECONDS)
         self._gpus.health.stop(STOP_SECONDS)
+        context.outbox.stop(STOP_SECONDS)  # last, as others have put in what it sends
         self._gpus.let_go()
         self._http.stop()
         context.kube.close()

@@ -67,6 +67,7 @@ class NodeGpus:
             holders=context.holdings,
             metrics=context.metrics,
             events=context.events,
+            outbox=context.outbox,
             directory=context.directory,
             boot_id=context.boot_id,
             on_change=changes.health,

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import structlog
 
-from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.device_health import (
@@ -24,7 +23,6 @@ from dra_driver.claims.report.device_health import (
     gone_devices,
     health_of,
 )
-from dra_driver.claims.report.later import Later
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.devices.device import Device
 from dra_driver.devices.health import findings
@@ -42,7 +40,8 @@ from dra_driver.devices.health.tracker import HealthTracker
 from dra_driver.devices.model import GpuEvent, GpuUuid, Inventory
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.watcher import InventoryWatcher
-from dra_driver.errors import DriverError, UnavailableError
+from dra_driver.errors import DriverError
+from dra_driver.kube.outbox import Outbox
 from dra_driver.node.settings import Settings
 from dra_driver.ops.metrics import Metrics
 from dra_driver.slices.project import Projection
@@ -65,6 +64,7 @@ class NodeHealth:
         holders: Holdings,
         metrics: Metrics,
         events: ClaimEvents,
+        outbox: Outbox,
         directory: Path,
         boot_id: str,
         on_change: Callable[[], None],
@@ -109,7 +109,8 @@ class NodeHealth:
         )
         self._holders = holders
         self._events = events
-        self._later = Later()
+        self._outbox = outbox
+        self._on_change = on_change
         metrics.watch_conditions(tuple(Cause), tuple(Severity), self._count)
 
     def look(self) -> Inventory:
@@ -123,7 +124,7 @@ class NodeHealth:
         self._tracker.look(inventory)
         # Those that are out of reach are sick.
         for gpu in before.known().keys() - self._tracker.published(inventory).known().keys():
-            self._later.do(partial(self._tell_removed, gpu, inventory))
+            self._post_removed(gpu, inventory)
         if time.monotonic() < self._released_until:
             self._session.rest()
         for request in asked:
@@ -144,7 +145,9 @@ class NodeHealth:
         for key, record in self._gone.items():
             if before.get(key) is not record:
                 log.warning("mig device of a claim is gone", claim=str(record.ref), device=key[1])
-                self._later.do(partial(self._tell_gone, record, key[1], inventory))
+                self._post_gone(record, key[1], inventory)
+        if self._gone != before:
+            self._on_change()
 
     def _do(self, request: str) -> None:
         if request == RELEASE:
@@ -155,14 +158,12 @@ class NodeHealth:
             self._tracker.clear(request)
 
     def start(self) -> None:
-        """Begin to listen and to report. It is started once."""
+        """Begin to listen. It is started once."""
         self._listener.start()
-        self._later.start()
 
     def stop(self, timeout: float) -> None:
-        """End the threads, waiting at most so many seconds for each."""
+        """End the thread, waiting at most so many seconds."""
         self._listener.stop(timeout)
-        self._later.stop(timeout)
 
     def current(self) -> Inventory:
         """Return the latest inventory as published: with unreachable GPUs as they were."""
@@ -193,27 +194,30 @@ class NodeHealth:
         return self._tracker.hear(event)
 
     def _begun(self, uuid: str, gpu: GpuHealth, condition: GpuCondition) -> None:
-        if condition.finding.severity in {Severity.REMARK, Severity.WARNING}:
-            return
-        self._later.do(partial(self._tell_claims, uuid, gpu, condition))
+        if condition.finding.severity not in {Severity.REMARK, Severity.WARNING}:
+            # Claims are read from disk, for which no event of NVML waits.
+            key = ("condition of a GPU", uuid, *map(str, condition.key))
+            self._outbox.put(key, partial(self._post_sick, GpuUuid(uuid), gpu.name, condition))
 
-    def _tell_claims(self, uuid: str, gpu: GpuHealth, condition: GpuCondition) -> None:
-        note = f"{gpu.name}: {condition.finding.text}"
-        for record in self._users_of(GpuUuid(uuid)):
-            if any(concerns(condition, entry.device) for entry in record.devices):
-                self._later.do(partial(self._tell, record.ref, note))
-
-    def _tell_removed(self, gpu: GpuUuid, inventory: Inventory) -> None:
+    def _post_sick(self, gpu: GpuUuid, name: str, condition: GpuCondition) -> None:
         for record in self._users_of(gpu):
-            self._tell_gone(record, gpu, inventory)
+            if any(concerns(condition, entry.device) for entry in record.devices):
+                self._post(record, REASON, f"{name}: {condition.finding.text}")
 
-    def _tell_gone(self, record: ClaimRecord, uuid: str, inventory: Inventory) -> None:
+    def _post_removed(self, gpu: GpuUuid, inventory: Inventory) -> None:
+        for record in self._users_of(gpu):
+            self._post_gone(record, gpu, inventory)
+
+    def _post_gone(self, record: ClaimRecord, uuid: str, inventory: Inventory) -> None:
         """Tell a claim that its devices of this UUID, or of this GPU, exist no more."""
         for entry in record.devices:
             if uuid in {entry.device.uuid, entry.device.gpu}:
                 gone = health_of(entry.device, inventory, {}, is_gone=True)
-                note = f"{entry.name}: {gone.message}"
-                self._later.do(partial(self._tell, record.ref, note, reason=GONE))
+                self._post(record, GONE, f"{entry.name}: {gone.message}")
+
+    def _post(self, record: ClaimRecord, reason: str, note: str) -> None:
+        action = "CheckingDevices"
+        self._events.post_on_claim(record.ref, reason=reason, action=action, note=note)
 
     def _users_of(self, gpu: GpuUuid) -> Sequence[ClaimRecord]:
         try:
@@ -221,14 +225,6 @@ class NodeHealth:
         except DriverError as error:
             log.warning("event not created", regarding=gpu, reason=str(error))
             return ()
-
-    def _tell(self, ref: ClaimRef, note: str, *, reason: str = REASON) -> None:
-        try:
-            self._events.tell(ref, reason=reason, action="CheckingDevices", note=note)
-        except UnavailableError:
-            raise  # it is tried again
-        except DriverError as error:
-            log.warning("event not created", regarding=str(ref), reason=str(error))
 
     def _count(self) -> Mapping[tuple[str, str], int]:
         return Counter(

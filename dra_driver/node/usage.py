@@ -11,7 +11,6 @@ from pathlib import Path
 from dra_driver.cdi.roots import Roots
 from dra_driver.claims.model.claim import PodsOf
 from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.claims.report.later import Later
 from dra_driver.devices.control_groups import find_hierarchy
 from dra_driver.node.context import NodeContext
 from dra_driver.node.gpus import NodeGpus
@@ -43,10 +42,8 @@ def node_look(
     )
 
 
-def over_limit_watch(
-    context: NodeContext, gpus: NodeGpus, shares: NodeShares, later: Later
-) -> OverLimitWatch:
-    """Return the watch that reports containers above their memory limit; `later` posts Events."""
+def over_limit_watch(context: NodeContext, gpus: NodeGpus, shares: NodeShares) -> OverLimitWatch:
+    """Return the watch that reports containers above their memory limit."""
     settings, holdings = context.settings, context.holdings
     pods_of = context.pod_resources.pods
     return OverLimitWatch(
@@ -57,7 +54,7 @@ def over_limit_watch(
         what=OverLimit(of_node=settings.over_limit, of_resource=shares.over_limit),
         # By the kernel's own word: what is read here is ended.
         end=Ending(PodGroups(find_hierarchy(settings.cgroup_root)), Processes(Path("/proc"))),
-        tell=partial(tell, context.events, later),
+        tell=partial(tell, context.events),
         count=context.metrics.over_limit,
         clock=context.clock,
     )

@@ -12,7 +12,6 @@ an editor may write in place.
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dra_driver.errors import ConfigError, StateError, UnavailableError
+from dra_driver.errors import ConfigError, StateError
 from dra_driver.host.files import read_whole
 from dra_driver.host.worker import Worker
 from dra_driver.kube.events import Events, about_node
@@ -110,11 +109,9 @@ class ShareConfigs(Worker):
         self._label: str | None = None if self._heeds_label else ""
         if self._heeds_label:
             labels.listen(self._take_labels)
-        # Of the thread alone: the last look that counted, the file of the last good config, and
-        # what is still to be told.
+        # Of the thread alone: the last look that counted, and the file of the last good config.
         self._last: _Look | None = None
         self._file: Path | None = None
-        self._untold: tuple[str, str] | None = None
         self._looked = threading.Event()
 
     def current(self) -> ShareConfigState:
@@ -145,19 +142,13 @@ class ShareConfigs(Worker):
             # Before the Node's labels are known, any choice could be the wrong one.
             if self._path is not None and self._label is not None:
                 self._look_once(self._path, self._label)
-                self._tell_problem()
             self._wait(self._timing.look)
 
-    def _tell_problem(self) -> None:
-        if self._untold is None:
-            return
-        problem, holds = self._untold
-        rest = f"{holds} is in use" if holds else "no GPU is offered without a config"
+    def _post_problem(self, problem: str, in_use: str) -> None:
+        rest = f"{in_use} is in use" if in_use else "no GPU is offered without a config"
         note = f"the share config cannot be used: {problem}; {rest}"
         reason, action = "ShareConfigNotTaken", "ReadingShareConfig"
-        with suppress(UnavailableError):  # the next look tries again
-            self._events.post(self._about, reason=reason, action=action, note=note)
-            self._untold = None
+        self._events.post(self._about, reason=reason, action=action, note=note)
 
     def _look_once(self, path: Path, label: str) -> None:
         look = self._look(path, label)
@@ -208,8 +199,9 @@ class ShareConfigs(Worker):
                     config=config, origin=look.choice.origin, problem=None, is_known=True
                 )
         if state != before:
-            self._untold = (state.problem, state.origin) if state.problem else None
             _log_change(before, state)
+            if state.problem:
+                self._post_problem(state.problem, state.origin)
         self._state = state
         self._looked.set()
         if state != before:

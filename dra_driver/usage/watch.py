@@ -12,7 +12,6 @@ reported. The reasons are in decision 30.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 
 import structlog
 from msgspec import Struct
@@ -21,7 +20,6 @@ from msgspec.structs import replace
 from dra_driver.claims.model.claim import PodsOf
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_events import ClaimEvents, about_claim, about_pod
-from dra_driver.claims.report.later import Later
 from dra_driver.devices.model import InventorySource
 from dra_driver.devices.shares import MIB
 from dra_driver.errors import DriverError, TransientError
@@ -66,12 +64,12 @@ class OverLimit(Struct, frozen=True, kw_only=True):
         return END if actions == {END} else REPORT
 
 
-def tell(events: ClaimEvents, later: Later, excess: Excess, reason: str, note: str) -> None:
+def tell(events: ClaimEvents, excess: Excess, reason: str, note: str) -> None:
     """Send an Event to claims, and to their pods with memory there. Never blocks."""
     about = [about_claim(claim.ref) for claim in excess.claims]
     about += [about_pod(namespace, pod) for namespace, pod in excess.pods()]
     for each in about:
-        later.do(partial(events.post, each, reason=reason, action="LimitingMemory", note=note))
+        events.post(each, reason=reason, action="LimitingMemory", note=note)
 
 
 class OverLimitWatch(Worker):

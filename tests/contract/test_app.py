@@ -52,6 +52,18 @@ def test_eight_gpus_are_published_prepared_and_given_back(running: ProcessNode) 
     assert len(running.driver.events("claim unprepared")) == 1
 
 
+def test_without_claim_status_no_claim_is_written(node: ProcessNode) -> None:
+    node.install_gpus("l4x2")
+    node.driver.env |= {"CLAIM_STATUS": "false"}
+    node.driver.start()
+    node.driver.wait_log("driver started")
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register()
+        assert kubelet.prepare(node.allocate("one", "gpu-1"))["uid-one"].error == ""
+        assert node.driver.stop() == 0  # what waits to be written is written before
+    assert node.api.seen("patch", "resourceclaims") == []
+
+
 def test_the_models_of_configs_are_loaded_for_the_first_one_and_not_before(
     node: ProcessNode,
 ) -> None:

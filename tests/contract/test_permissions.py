@@ -19,6 +19,7 @@ from dra_driver.admin.doctor.facts import shipped
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.claims.report.claim_events import ClaimEvents
+from dra_driver.claims.report.device_health import WELL
 from dra_driver.claims.report.mps_events import DEATH
 from dra_driver.claims.report.status_writer import StatusWriter
 from dra_driver.devices.model import Inventory
@@ -26,6 +27,7 @@ from dra_driver.errors import AccessError
 from dra_driver.kube import resource
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.kubeconfig import from_kubeconfig
+from dra_driver.kube.outbox import Outbox
 from dra_driver.kube.own_node import Labels, OwnNode
 from dra_driver.kube.watch import Changed, Listed, Watch
 from dra_driver.ops.metrics import Metrics
@@ -201,8 +203,10 @@ def labels_that_change_are_heard_without_asking_again(cluster: Cluster) -> bool:
 
 def deaths_of_daemons_are_told(cluster: Cluster) -> bool:
     cluster.server.put(make.claim_object("gpu-0"))
-    events = ClaimEvents(cluster.client, node=NODE)
-    events.tell(CLAIM, reason=DEATH, action="RestartingDaemon", note="it died")
+    outbox = Outbox()
+    events = ClaimEvents(cluster.client, outbox, node=NODE)
+    events.post_on_claim(CLAIM, reason=DEATH, action="RestartingDaemon", note="it died")
+    outbox.deliver()
     about = {one["regarding"]["kind"] for one in cluster.server.objects("events")}
     return about == {"ResourceClaim", "Pod"}
 
@@ -212,8 +216,9 @@ def claims_say_which_devices_they_have(cluster: Cluster) -> bool:
     driver = Driver(cluster.folder)  # its own requests are played
     ref = driver.api.add("gpu-1")
     driver.prepare(ref)
-    writer = StatusWriter(cluster.client, driver.claims, driver.gpus)
-    writer.look()
+    outbox = Outbox()
+    StatusWriter(cluster.client, outbox, driver.claims, driver.gpus, health=lambda *_: WELL).look()
+    outbox.deliver()
     driver.close()
     (claim,) = cluster.server.objects("resourceclaims")
     return [one["device"] for one in claim["status"].get("devices", ())] == ["gpu-1"]

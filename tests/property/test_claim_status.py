@@ -10,12 +10,12 @@ from testbed.apiserver.claim_rules import check_claim_status
 import make
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.report.claim_status import (
-    Condition,
     applied,
     are_stored,
     entries,
     stored_entries,
 )
+from dra_driver.claims.report.device_health import DeviceHealth, HealthState
 from dra_driver.devices.device import Device, name_of
 from dra_driver.devices.model import Gpu
 from dra_driver.devices.shares import ConsumedShare, ShareStrategy
@@ -30,12 +30,7 @@ texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=40) | st.sam
     ["<" * 5000, "é" * 5000, '"\\' * 5000, ""]
 )
 reasons = st.from_regex(r"[A-Z][A-Za-z]{0,30}", fullmatch=True)
-conditions = st.lists(
-    st.builds(
-        Condition, type=reasons, status=st.none() | st.booleans(), reason=reasons, message=texts
-    ),
-    max_size=12,
-)
+health = st.builds(DeviceHealth, state=st.sampled_from(HealthState), reason=reasons, message=texts)
 
 
 @st.composite
@@ -98,14 +93,14 @@ def claim_object(record: ClaimRecord) -> dict[str, Any]:
 
 
 @settings(max_examples=examples(40))
-@given(st.data(), conditions)
+@given(st.data(), health)
 def test_the_api_server_takes_it_and_holds_what_was_asked(
-    data: st.DataObject, said: list[Condition]
+    data: st.DataObject, found: DeviceHealth
 ) -> None:
     cards = data.draw(gpus())
     record = data.draw(claims(cards))
     node = make.inventory(*cards, driver_version=data.draw(texts))
-    wanted = entries(record, node, lambda _record, _device: said)
+    wanted = entries(record, node, lambda _record, _device: found)
     old = claim_object(record)
     body = applied(record.ref, wanted, (), NOW)
     new = merged(old, body, manager="driver", force=False)
@@ -119,6 +114,6 @@ def test_the_api_server_takes_it_and_holds_what_was_asked(
     assert {one["data"]["version"] for one in stored} <= {"v1"}
     again = applied(record.ref, wanted, stored, "2030-01-01T00:00:00Z")
     assert merged(new, again, manager="driver", force=False) == new
-    gone = merged(new, applied(record.ref, (), (), NOW), manager="driver", force=False)
+    gone = merged(new, applied(record.ref, {}, (), NOW), manager="driver", force=False)
     check_claim_status(gone, new)
     assert stored_entries(gone) == ()

@@ -13,7 +13,7 @@ import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.device_health import WELL as WELL_DEVICE
-from dra_driver.claims.report.device_health import DeviceHealth, Wellness
+from dra_driver.claims.report.device_health import DeviceHealth, HealthState
 from dra_driver.devices.exclusion import without_excluded
 from dra_driver.devices.gpu_words import gpu_words
 from dra_driver.devices.model import (
@@ -27,7 +27,8 @@ from dra_driver.devices.model import (
     SickGpu,
     Vitals,
 )
-from dra_driver.errors import AccessError, DriverError, StateError, UnavailableError
+from dra_driver.errors import StateError
+from dra_driver.kube.outbox import Outbox
 from dra_driver.node.health import GONE, REASON, NodeHealth
 from dra_driver.node.settings import Settings
 from dra_driver.ops.metrics import Metrics
@@ -45,7 +46,8 @@ class World:
         self.inventory = make.inventory(DIVIDED, WHOLE)
         self.events: list[GpuEvent] = []
         self.told: list[tuple[str, str]] = []
-        self.failures: dict[str, DriverError] = {}
+        self.outbox = Outbox()
+        self.changes = 0
         self.records: dict[str, list[ClaimRecord]] = {}
         self.reason = REASON
         self.before: Inventory | None = None
@@ -58,9 +60,10 @@ class World:
             holders=self,
             metrics=Metrics(driver="gpu.nvidia.com", node="n", version="1"),
             events=self,
+            outbox=self.outbox,
             directory=folder,
             boot_id="boot-1",
-            on_change=lambda: None,
+            on_change=self.changed,
             on_inventory=lambda _: None,
         )
         self.health.watcher = self  # whose looks are this world's
@@ -96,9 +99,10 @@ class World:
             raise StateError("no records")
         return self.records[gpu]
 
-    def tell(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
-        if ref.name in self.failures:
-            raise self.failures[ref.name]
+    def changed(self) -> None:
+        self.changes += 1
+
+    def post_on_claim(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
         assert (reason, action) == (self.reason, "CheckingDevices")
         self.told.append((ref.name, note))
 
@@ -108,8 +112,10 @@ def world(tmp_path: Path) -> Iterator[World]:
     world = World(tmp_path)
     world.health.look()
     world.health.start()
+    world.outbox.start()
     yield world
     world.health.stop(10)
+    world.outbox.stop(10)
 
 
 def record(name: str, device: Gpu | MigDevice, gpu: Gpu) -> ClaimRecord:
@@ -129,7 +135,7 @@ def test_who_asks_for_devices_learns_how_each_is_doing(world: World) -> None:
     instance = InstanceId(gpu_instance=DEVICES[0].gpu_instance)
     world.events.append(GpuEvent(gpu=DIVIDED.uuid, xid=62, instance=instance))
     world.events.append(GpuEvent(gpu=WHOLE.uuid, xid=79))
-    eventually(lambda: world.doing(whole).wellness is Wellness.SICK)
+    eventually(lambda: world.doing(whole).state is HealthState.UNHEALTHY)
     assert "XID 79" in world.doing(whole).message
     assert "XID 62" in world.doing(mine).message
     assert world.doing(other) == WELL_DEVICE
@@ -191,6 +197,18 @@ def test_a_mig_device_that_is_gone_is_told_once_and_of_the_claim_that_had_it(wor
     assert world.health.of_device(again, device) == WELL_DEVICE
 
 
+def test_a_mig_device_that_went_before_any_look_saw_it_changes_the_health_at_once(
+    world: World,
+) -> None:
+    world.inventory = make.inventory(replace(DIVIDED, mig=make.mig(DEVICES[1])), WHOLE)
+    world.health.look()
+    world.reason, world.records = GONE, {DIVIDED.uuid: [record("had", DEVICES[0], DIVIDED)]}
+    world.health.look()
+    assert world.changes == 1
+    world.health.look()
+    assert world.changes == 1
+
+
 def test_claims_that_are_prepared_or_ended_during_a_look_have_lost_nothing(world: World) -> None:
     ended, fresh = (record(name, DEVICES[0], DIVIDED) for name in ("ended", "fresh"))
     world.records = {DIVIDED.uuid: [ended]}
@@ -225,19 +243,3 @@ def test_records_that_cannot_be_read_end_nothing(world: World) -> None:
     world.records = {DIVIDED.uuid: [record("one", DEVICES[0], DIVIDED)]}
     world.events.append(GpuEvent(gpu=DIVIDED.uuid, xid=62))
     eventually(lambda: [name for name, _ in world.told] == ["one"])
-
-
-@pytest.mark.parametrize(
-    "error", [UnavailableError("its webhook fails"), AccessError("a policy", status=403)], ids=repr
-)
-def test_a_claim_that_cannot_be_told_keeps_no_other_from_being_told(
-    world: World, error: DriverError
-) -> None:
-    world.failures["bad"] = error
-    world.records = {
-        DIVIDED.uuid: [record("bad", DEVICES[0], DIVIDED), record("good", DEVICES[0], DIVIDED)],
-        WHOLE.uuid: [record("whole", WHOLE, WHOLE)],
-    }
-    world.events.append(GpuEvent(gpu=DIVIDED.uuid, xid=62))
-    world.events.append(GpuEvent(gpu=WHOLE.uuid, xid=62))
-    eventually(lambda: [name for name, _ in world.told] == ["good", "whole"])

@@ -15,6 +15,7 @@ from dra_driver.admin.output import for_programs
 from dra_driver.cli import main
 from dra_driver.host.printing import escaping
 from dra_driver.kube.events import Events, Regarding
+from dra_driver.kube.outbox import Outbox
 from dra_driver.ops.logs import configure_logs
 from resource_nvidia_com.printable import plain, printable
 
@@ -97,7 +98,7 @@ def test_logs_show_it(form: str) -> None:
 
 def test_events_show_it() -> None:
     about = Regarding(api_version="v1", kind="Pod", name="p", uid="u", namespace="n")
-    events = Events(None, controller="c", node="i")  # type: ignore[arg-type]
+    events = Events(None, Outbox(), controller="c", node="i")  # type: ignore[arg-type]
     event = events.event(about, reason="R", action="A", note=HOSTILE, time=datetime.now(UTC))
     assert shows(str(event["note"]))
 

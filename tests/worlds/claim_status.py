@@ -1,6 +1,5 @@
 """A driver with an API server, and what writes its claims' status, look by look."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,13 @@ from testbed.apiserver.server import ApiServer
 import make
 from clock import Clock
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
-from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
-from dra_driver.claims.report.claim_status import Condition
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.report.device_health import WELL, DeviceHealth
 from dra_driver.claims.report.status_writer import StatusWriter
+from dra_driver.devices.device import Device
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.kubeconfig import from_kubeconfig
+from dra_driver.kube.outbox import Outbox
 from dra_driver.kube.resource import RESOURCE_CLAIMS
 from worlds.driver import Driver
 
@@ -31,24 +32,24 @@ class Place:
         self.client: KubeClient = from_kubeconfig(server.write_kubeconfig(root / "kubeconfig"))
         self.driver = Driver(root, reader=self.client, **facts)
         self.clock = Clock()
-        self.busy: Callable[[], float] = lambda: 0.0
-        self.conditions: list[Condition] = [Condition(type="Ready", status=True, reason="Fine")]
-        self.writer = self.make_writer()
+        self.health = WELL
+        self.may_write = True
+        self.restart()
 
-    def make_writer(self) -> StatusWriter:
-        """One more, as after a restart."""
-        return StatusWriter(
-            api=self.client,
-            claims=self.driver.claims,
-            inventory=self.driver.gpus,
-            clock=self.clock,
-            jitter=lambda: 0.0,
-            conditions=self._conditions,
-            busy=lambda: self.busy(),  # noqa: PLW0108 (tests replace it)
+    def restart(self) -> None:
+        """Forget all that is in memory."""
+        self.outbox = Outbox(clock=self.clock, jitter=lambda: 0.0)
+        self.writer = StatusWriter(
+            self.client,
+            self.outbox,
+            self.driver.claims,
+            self.driver.gpus,
+            health=self._health,
+            may_write=lambda: self.may_write,
         )
 
-    def _conditions(self, _record: ClaimRecord, _device: DeviceRecord) -> list[Condition]:
-        return self.conditions
+    def _health(self, _record: ClaimRecord, _device: Device) -> DeviceHealth:
+        return self.health
 
     def say_of_nic(self) -> None:
         """As another driver says something of its own device."""
@@ -69,8 +70,10 @@ class Place:
         return REF
 
     def look(self, later: float = 0.0) -> None:
+        """Look at all claims after a while, and send what is due."""
         self.clock.now += later
-        self.writer.look()
+        self.outbox.put(("look at claims",), self.writer.look)
+        self.outbox.deliver()
 
     def status(self) -> list[dict[str, Any]]:
         (claim,) = self.server.objects("resourceclaims")

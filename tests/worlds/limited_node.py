@@ -16,7 +16,6 @@ from dra_driver.claims.memory.watch import MemoryWatch
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerPod, parse_claim
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import ShareStrategy
-from dra_driver.errors import DriverError
 from dra_driver.kube.events import Regarding
 from dra_driver.mps.domain import Domain, DomainId, State, Status
 from dra_driver.mps.files import DomainPaths
@@ -49,11 +48,8 @@ class Events:
 
     def __init__(self) -> None:
         self.posted: list[tuple[str, str, str]] = []
-        self.trouble: DriverError | None = None
 
     def post(self, about: Regarding, *, reason: str, action: str, note: str) -> None:
-        if self.trouble is not None and about.kind == "Pod":
-            raise self.trouble
         name = about.name if about.kind == "Pod" else f"{about.kind} {about.name}"
         self.posted.append((name, reason, note))
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from dra_driver.bench import commands, lines
 from dra_driver.bench.strategies import OF_MIG, UNDER_MPS, Part, Sharing, Strategy, watcher
 from dra_driver.cdi.driver_edits import HOOKLESS_LIBRARIES
-from dra_driver.claims.report.claim_status import stored_entries, understood
+from dra_driver.claims.report.claim_status import stored_entries
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.kube.fields import objects
 
@@ -229,5 +229,5 @@ def allocated(thing: Mapping[str, object]) -> str:
 
 def sharing_said(thing: Mapping[str, object]) -> tuple[str, ...]:
     """Return what the driver has written about how a claim's devices are shared."""
-    said = [understood(entry).get("sharing") for entry in stored_entries(thing)]
+    said = [(entry.get("data") or {}).get("sharing") for entry in stored_entries(thing)]
     return tuple(dict.fromkeys(json.dumps(config, sort_keys=True) for config in said if config))

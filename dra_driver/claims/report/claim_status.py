@@ -1,23 +1,22 @@
 """Computes `status.devices` of a ResourceClaim: what its status says about its devices. Pure.
 
-In: the record of a prepared claim, what is known of its GPUs, and conditions. Out: one entry for
-each allocated device, and the object that applies the entries. An entry says which device it is
-(UUIDs, MIG ids, PCI address), which part the claim has, and what limits it to that. Rules: KEP-4817
-and the API reference of resource.k8s.io/v1: an entry is identified by driver, pool, device and
-share id; it has at most 8 conditions; `data` is an object of at most 10 KiB.
+In: the record of a prepared claim, what is known of its GPUs, and their health. Out: one entry for
+each allocated device, as the API has it, and the object that applies the entries. An entry says
+which device it is (UUIDs, MIG ids, PCI address), which part the claim has, what limits it to that,
+and in which condition it is. Rules: KEP-4817 and the API reference of resource.k8s.io/v1: an entry
+is identified by driver, pool, device and share id; `data` is an object of at most 10 KiB.
 
 The API server keeps the entries while the claim is allocated. So facts that neither the record nor
 the GPU gives at the moment are taken from what was written before (`kept`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, assert_never
-
-from msgspec import Struct, field
 
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.report.descriptions import description_of, strategy_of
+from dra_driver.claims.report.device_health import DeviceHealth, HealthOf, HealthState
 from dra_driver.devices.device import Device, Mig, Vfio, Whole
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
@@ -27,10 +26,11 @@ from resource_nvidia_com.printable import printable
 
 DATA_VERSION = "v1"
 """The version of `data`. Fields may be added within a version; it changes when a field is removed
-or gets another meaning."""
+or gets another meaning. The names and meanings of `type`, `uuid` and `_CARD` are the same in every
+version, and the ones planned for NVIDIA's own driver (its issue 1456 and pull request 1357)."""
 
-MOST_CONDITIONS = 8
-"""AllocatedDeviceStatusMaxConditions of the API."""
+_CARD = ("productName", "pciBusID", "driverVersion")
+"""Facts that the GPU gives and a record does not have."""
 
 _LONGEST_TEXT = 512
 """Bytes of a text in `data`: product names have at most 96, longer texts are reasons for people. So
@@ -39,69 +39,42 @@ all of `data` is far below the API's 10 KiB (AllocatedDeviceStatusDataMaxLength)
 _LONGEST_MESSAGE = 1024
 """Bytes of a condition's message; the API would take 32 KiB."""
 
-_CARD = ("productName", "pciBusID", "driverVersion")
-"""Facts that the GPU gives and a record does not have."""
+_READY = {"type": "Ready", "status": "True", "reason": "Prepared", "message": ""}
+"""The condition of every device of a prepared claim, the only one that Kubernetes itself names: the
+device is set up as requested. Whether it then works is another question: `Healthy`."""
 
-IDENTITY = ("type", "uuid", *_CARD)
-"""The fields that identify a device. Names and meanings are the same in every version of `data`,
-and the ones planned for NVIDIA's own driver (its issue 1456 and pull request 1357)."""
+_STATUS = {
+    HealthState.HEALTHY: "True",
+    HealthState.UNHEALTHY: "False",
+    HealthState.UNKNOWN: "Unknown",
+}
 
 Object = dict[str, Any]
 Key = tuple[str, str, str, str]
 """Driver, pool, device and share id, which identify an entry."""
 
-
-class Condition(Struct, frozen=True, kw_only=True):
-    """One condition of a device. `status` is True, False, or None for unknown.
-
-    `reason` is a word in CamelCase; `message` is for people.
-    """
-
-    type: str
-    status: bool | None
-    reason: str
-    message: str = ""
+Entries = Mapping[Key, Object]
+"""What is said of a claim's devices, without `lastTransitionTime`, in a fixed order."""
 
 
-Conditions = Callable[[ClaimRecord, DeviceRecord], Sequence[Condition]]
-"""Returns the conditions of a device of a prepared claim."""
-
-
-def prepared(record: ClaimRecord, device: DeviceRecord) -> Sequence[Condition]:
-    """Return the condition that every device of a prepared claim has."""
-    del record, device
-    return (Condition(type="Ready", status=True, reason="Prepared"),)
-
-
-class Entry(Struct, frozen=True, kw_only=True):
-    """What the claim's status says about one device."""
-
-    key: Key
-    data: Mapping[str, object]
-    conditions: tuple[Condition, ...] = field(default=())
-
-
-def entries(
-    record: ClaimRecord, inventory: Inventory, conditions: Conditions = prepared
-) -> tuple[Entry, ...]:
-    """Return the entries for the devices of a prepared claim, in a fixed order."""
-    told: dict[Key, Entry] = {}
+def entries(record: ClaimRecord, inventory: Inventory, health: HealthOf) -> Entries:
+    """Return the entries for the devices of a prepared claim."""
+    found: dict[Key, Object] = {}
     # A claim can have a device twice, with admin access and without; it gets one entry.
-    for device in sorted(record.devices, key=lambda entry: entry.admin_access):
-        key = (DRIVER_NAME, device.pool, device.name, device.share_id or "")
-        told.setdefault(
-            key,
-            Entry(
-                key=key,
-                data=_bounded(_data(record, device, inventory)),
-                conditions=_distinct(conditions(record, device)),
-            ),
-        )
-    return tuple(told[key] for key in sorted(told))
+    for device in sorted(record.devices, key=lambda each: each.admin_access):
+        entry: Object = {"driver": DRIVER_NAME, "pool": device.pool, "device": device.name}
+        if device.share_id:
+            entry["shareID"] = device.share_id
+        if key_of(entry) not in found:
+            found[key_of(entry)] = entry | {
+                "conditions": [_READY, _healthy(health(record, device.device))],
+                "data": _bounded(_data(record, device, inventory)),
+            }
+    return dict(sorted(found.items()))
 
 
 def applied(
-    ref: ClaimRef, wanted: Iterable[Entry], stored: Iterable[Object], now: str, version: str = ""
+    ref: ClaimRef, wanted: Entries, stored: Iterable[Object], now: str, version: str = ""
 ) -> Object:
     """Return the object to apply to a claim's status; it replaces this driver's former entries.
 
@@ -115,7 +88,14 @@ def applied(
         for each in entry.get("conditions") or ()
     }
 
-    devices = _devices(wanted, since, now)
+    def since_when(key: Key, condition: Object) -> Object:
+        time = since.get((key, condition["type"], condition["status"])) or now
+        return {**condition, "lastTransitionTime": time}
+
+    devices = [
+        {**entry, "conditions": [since_when(key, each) for each in entry["conditions"]]}
+        for key, entry in wanted.items()
+    ]
     metadata = {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid}
     return {
         "apiVersion": "resource.k8s.io/v1",
@@ -147,37 +127,25 @@ def stored_entries(claim: Mapping[str, Any]) -> tuple[Object, ...]:
     return tuple(entry for entry in _all_entries(claim) if entry.get("driver") == DRIVER_NAME)
 
 
-def understood(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the fields of an entry's `data` that this version knows.
-
-    For data of another version or driver, those are the fields that identify the device.
-    """
-    data: Mapping[str, Any] = entry.get("data") or {}
-    if data.get("version") == DATA_VERSION:
-        return data
-    return {name: data[name] for name in IDENTITY if name in data}
-
-
 def _all_entries(claim: Mapping[str, Any]) -> tuple[Object, ...]:
     status = claim.get("status")
     return tuple((status.get("devices") if isinstance(status, Mapping) else None) or ())
 
 
-def kept(wanted: Sequence[Entry], stored: Iterable[Object]) -> tuple[Entry, ...]:
+def kept(wanted: Entries, stored: Iterable[Object]) -> Entries:
     """Return the entries, with facts that a GPU does not give now as they were written before."""
-    before = {key_of(entry): understood(entry) for entry in stored}
+    before = {key_of(entry): entry.get("data") or {} for entry in stored}
 
-    def completed(entry: Entry) -> Entry:
-        data = before.get(entry.key, {})
-        if data.get("uuid") != entry.data.get("uuid"):
+    def completed(key: Key, entry: Object) -> Object:
+        data, old = entry["data"], before.get(key, {})
+        if old.get("uuid") != data.get("uuid"):
             return entry  # a MIG device was made again
-        known = {name: data[name] for name in _CARD if name in data and name not in entry.data}
-        return Entry(key=entry.key, data={**entry.data, **known}, conditions=entry.conditions)
+        return {**entry, "data": {name: old[name] for name in _CARD if name in old} | data}
 
-    return tuple(map(completed, wanted))
+    return {key: completed(key, entry) for key, entry in wanted.items()}
 
 
-def are_stored(wanted: Iterable[Entry], stored: Iterable[Object]) -> bool:
+def are_stored(wanted: Entries, stored: Iterable[Object]) -> bool:
     """Tell whether the API server has these entries and no others of this driver."""
 
     def facts(entry: Object) -> object:
@@ -187,7 +155,7 @@ def are_stored(wanted: Iterable[Entry], stored: Iterable[Object]) -> bool:
         }
         return entry.get("data") or {}, conditions
 
-    asked = {key_of(device): facts(device) for device in _devices(wanted, {}, "")}
+    asked = {key: facts(entry) for key, entry in wanted.items()}
     return asked == {key_of(entry): facts(entry) for entry in stored}
 
 
@@ -199,39 +167,13 @@ def key_of(entry: Mapping[str, Any]) -> Key:
     return driver, pool, device, share
 
 
-def _devices(
-    wanted: Iterable[Entry], since: Mapping[tuple[Key, object, object], str], now: str
-) -> list[Object]:
-
-    def condition(key: Key, told: Condition) -> Object:
-        status = "Unknown" if told.status is None else str(told.status)
-        return {
-            "type": told.type,
-            "status": status,
-            "reason": told.reason,
-            "message": cut(printable(told.message), _LONGEST_MESSAGE),
-            "lastTransitionTime": since.get((key, told.type, status)) or now,
-        }
-
-    return [
-        {
-            **_identity(entry.key),
-            "conditions": [condition(entry.key, each) for each in entry.conditions],
-            "data": dict(entry.data),
-        }
-        for entry in wanted
-    ]
-
-
-def _distinct(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
-    """Return one condition of each type, and at most as many as the API accepts."""
-    return tuple({condition.type: condition for condition in conditions}.values())[:MOST_CONDITIONS]
-
-
-def _identity(key: Key) -> Object:
-    driver, pool, device, share = key
-    identity = {"driver": driver, "pool": pool, "device": device}
-    return identity | ({"shareID": share} if share else {})
+def _healthy(health: DeviceHealth) -> Object:
+    return {
+        "type": "Healthy",
+        "status": _STATUS[health.state],
+        "reason": health.reason,
+        "message": cut(printable(health.message), _LONGEST_MESSAGE),
+    }
 
 
 def _data(record: ClaimRecord, device: DeviceRecord, inventory: Inventory) -> Object:

@@ -4,11 +4,10 @@ That is when their daemon has died, or its server is in FAULT (mps/daemon/health
 
 In: the supervisor's status files, read every few seconds. Out: a log line, and an event on the
 claim, or on every claim of a shared domain, and on each pod that has it reserved. The driver posts
-the events because the supervisor has no access to the API server, and later if that is away
-(claims/report/later.py). Reported deaths are kept in a file beside the status files, so a restarted
-driver reports the deaths that it missed, and none twice. A daemon that keeps dying is reported once
-in a while, with the number of deaths. A fault is reported once, and again by a restarted driver if
-it lasts.
+the events because the supervisor has no access to the API server. Reported deaths are kept in a
+file beside the status files, so a restarted driver reports the deaths that it missed, and none
+twice. A daemon that keeps dying is reported once in a while, with the number of deaths. A fault is
+reported once, and again by a restarted driver if it lasts.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,11 +18,10 @@ import structlog
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.report.claim_events import ClaimEvents
-from dra_driver.claims.report.later import Later
 from dra_driver.claims.state.records import RecordStore
-from dra_driver.errors import DriverError, StateError, try_all
+from dra_driver.errors import StateError, try_all
 from dra_driver.host.envelope import seal, unseal
-from dra_driver.host.worker import Worker
+from dra_driver.kube.outbox import Outbox
 from dra_driver.mps.domain import DomainId, State, Status, is_shared
 from dra_driver.mps.files import read_file, write_file
 from dra_driver.mps.requests import DomainRequests
@@ -34,41 +32,47 @@ DEATH = "MPSDaemonDied"
 FAULT = "MPSServerFault"
 FILE_NAME = "reported-deaths.json"
 
-_NONE_THERE = 5
-"""How many times longer the pause is while there is no domain."""
+LOOK_SECONDS, IDLE_SECONDS = 2.0, 10.0
+"""Between two looks at the status files, and while there is no domain."""
 
 BETWEEN_EVENTS = 60.0
 """Seconds between two events with the same reason for one claim."""
 
 
-class MpsEvents(Worker):
-    """A thread that posts events when an MPS daemon dies, or its server is in FAULT.
+class MpsEvents:
+    """Posts events when an MPS daemon dies, or its server is in FAULT.
 
-    It reads the status files every `look_seconds`. `folder` is the MPS directory.
+    `folder` is the MPS directory.
     """
 
-    def __init__(  # noqa: PLR0913 (all that an event is made of)
+    def __init__(
         self,
         domains: DomainRequests,
         records: RecordStore,
         events: ClaimEvents,
-        later: Later,
+        outbox: Outbox,
         *,
         folder: Path,
         clock: Callable[[], float],
-        look_seconds: float = 2.0,
     ) -> None:
-        super().__init__("mps-events")
         self._domains = domains
         self._records = records
         self._events = events
-        self._later = later
+        self._outbox = outbox
         self._file = folder / FILE_NAME
         self._clock = clock
-        self._look_seconds = look_seconds
         self._reported: dict[DomainId, int] | None = None
         self._faulted: set[DomainId] = set()
         self._reported_at: dict[tuple[DomainId, str], float] = {}
+
+    def watch(self) -> None:
+        """Look now, and again and again from the outbox. Raises as `look` does."""
+        pause = IDLE_SECONDS
+        try:
+            # Without a daemon nothing can die: the first one's death may be reported later.
+            pause = LOOK_SECONDS if self.look() else pause
+        finally:
+            self._outbox.put(("look at MPS daemons",), self.watch, after=pause)
 
     def look(self) -> bool:
         """Report every death and fault not reported yet; return whether there is any domain.
@@ -104,19 +108,6 @@ class MpsEvents(Worker):
                 self._report(domain, FAULT, status)
             self._faulted.add(domain)
 
-    def _run(self) -> None:
-        pause, logged = 0.0, ""
-        while not self._stop.wait(pause):
-            problem, pause = "", _NONE_THERE * self._look_seconds
-            try:
-                # Without a daemon nothing can die: the first one's death may be reported later.
-                pause = self._look_seconds if self.look() else pause
-            except DriverError as error:
-                problem = str(error)
-                if problem != logged:
-                    log.warning("mps daemons not watched", reason=problem)
-            logged = problem
-
     def _is_due(self, domain: DomainId, reason: str) -> bool:
         at = self._reported_at.get((domain, reason))
         return at is None or self._clock() >= at + BETWEEN_EVENTS
@@ -141,8 +132,7 @@ class MpsEvents(Worker):
             what, action = "mps server of a claim faulted", "WaitingForClients"
             note = status.reason
         log.warning(what, claim=str(record.ref), deaths=status.restarts)
-        tell = partial(self._events.tell, record.ref, reason=reason, action=action, note=note)
-        self._later.do(tell)
+        self._events.post_on_claim(record.ref, reason=reason, action=action, note=note)
 
     def _read_reported(self) -> dict[DomainId, int]:
         data = read_file(self._file)

@@ -10,11 +10,10 @@ from functools import partial
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_events import ClaimEvents, about_all
-from dra_driver.claims.report.later import Later
 from dra_driver.claims.state.holdings import share_steps
 from dra_driver.claims.state.records import RecordStore
-from dra_driver.errors import UnavailableError
 from dra_driver.host.words import named
+from dra_driver.kube.outbox import Outbox
 from dra_driver.sharing.limiters import Limiter
 
 NOT_LIMITED = "GPUMemoryNotLimited"
@@ -24,16 +23,16 @@ NOT_LIMITED = "GPUMemoryNotLimited"
 class UnlimitedMemory:
     """Has Events posted about prepared claims. Methods may be called from any thread."""
 
-    def __init__(self, records: RecordStore, events: ClaimEvents, later: Later) -> None:
+    def __init__(self, records: RecordStore, events: ClaimEvents, outbox: Outbox) -> None:
         self._records = records
         self._events = events
-        self._later = later
+        self._outbox = outbox
         self._told: set[ClaimUid] = set()
 
     def prepared(self, ref: ClaimRef) -> None:
         """Take note that a claim was prepared, for the first time or again. Never blocks."""
         if ref.uid not in self._told:
-            self._later.do(partial(self._tell, ref))
+            self._outbox.put(("memory of claim", ref.uid), partial(self._tell, ref))
 
     def unprepared(self, ref: ClaimRef) -> None:
         """Take note that a claim was unprepared. Never blocks."""
@@ -46,13 +45,9 @@ class UnlimitedMemory:
         note = None if record is None else _not_limited(record)
         if record is None or note is None:
             return
-        self._told.add(ref.uid)  # set before posting, as it may be unprepared meanwhile
-        try:
-            for about in about_all(ref, record.pods):
-                self._events.post(about, reason=NOT_LIMITED, action="PreparingDevices", note=note)
-        except UnavailableError:
-            self._told.discard(ref.uid)
-            raise
+        self._told.add(ref.uid)
+        for about in about_all(ref, record.pods):
+            self._events.post(about, reason=NOT_LIMITED, action="PreparingDevices", note=note)
 
 
 def _not_limited(record: ClaimRecord) -> str | None:

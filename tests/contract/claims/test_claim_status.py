@@ -15,14 +15,8 @@ from testbed.apiserver.kinds import kind_of
 
 import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
-from dra_driver.claims.report.claim_status import Condition
-from dra_driver.claims.report.status_writer import (
-    FIRST_RETRY,
-    MANAGER,
-    REFUSED_RETRY,
-    WITHDRAW_AFTER,
-    StatusWriter,
-)
+from dra_driver.claims.report.device_health import DeviceHealth, HealthState
+from dra_driver.claims.report.status_writer import MANAGER, REFUSED_RETRY, WITHDRAW_AFTER
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.ops.metrics import Metrics
 from worlds.claim_status import FOREIGN, REF, Place
@@ -58,8 +52,10 @@ def test_a_prepared_claim_says_which_devices_it_has(place: Place) -> None:
     assert first["data"]["uuid"] == make.gpu(1).uuid
     assert first["data"]["pciBusID"] == make.gpu(1).pci_address
     assert second["data"]["uuid"] == make.gpu(3).uuid
-    (condition,) = first["conditions"]
-    assert (condition["type"], condition["status"]) == ("Ready", "True")
+    assert {one["type"]: one["status"] for one in first["conditions"]} == {
+        "Ready": "True",
+        "Healthy": "True",
+    }
     (claim,) = place.server.objects("resourceclaims")
     (owner,) = claim["metadata"]["managedFields"]
     assert (owner["manager"], owner["operation"], owner["subresource"]) == (
@@ -118,7 +114,7 @@ def test_what_a_driver_of_another_version_wrote_is_written_again_once(
     claim["status"]["devices"] = [{**entry, "data": {**others, **version}}]
     kind = kind_of(claim["apiVersion"], claim["kind"])
     place.server.store.update(kind, "default", "claim", claim, status_only=True)
-    place.writer = place.make_writer()
+    place.restart()
     place.look()
     assert place.status() == [entry]
     writes = place.writes()
@@ -144,7 +140,7 @@ def test_a_restarted_driver_writes_nothing_that_is_there(place: Place) -> None:
     place.driver.prepare(place.put("gpu-1"))
     place.look()
     before = place.server.objects("resourceclaims")
-    place.writer = place.make_writer()
+    place.restart()
     place.look()
     assert place.writes() == 1
     assert place.server.objects("resourceclaims") == before
@@ -154,15 +150,14 @@ def test_a_condition_that_changes_is_written_and_the_rest_stays(place: Place) ->
     place.driver.prepare(place.put("gpu-1"))
     place.look()
     (before,) = place.status()
-    place.conditions = [Condition(type="Ready", status=False, reason="GPULost", message="XID 79")]
+    place.health = DeviceHealth(state=HealthState.UNHEALTHY, reason="GPULost", message="XID 79")
     place.look()
     (after,) = place.status()
-    (condition,) = after["conditions"]
-    assert (condition["status"], condition["message"]) == ("False", "XID 79")
+    ready, healthy = after["conditions"]
+    assert ready == before["conditions"][0]
+    assert (healthy["type"], healthy["status"]) == ("Healthy", "False")
+    assert (healthy["reason"], healthy["message"]) == ("GPULost", "XID 79")
     assert after["data"] == before["data"]
-    place.conditions = []
-    place.look()
-    assert "conditions" not in place.status()[0]
 
 
 def test_another_drivers_entries_stay(place: Place) -> None:
@@ -275,24 +270,6 @@ def test_another_claim_of_the_name_is_not_spoken_of(place: Place) -> None:
     assert place.writes() == 0
 
 
-def test_an_api_server_that_is_away_is_waited_for_and_said_once(place: Place) -> None:
-    place.driver.prepare(place.put("gpu-1"))
-    place.server.fail("get", "resourceclaims", status=503, times=3)
-    with structlog.testing.capture_logs() as logs:
-        for _ in range(4):
-            place.look(60)
-    assert [log["event"] for log in logs] == ["claim status not written yet"]
-    assert len(place.status()) == 1
-
-
-def test_an_api_server_that_asks_for_time_has_it(place: Place) -> None:
-    place.driver.prepare(place.put("gpu-1"))
-    place.server.fail("get", "resourceclaims", status=429, retry_after=100)
-    for later, written in ((0, 0), (99, 0), (1, 1)):
-        place.look(later)
-        assert len(place.status()) == written
-
-
 def test_times_are_utc_wherever_the_node_is(place: Place, auckland: None) -> None:
     del auckland
     place.driver.prepare(place.put("gpu-1"))
@@ -356,22 +333,6 @@ def test_what_fails_for_one_claim_keeps_no_other_from_its_status(
     assert told() == names
 
 
-def test_after_an_outage_claims_that_have_waited_longest_are_first(place: Place) -> None:
-    for number in range(4):
-        name = f"c-{number}"
-        place.server.put(make.claim_object(f"gpu-{number}", uid=f"uid-{number}", name=name))
-        ref = ClaimRef(uid=ClaimUid(f"uid-{number}"), namespace="default", name=name)
-        place.driver.prepare(ref)
-    place.server.fail("get", "resourceclaims", status=503, times=2)
-    before = len(place.server.seen("get", "resourceclaims"))
-    place.look()
-    asked = place.server.seen("get", "resourceclaims")[before:]
-    assert len(asked) == 2  # the second failure in a row is the API server's
-    place.look(FIRST_RETRY)
-    names = [one.name for one in place.server.seen("get", "resourceclaims")]
-    assert names[before:] == ["c-0", "c-1", "c-2", "c-3", "c-0", "c-1"]
-
-
 def test_an_api_server_without_the_feature_is_noticed_once(place: Place) -> None:
     place.server.store.rules.insert(0, without_device_status)
     place.server.put(
@@ -390,12 +351,12 @@ def test_an_api_server_without_the_feature_is_noticed_once(place: Place) -> None
 def test_no_pod_waits_for_it(place: Place) -> None:
     slow = place.server.fail("patch", "resourceclaims", delay=60.0, times=9)
     place.put("gpu-1")
-    place.writer.start()
+    place.outbox.start()
     calls = ClaimCalls(
         place.driver.preparer, Metrics(driver="d", node="n", version="1"), clock=time.monotonic
     )
     for done in (calls.prepared, calls.unprepared):
-        done.add(lambda ref: place.writer.changed([ref]))
+        done.add(place.writer.claim_changed)
     answer = calls.prepare([REF], 10)[REF.uid]
     assert [device.name for device in answer.devices] == ["gpu-1"]
     assert not place.status()
@@ -403,26 +364,66 @@ def test_no_pod_waits_for_it(place: Place) -> None:
     slow.released.set()
     assert place.server.wait_for(lambda: bool(place.status()))
     assert calls.unprepare([REF], 10)[REF.uid].error == ""
-    place.writer.stop(10)
+    place.outbox.stop(10)
 
 
-def test_switched_off_it_asks_for_nothing(place: Place) -> None:
+def test_a_claim_that_was_given_back_before_its_turn_is_not_even_asked_for(place: Place) -> None:
     place.driver.prepare(place.put("gpu-1"))
     requests = len(place.server.seen())
-    off = StatusWriter(
-        on=False,
-        api=place.client,
-        claims=place.driver.claims,
-        inventory=place.driver.gpus,
-        clock=time.monotonic,
-        jitter=lambda: 0.0,
-    )
-    off.start()
-    off.changed([REF])
-    off.ring()
-    assert not off._changed
-    off.stop(1)
+    place.writer.claim_changed(REF)
+
+    def unprepare() -> float:
+        place.driver.unprepare(REF)
+        place.outbox.busy = lambda: 0.0
+        return 0.001
+
+    place.outbox.busy = unprepare
+    place.outbox.deliver()
+    place.look(1000)
     assert len(place.server.seen()) == requests
+
+
+def test_what_is_wrong_with_devices_is_written_beside_calls(place: Place) -> None:
+    place.driver.prepare(place.put("gpu-1"))
+    place.look()
+    place.health = DeviceHealth(state=HealthState.UNHEALTHY, reason="Xid79")
+    place.outbox.busy = lambda: 1000.0
+    place.writer.devices_changed()
+    place.outbox.deliver()
+    assert [one["reason"] for one in place.status()[0]["conditions"]] == ["Prepared", "Xid79"]
+
+
+def test_only_claims_that_changed_are_looked_at(place: Place) -> None:
+    place.driver.prepare(place.put("gpu-1"))
+    other = ClaimRef(uid=ClaimUid("uid-1"), namespace="default", name="other")
+    place.server.put(make.claim_object("gpu-2", uid=other.uid, name=other.name))
+    place.driver.prepare(other)
+
+    def have_status() -> set[str]:
+        claims = place.server.objects("resourceclaims")
+        return {one["metadata"]["name"] for one in claims if one["status"].get("devices")}
+
+    place.writer.claim_changed(other)
+    place.outbox.deliver()
+    assert have_status() == {"other"}
+    place.driver.unprepare(other)
+    place.writer.claim_changed(other)
+    place.outbox.deliver()
+    place.look(WITHDRAW_AFTER)
+    assert have_status() == {"claim"}
+
+
+def test_before_the_gpus_are_known_nothing_is_taken_back(place: Place) -> None:
+    place.driver.prepare(place.put("gpu-1"))
+    place.may_write = False
+    place.look()
+    place.writer.claim_changed(REF)
+    place.outbox.deliver()
+    assert place.writes() == 0
+    place.may_write = True
+    place.writer.devices_changed()
+    place.outbox.deliver()
+    assert place.writes() == 1
 
 
 def test_of_a_claim_that_is_being_prepared_or_of_another_boot_nothing_is_said(

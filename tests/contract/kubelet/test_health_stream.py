@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from testbed.commands import wait_until
 from testbed.kubelet import KubeletClient
 
-from dra_driver.claims.report.device_health import WELL, DeviceHealth, Reported, Wellness
+from dra_driver.claims.report.device_health import WELL, DeviceHealth, HealthState, Reported
 from dra_driver.errors import StateError
 from dra_driver.kubelet.health_stream import MOST_STREAMS, HealthStream, StreamTiming
 from dra_driver.kubelet.plugin import KubeletPlugin
@@ -21,8 +21,8 @@ from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.kubelet.sockets import SocketPaths, socket_paths
 from dra_driver.ops.metrics import Metrics
 
-SICK = DeviceHealth(wellness=Wellness.SICK, reason="Xid79", message="XID 79: it is lost.")
-UNKNOWN = DeviceHealth(wellness=Wellness.UNKNOWN, reason="DriverUnavailable", message="Who knows.")
+SICK = DeviceHealth(state=HealthState.UNHEALTHY, reason="Xid79", message="XID 79: it is lost.")
+UNKNOWN = DeviceHealth(state=HealthState.UNKNOWN, reason="DriverUnavailable", message="Who knows.")
 QUICK = StreamTiming(resend=0.3, least=0.01, stuck=1.0)
 
 
@@ -251,7 +251,7 @@ def test_a_kubelet_that_does_not_read_holds_up_nobody_and_no_thread_for_long(
 ) -> None:
     node, kubelet = quick
     text = "x" * 1000
-    long = DeviceHealth(wellness=Wellness.SICK, reason="Xid79", message=text)
+    long = DeviceHealth(state=HealthState.UNHEALTHY, reason="Xid79", message=text)
     node.say(*(one(f"gpu-{number}", long) for number in range(2000)))
     slow = kubelet.watch_health()  # gRPC keeps what it takes, and takes no more than that
     with KubeletClient(node.paths.registration.parent) as other, capture_logs() as logs:

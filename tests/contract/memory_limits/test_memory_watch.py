@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from dra_driver.claims.memory.watch import ESCAPED, NO_MEMORY, NOT_IN_FORCE
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.shares import ShareStrategy
-from dra_driver.errors import UnavailableError
 from dra_driver.host.envelope import seal, unseal
 from worlds.limited_node import LimitedNode, share
 
@@ -59,19 +58,14 @@ def test_a_later_pod_of_a_claim_gets_nothing_and_is_told(node: LimitedNode) -> N
     assert f"claim default/claim has a share that pod pod-{first[:4]} already has" in note
 
 
-def test_later_pods_get_nothing_also_if_none_can_be_told(
-    node: LimitedNode,
-) -> None:
+def test_all_later_pods_get_nothing_and_are_told(node: LimitedNode) -> None:
     pods = [node.pod() for _ in range(4)]
     ref = node.claim_of(pods[0][0], share(0))
     node.driver.prepare(ref)
     assert not node.take(pods[1][1], 10, pid=1)
     node.reserve(ref, *(pod for pod, _ in pods))
-    node.events.trouble = UnavailableError("a webhook fails")
     node.look_after()
     assert [node.limit(group) for _, group in pods[2:]] == [1, 1]
-    node.events.trouble = None
-    node.look_after()
     assert {name for name, _, _ in node.events.posted} == {f"pod-{pod[:4]}" for pod, _ in pods[1:]}
 
 

@@ -13,6 +13,7 @@ from dra_driver.devices.names import CONTROLLER
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.events import Events
 from dra_driver.kube.kubeconfig import from_kubeconfig
+from dra_driver.kube.outbox import Outbox
 from dra_driver.kube.own_node import OwnNode
 from dra_driver.kube.resource import NODES
 from dra_driver.shares.choice import LABEL
@@ -36,6 +37,8 @@ class World:
     def __init__(self, server: ApiServer, client: KubeClient, root: Path) -> None:
         self.server, self.client, self.root = server, client, root
         self.labels = OwnNode(client, "n1", clock=time.monotonic, random=lambda: 0.5)
+        self.outbox = Outbox()
+        self.outbox.start()
         self.changes: list[ShareConfigState] = []
         self.configs: ShareConfigs | None = None
 
@@ -50,7 +53,7 @@ class World:
             path,
             default=default,
             labels=self.labels,
-            events=Events(self.client, controller=CONTROLLER, node="n1"),
+            events=Events(self.client, self.outbox, controller=CONTROLLER, node="n1"),
             node="n1",
             on_change=self._changed,
             kept=kept,
@@ -129,4 +132,5 @@ def world(server: ApiServer, tmp_path: Path) -> Iterator[World]:
     if made.configs is not None:
         made._stop_configs(made.configs)
     assert made.labels.stop(10)
+    assert made.outbox.stop(10)
     client.close()

@@ -11,11 +11,11 @@ from testbed.apiserver.server import ApiServer
 
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.report.claim_events import ClaimEvents
-from dra_driver.claims.report.later import Later
 from dra_driver.claims.report.unlimited_memory import UnlimitedMemory
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.kube.events import Regarding
 from dra_driver.kube.kubeconfig import from_kubeconfig
+from dra_driver.kube.outbox import Outbox
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.ops.metrics import Metrics
 from worlds.configs import PATIENCE
@@ -50,9 +50,9 @@ class Telling:
     def __init__(self, node: Node, server: ApiServer, folder: Path) -> None:
         self.node, self.server = node, server
         self.kube = from_kubeconfig(server.write_kubeconfig(folder / "kubeconfig"))
-        events = ClaimEvents(self.kube, node="node-1")
+        self.thread = Outbox(jitter=lambda: 0.9)
+        events = ClaimEvents(self.kube, self.thread, node="node-1")
         records = node.driver.claims.records
-        self.thread = Later(retry_seconds=0.05)
         self.calls = calls_beside(UnlimitedMemory(records, events, self.thread), node)
         self.thread.start()
 
@@ -65,7 +65,6 @@ class Telling:
     def told(self, count: int) -> list[dict[str, Any]]:
         """Wait until so many Events of claims are there, and all that waits was looked at."""
         assert self.server.wait_for(lambda: len(self.of("ResourceClaim")) >= count)
-        assert self.server.wait_for(self.thread._waiting.empty)
         self.thread.stop(10)
         return self.of("ResourceClaim")
 
@@ -149,25 +148,6 @@ def test_a_driver_that_may_not_write_events_prepares_and_goes_on(telling: Tellin
     assert [one["regarding"]["name"] for one in telling.told(1)] == ["told"]
 
 
-def test_what_waits_when_the_driver_stops_is_told_before(node: Node) -> None:
-    node.divide(0, strategy=ShareStrategy.TIME_SLICING)
-    told: list[str] = []
-
-    class Events:
-        def post(self, about: Regarding, **_what: str) -> None:
-            told.append(about.name)
-
-    thread = Later()
-    memory = UnlimitedMemory(node.driver.claims.records, Events(), thread)
-    for number in range(3):
-        ref = node.claim(f"gpu-0-single-share-{number}-of-10", name=f"c{number}")
-        node.driver.prepare(ref)
-        memory.prepared(ref)
-    thread.start()
-    assert thread.stop(10)
-    assert told == ["c0", "pod", "c1", "pod", "c2", "pod"]
-
-
 def test_prepare_waits_for_no_event(node: Node) -> None:
     node.divide(0, strategy=ShareStrategy.TIME_SLICING)
     answer, asked = threading.Event(), threading.Event()
@@ -179,7 +159,7 @@ def test_prepare_waits_for_no_event(node: Node) -> None:
             asked.set()
             assert answer.wait(PATIENCE)
 
-    thread = Later()
+    thread = Outbox()
     thread.start()
     calls = calls_beside(UnlimitedMemory(node.driver.claims.records, Slow(), thread), node)
     try:

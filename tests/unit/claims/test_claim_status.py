@@ -3,22 +3,23 @@
 import json
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 import make
-from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
+from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_status import (
-    Condition,
-    Entry,
+    Entries,
     applied,
     are_stored,
     entries,
     kept,
+    key_of,
     stored_entries,
-    understood,
 )
+from dra_driver.claims.report.device_health import WELL, DeviceHealth, HealthState
 from dra_driver.devices.device import Device, equal_shares, name_of
-from dra_driver.devices.model import MigUuid
+from dra_driver.devices.model import Inventory, MigUuid
 from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.sharing.limiters import Limiter
 from dra_driver.sharing.steps import ShareLimits, TimeSlice, UseShares
@@ -71,34 +72,38 @@ def use(device: Device, by: Limiter, why: str = "") -> UseShares:
     )
 
 
-def only(record: ClaimRecord, **facts: Any) -> Entry:
-    (entry,) = entries(record, NODE, **facts)
+def told(record: ClaimRecord, inventory: Inventory = NODE, health: DeviceHealth = WELL) -> Entries:
+    return entries(record, inventory, lambda *_: health)
+
+
+def only(record: ClaimRecord, health: DeviceHealth = WELL) -> dict[str, Any]:
+    (entry,) = told(record, health=health).values()
     return entry
 
 
 def test_a_whole_gpu_is_named_by_what_people_and_other_tools_know_of_it() -> None:
     entry = only(make.record(GPU))
-    assert entry.key == ("gpu.nvidia.com", "node-1", "gpu-0", "")
-    assert entry.data == {
+    assert key_of(entry) == ("gpu.nvidia.com", "node-1", "gpu-0", "")
+    assert entry["data"] == {
         "version": "v1",
         "type": "gpu",
         "uuid": GPU.uuid,
         **CARD,
         "sharing": {"strategy": "Exclusive"},
     }
-    assert entry.conditions == (Condition(type="Ready", status=True, reason="Prepared"),)
+    assert [one["reason"] for one in entry["conditions"]] == ["Prepared", "Well"]
 
 
 def test_a_time_sliced_gpu_has_its_interval() -> None:
     step = TimeSlice(devices=(make.device(GPU),), interval=Interval.LONG)
     entry = only(make.record(GPU, steps=(step,)))
-    assert entry.data["sharing"] == {"strategy": "TimeSlicing", "interval": "Long"}
+    assert entry["data"]["sharing"] == {"strategy": "TimeSlicing", "interval": "Long"}
 
 
 def test_a_mig_device_has_its_own_uuid_and_its_ids() -> None:
     entry = only(claim(make.device(MIG)))
-    assert entry.key[2] == "gpu-0-mig-1g10gb-19-2"
-    assert entry.data == {
+    assert entry["device"] == "gpu-0-mig-1g10gb-19-2"
+    assert entry["data"] == {
         "version": "v1",
         "type": "mig",
         "uuid": MIG.uuid,
@@ -123,9 +128,9 @@ def test_a_share_says_which_it_is_its_limits_and_what_enforces_them() -> None:
     )
     share = equal_shares(make.device(GPU).base, division)[1]
     entry = only(claim(share, steps=(use(share, Limiter.CONTROL_GROUPS),)))
-    assert entry.data["uuid"] == GPU.uuid
-    assert entry.data["share"] == {"index": 1, "replicas": 4, "resourceName": "nvidia.com/gpu"}
-    assert entry.data["sharing"] == {
+    assert entry["data"]["uuid"] == GPU.uuid
+    assert entry["data"]["share"] == {"index": 1, "replicas": 4, "resourceName": "nvidia.com/gpu"}
+    assert entry["data"]["sharing"] == {
         "strategy": "MPS",
         "shares": 1,
         "of": 4,
@@ -138,11 +143,11 @@ def test_a_share_says_which_it_is_its_limits_and_what_enforces_them() -> None:
 def test_a_share_that_nothing_limits_says_so_and_why() -> None:
     share = OF_MIG
     entry = only(claim(share, steps=(use(share, Limiter.NOTHING, "too old"),)))
-    sharing: Any = entry.data["sharing"]
+    sharing: Any = entry["data"]["sharing"]
     assert (sharing["strategy"], sharing["enforcedBy"]) == ("TimeSlicing", "nothing")
     assert sharing["whyNotBetter"] == "too old"
     assert "memoryMiB" not in sharing
-    assert (entry.data["type"], entry.data["uuid"]) == ("mig", MIG.uuid)
+    assert (entry["data"]["type"], entry["data"]["uuid"]) == ("mig", MIG.uuid)
 
 
 def test_a_part_by_capacity_has_its_share_id_and_what_it_consumes() -> None:
@@ -151,85 +156,72 @@ def test_a_part_by_capacity_has_its_share_id_and_what_it_consumes() -> None:
     )
     part = replace(make.device(GPU), share=share)
     entry = only(claim(part, share_id="s1", steps=(use(part, Limiter.MPS),)))
-    assert entry.key == ("gpu.nvidia.com", "node-1", "gpu-0", "s1")
-    assert entry.data["share"] == {"memoryMiB": 10240, "cores": 20}
+    assert key_of(entry) == ("gpu.nvidia.com", "node-1", "gpu-0", "s1")
+    assert entry["shareID"] == "s1"
+    assert entry["data"]["share"] == {"memoryMiB": 10240, "cores": 20}
 
 
 def test_devices_with_admin_access_are_named_and_shared_with_nobody() -> None:
     (device,) = make.record(GPU).devices
     seen = make.record(devices=(replace(device, admin_access=True),))
-    assert only(seen).data["sharing"] == {"strategy": "AdminAccess"}
+    assert only(seen)["data"]["sharing"] == {"strategy": "AdminAccess"}
     both = make.record(devices=(replace(device, admin_access=True), device))
-    assert only(both).data["sharing"] == {"strategy": "Exclusive"}
+    assert only(both)["data"]["sharing"] == {"strategy": "Exclusive"}
 
 
 def test_long_texts_are_cut_and_the_api_takes_what_is_left() -> None:
     long = "<" * 5000  # each is six bytes as the API server writes it
     gpu = make.gpu(0)
     share = equal_shares(make.device(gpu).base, replace(QUARTERS, served_as=long))[0]
-    (entry,) = entries(
-        claim(share, steps=(use(share, Limiter.NOTHING, long),)), make.inventory(gpu)
-    )
-    data: Any = entry.data
+    record = claim(share, steps=(use(share, Limiter.NOTHING, long),))
+    (entry,) = told(record, make.inventory(gpu)).values()
+    data: Any = entry["data"]
     assert data["share"]["resourceName"] == data["sharing"]["whyNotBetter"] == "<" * 512
     assert len(json.dumps(data)) + 5 * json.dumps(data).count("<") < 10 * 1024
 
 
-def test_conditions_come_from_who_knows_one_of_each_type_and_eight_at_most() -> None:
-    def sick(_: ClaimRecord, device: DeviceRecord) -> list[Condition]:
-        lost = Condition(type="Ready", status=False, reason="GPULost", message=device.name * 999)
-        return [Condition(type="Ready", status=True, reason="A"), lost] + [
-            Condition(type=f"Other{number}", status=None, reason="B") for number in range(9)
-        ]
-
-    entry = only(make.record(GPU), conditions=sick)
-    assert [condition.type for condition in entry.conditions][:2] == ["Ready", "Other0"]
-    assert len(entry.conditions) == 8
-    (body,) = stored_entries(applied(make.record().ref, [entry], (), NOW))
-    ready, other = body["conditions"][:2]
-    assert (ready["status"], ready["reason"], len(ready["message"])) == ("False", "GPULost", 1024)
-    assert other["status"] == "Unknown"
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        (HealthState.HEALTHY, "True"),
+        (HealthState.UNHEALTHY, "False"),
+        (HealthState.UNKNOWN, "Unknown"),
+    ],
+)
+def test_a_devices_health_is_its_second_condition(state: HealthState, status: str) -> None:
+    found = DeviceHealth(state=state, reason="Why", message="b" * 9999)
+    ready, healthy = only(make.record(GPU), found)["conditions"]
+    assert (ready["type"], ready["status"], ready["reason"]) == ("Ready", "True", "Prepared")
+    assert healthy == {
+        "type": "Healthy",
+        "status": status,
+        "reason": "Why",
+        "message": "b" * 1024,
+    }
 
 
 def test_a_condition_keeps_since_when_it_has_been_so() -> None:
-    wanted = entries(make.record(GPU), NODE)
+    wanted = told(make.record(GPU))
     before = stored_entries(applied(make.record().ref, wanted, (), NOW))
     again = stored_entries(applied(make.record().ref, wanted, before, LATER))
     assert again == before
     assert are_stored(wanted, before)
 
-    def not_ready(_: ClaimRecord, __: DeviceRecord) -> list[Condition]:
-        return [Condition(type="Ready", status=False, reason="GPULost")]
-
-    changed = entries(make.record(GPU), NODE, not_ready)
+    lost = DeviceHealth(state=HealthState.UNHEALTHY, reason="GpuLost")
+    changed = told(make.record(GPU), health=lost)
     (entry,) = stored_entries(applied(make.record().ref, changed, before, LATER))
-    assert entry["conditions"][0]["lastTransitionTime"] == LATER
+    assert [one["lastTransitionTime"] for one in entry["conditions"]] == [NOW, LATER]
     assert not are_stored(changed, before)
 
 
 def test_what_a_gpu_does_not_say_now_stays_as_it_was() -> None:
     record = claim(make.device(MIG))
-    before = stored_entries(applied(record.ref, entries(record, NODE), (), NOW))
-    silent = entries(record, make.inventory(make.gpu(1), driver_version=None))
-    assert not CARD.keys() & silent[0].data.keys()
+    before = stored_entries(applied(record.ref, told(record), (), NOW))
+    silent = told(record, make.inventory(make.gpu(1), driver_version=None))
+    (entry,) = silent.values()
+    assert not CARD.keys() & entry["data"].keys()
     assert are_stored(kept(silent, before), before)
     # Of another MIG device in its place nothing is known.
     another = make.device(replace(MIG, uuid=MigUuid("MIG-other")))
-    other = entries(claim(another), make.inventory(make.gpu(1)))
-    assert not CARD.keys() & kept(other, before)[0].data.keys()
-
-
-def stored(**data: object) -> dict[str, Any]:
-    """The entry of a whole GPU as an API server has it, with other data."""
-    record = make.record(GPU)
-    (entry,) = stored_entries(applied(record.ref, entries(record, NODE), (), NOW))
-    return {**entry, "data": {**entry["data"], **data}}
-
-
-def test_of_another_version_it_is_known_who_the_device_is_and_no_more() -> None:
-    same = stored(later="addition")
-    assert understood(same) == same["data"]
-    for version in ("v2", None):  # a newer version's, and without one
-        other = stored(version=version, sharing={"strategy": 7}, share=[1])
-        assert understood(other) == {"type": "gpu", "uuid": GPU.uuid, **CARD}
-    assert understood({}) == understood({"data": None}) == {}
+    (entry,) = kept(told(claim(another), make.inventory(make.gpu(1))), before).values()
+    assert not CARD.keys() & entry["data"].keys()

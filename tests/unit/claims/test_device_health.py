@@ -7,13 +7,11 @@ from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.claims.report.claim_status import Condition
 from dra_driver.claims.report.device_health import (
     WELL,
     DeviceHealth,
     Gone,
-    Wellness,
-    condition,
+    HealthState,
     gone_devices,
     health_of,
     reported,
@@ -36,7 +34,7 @@ SHARE = replace(
 )
 
 
-def ailing(*findings: Finding, of: InstanceId | None = None) -> GpuConditions:
+def conditions(*findings: Finding, of: InstanceId | None = None) -> GpuConditions:
     return tuple(GpuCondition(finding=finding, instance=of, since=7) for finding in findings)
 
 
@@ -51,16 +49,16 @@ def test_a_well_device_has_nothing_to_say() -> None:
 
 
 def test_what_is_wrong_is_a_sentence_with_what_makes_it_pass() -> None:
-    found = health(WHOLE, {GPU.uuid: ailing(findings.XIDS[79])})
+    found = health(WHOLE, {GPU.uuid: conditions(findings.XIDS[79])})
     assert found == DeviceHealth(
-        wellness=Wellness.SICK,
+        state=HealthState.UNHEALTHY,
         reason="Xid79",
         message="XID 79: the GPU has fallen off the bus; remedy: a reboot of the node",
     )
 
 
 def test_all_that_is_wrong_is_told_the_gravest_first() -> None:
-    wrong = ailing(findings.XIDS[79], findings.LOST, findings.ROWS_PENDING)
+    wrong = conditions(findings.XIDS[79], findings.LOST, findings.ROWS_PENDING)
     found = health(WHOLE, {GPU.uuid: wrong})
     first, second, third = found.message.split(". ")
     assert (first[:6], second[:3], third[:3]) == ("XID 79", "The", "Bad")
@@ -77,25 +75,25 @@ def test_all_that_is_wrong_is_told_the_gravest_first() -> None:
     ],
 )
 def test_the_reason_is_a_word_as_conditions_have_it(finding: Finding, reason: str) -> None:
-    assert health(WHOLE, {GPU.uuid: ailing(finding)}).reason == reason
+    assert health(WHOLE, {GPU.uuid: conditions(finding)}).reason == reason
 
 
 def test_a_warning_leaves_a_device_well_and_says_so() -> None:
-    found = health(WHOLE, {GPU.uuid: ailing(findings.ROWS_PENDING)})
-    assert (found.wellness, found.reason) == (Wellness.WELL, "RowRemapPending")
+    found = health(WHOLE, {GPU.uuid: conditions(findings.ROWS_PENDING)})
+    assert (found.state, found.reason) == (HealthState.HEALTHY, "RowRemapPending")
     assert found.message.startswith("Bad memory of the GPU")
 
 
 def test_a_remark_is_nobodys_but_the_gpus() -> None:
     remark = findings.remark(43, is_ignored=False)
-    assert health(WHOLE, {GPU.uuid: ailing(remark)}) == WELL
-    both = health(WHOLE, {GPU.uuid: ailing(findings.ROWS_PENDING, remark)})
+    assert health(WHOLE, {GPU.uuid: conditions(remark)}) == WELL
+    both = health(WHOLE, {GPU.uuid: conditions(findings.ROWS_PENDING, remark)})
     assert "43" not in both.message
 
 
 def test_what_one_mig_instance_has_its_neighbour_and_the_gpu_have_not() -> None:
     mine = InstanceId(gpu_instance=MIG_FOUND.gpu_instance)
-    wrong = {CARD.uuid: ailing(findings.XIDS[62], of=mine)}
+    wrong = {CARD.uuid: conditions(findings.XIDS[62], of=mine)}
     assert health(MIG, wrong).reason == "Xid62"
     assert health(SHARE, wrong).reason == "Xid62"
     assert health(OTHER, wrong) == WELL
@@ -103,21 +101,21 @@ def test_what_one_mig_instance_has_its_neighbour_and_the_gpu_have_not() -> None:
 
 
 def test_what_the_gpu_has_all_its_parts_have() -> None:
-    wrong = {CARD.uuid: ailing(findings.XIDS[62])}
+    wrong = {CARD.uuid: conditions(findings.XIDS[62])}
     assert {health(one, wrong).reason for one in (MIG, OTHER, SHARE, DIVIDED)} == {"Xid62"}
 
 
 def test_without_the_nvidia_driver_nothing_is_known_but_what_was_wrong() -> None:
-    wrong = {CARD.uuid: ailing(findings.XIDS[62])}
+    wrong = {CARD.uuid: conditions(findings.XIDS[62])}
     found = health(WHOLE, wrong, gpus=(), problem="libnvidia-ml.so.1 is missing")
-    assert (found.wellness, found.reason) == (Wellness.UNKNOWN, "DriverUnavailable")
+    assert (found.state, found.reason) == (HealthState.UNKNOWN, "DriverUnavailable")
     assert "libnvidia-ml.so.1 is missing" in found.message
     assert health(DIVIDED, wrong, gpus=(), problem="gone").reason == "Xid62"
 
 
 def test_a_gpu_that_is_not_there_is_not_well() -> None:
     gone = health(WHOLE, {}, gpus=(CARD,))
-    assert (gone.wellness, gone.reason) == (Wellness.SICK, "GpuMissing")
+    assert (gone.state, gone.reason) == (HealthState.UNHEALTHY, "GpuMissing")
     assert "removed from the machine" in gone.message
     sick = (SickGpu(index=1, reason="it is lost"),)
     assert "at index 1: it is lost" in health(WHOLE, {}, gpus=(CARD,), sick=sick).message
@@ -128,14 +126,14 @@ def test_a_mig_device_that_is_gone_is_not_well_nor_are_its_shares() -> None:
         return health_of(device, NODE, wrong, is_gone=device.base != OTHER.base)
 
     found = gone(MIG, {})
-    assert (found.wellness, found.reason) == (Wellness.SICK, "MigDeviceMissing")
+    assert (found.state, found.reason) == (HealthState.UNHEALTHY, "MigDeviceMissing")
     assert found.message == (
         f"{MIG_FOUND.uuid} (1g.10gb of {CARD.uuid}) no longer exists: its GPU was reset, or "
         "something destroyed it; delete the pods that have it, so that they get a new one"
     )
     assert gone(SHARE, {}) == found
     assert {gone(one, {}) for one in (OTHER, WHOLE, DIVIDED)} == {WELL}
-    sick = gone(MIG, {CARD.uuid: ailing(findings.XIDS[62])})
+    sick = gone(MIG, {CARD.uuid: conditions(findings.XIDS[62])})
     assert sick.reason == "MigDeviceMissing"
     assert sick.message.startswith(f"{found.message}. XID 62: ")
 
@@ -194,7 +192,7 @@ def claim(*devices: tuple[str, Device]) -> ClaimRecord:
 
 def test_each_device_is_reported_once_with_the_worst_of_it() -> None:
     def judge(_: ClaimRecord, device: Device) -> DeviceHealth:
-        return health_of(device, NODE, {GPU.uuid: ailing(findings.XIDS[79])})
+        return health_of(device, NODE, {GPU.uuid: conditions(findings.XIDS[79])})
 
     records = [claim(("gpu-9", MIG), ("gpu-1", WHOLE)), claim(("gpu-9", WHOLE), ("gpu-0", MIG))]
     found = [(one.pool, one.device, one.health.reason) for one in reported(records, judge)]
@@ -203,14 +201,3 @@ def test_each_device_is_reported_once_with_the_worst_of_it() -> None:
         ("node-1", "gpu-1", "Xid79"),
         ("node-1", "gpu-9", "Xid79"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("wellness", "status"),
-    [(Wellness.WELL, True), (Wellness.SICK, False), (Wellness.UNKNOWN, None)],
-)
-def test_it_is_a_condition_of_the_claims_device(wellness: Wellness, status: bool | None) -> None:
-    one = DeviceHealth(wellness=wellness, reason="Why", message="Because.")
-    assert condition(one) == Condition(
-        type="Healthy", status=status, reason="Why", message="Because."
-    )

@@ -18,6 +18,7 @@ import make
 from dra_driver.cdi.model import claim_device_id
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.report.claim_status import entries
+from dra_driver.claims.report.device_health import WELL
 from dra_driver.devices.device import Device, equal_shares, name_of
 from dra_driver.devices.model import Gpu, MigMode
 from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
@@ -107,13 +108,13 @@ def test_monitoring_finds_the_device_that_the_claims_status_names(kind: str) -> 
     devices = published(gpu, share)
     (answered,) = record.devices  # what the kubelet tells in PodResources
     found = mapped(devices, answered.pool, answered.name)
-    (entry,) = entries(record, make.inventory(gpu))
-    mig: Any = entry.data.get("mig")
+    (entry,) = entries(record, make.inventory(gpu), lambda *_: WELL).values()
+    mig: Any = entry["data"].get("mig")
     assert found is not None
     assert found == (
-        Mapped(gpu=str(entry.data["uuid"]))
+        Mapped(gpu=str(entry["data"]["uuid"]))
         if mig is None
-        else Mapped(gpu=mig["parentUUID"], mig=str(entry.data["uuid"]), profile=mig["profile"])
+        else Mapped(gpu=mig["parentUUID"], mig=str(entry["data"]["uuid"]), profile=mig["profile"])
     )
 
 
@@ -125,8 +126,8 @@ def test_monitoring_misses_mig_devices_made_on_demand_and_the_status_names_them(
     (answered,) = record.devices
     assert answered.name in {device["name"] for device in devices}
     assert mapped(devices, answered.pool, answered.name) is None
-    (entry,) = entries(record, make.inventory(gpu))
-    assert entry.data["uuid"] == made.uuid
+    (entry,) = entries(record, make.inventory(gpu), lambda *_: WELL).values()
+    assert entry["data"]["uuid"] == made.uuid
 
 
 def test_the_first_cdi_id_is_each_devices_own() -> None:

@@ -4,9 +4,10 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 from dra_driver.kube.events import Events, Regarding
+from dra_driver.kube.outbox import Outbox
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
-NODE = Events(None, controller="gpu.nvidia.com/dra-driver", node="node-1")  # type: ignore[arg-type]
+NODE = Events(None, Outbox(), controller="gpu.nvidia.com/dra-driver", node="node-1")  # type: ignore[arg-type]
 
 
 def about(name: str = "claim") -> Regarding:
@@ -70,7 +71,7 @@ def test_events_of_a_pod_and_of_a_claim_of_its_name_have_names_of_their_own() ->
 
 
 def test_a_long_node_name_is_cut() -> None:
-    events = Events(None, controller="c", node="n" * 200)  # type: ignore[arg-type]
+    events = Events(None, Outbox(), controller="c", node="n" * 200)  # type: ignore[arg-type]
     made = events.event(about(), reason="Died", action="Restarting", note="", time=TIME)
     assert made["reportingInstance"] == "n" * 128
 

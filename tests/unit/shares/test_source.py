@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.kube.events import Events
+from dra_driver.kube.outbox import Outbox
 from dra_driver.kube.own_node import OwnNode
 from dra_driver.shares.notes import KeptConfig, kept
 from dra_driver.shares.source import ShareConfigs, ShareConfigState
@@ -54,7 +55,7 @@ def made_for(
         path,
         default=default,
         labels=OwnNode(None, "n1", clock=lambda: 0.0, random=lambda: 0.5),  # type: ignore[arg-type]
-        events=Events(None, controller="c", node="n1"),  # type: ignore[arg-type]
+        events=Events(None, Outbox(), controller="c", node="n1"),  # type: ignore[arg-type]
         node="n1",
         on_change=lambda: changes.append(None),
         kept=keeps,

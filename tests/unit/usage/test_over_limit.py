@@ -1,6 +1,5 @@
 """Who has more memory than the limit is reported, or ended where an admin says so; nobody else."""
 
-from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -8,7 +7,6 @@ from msgspec.structs import replace
 
 import make
 from dra_driver.claims.report.claim_events import ClaimEvents
-from dra_driver.claims.report.later import Later
 from dra_driver.devices.load import MigLoad
 from dra_driver.errors import StateError
 from dra_driver.kube.events import Regarding
@@ -407,14 +405,10 @@ def test_claims_and_the_pods_that_have_memory_are_told(tenants: Tenants) -> None
         def post(self, about: Regarding, **what: str) -> None:
             posted.append((about.kind, about.name, what))
 
-    class AtOnce:
-        def do(self, work: Callable[[], None]) -> None:
-            work()
-
     tenants.run(7, "a", MUCH)
     device = used(*tenants.seen(), Known()).devices[0]
     (excess,) = excesses(device, holdings(tenants.records[0]))
-    tell(cast("ClaimEvents", Events()), cast("Later", AtOnce()), excess, OVER, "too much")
+    tell(cast("ClaimEvents", Events()), excess, OVER, "too much")
     what = {"reason": OVER, "action": "LimitingMemory", "note": "too much"}
     assert posted == [("ResourceClaim", "one", what), ("Pod", "a", what)]
 
