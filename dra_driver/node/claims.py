@@ -98,15 +98,8 @@ class ClaimWork:
         self.calls.prepared.add(unlimited.prepared)
         self.calls.unprepared.add(unlimited.unprepared)
         if context.settings.claim_status:
-            watcher = self._gpus.watcher
-            status = StatusWriter(
-                context.kube,
-                outbox,
-                self.claims,
-                watcher,
-                health=self._gpus.health.of_device,
-                may_write=lambda: watcher.wait_until_looked(0),
-            )
+            inventory, health = self._gpus.watcher, self._gpus.health.of_device
+            status = StatusWriter(context.kube, outbox, self.claims, inventory, health=health)
             self.calls.prepared.add(status.claim_changed)
             self.calls.unprepared.add(status.claim_changed)
             changes.inventory.add(status.devices_changed)

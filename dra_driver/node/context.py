@@ -38,14 +38,12 @@ class Changes(Struct, frozen=True):
 
     Attributes:
         inventory: the first look, and each that found something else.
-        look: the GPUs should be looked at soon.
         offer: other devices may have to be published.
         health: a GPU's health has changed.
         released: a claim has given something back.
     """
 
     inventory: Listeners[[Inventory]] = field(default_factory=Listeners)
-    look: Listeners[[]] = field(default_factory=Listeners)
     offer: Listeners[[]] = field(default_factory=Listeners)
     health: Listeners[[]] = field(default_factory=Listeners)
     released: Listeners[[]] = field(default_factory=Listeners)

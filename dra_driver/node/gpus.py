@@ -74,7 +74,6 @@ class NodeGpus:
             on_inventory=changes.inventory,
         )
         self.watcher = self.health.watcher
-        changes.look.add(self.watcher.look_soon)
         self.holders = Holders(
             procs=(roots.driver / "proc", roots.proc, Path("/proc")),
             devs=(Path("/dev"), Path(roots.driver_file_on_host("dev")), Path(roots.dev_on_host)),

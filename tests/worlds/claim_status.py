@@ -33,10 +33,9 @@ class Place:
         self.driver = Driver(root, reader=self.client, **facts)
         self.clock = Clock()
         self.health = WELL
-        self.may_write = True
         self.restart()
 
-    def restart(self) -> None:
+    def restart(self, *, knows_devices: bool = True) -> None:
         """Forget all that is in memory."""
         self.outbox = Outbox(clock=self.clock, jitter=lambda: 0.0)
         self.writer = StatusWriter(
@@ -45,8 +44,10 @@ class Place:
             self.driver.claims,
             self.driver.gpus,
             health=self._health,
-            may_write=lambda: self.may_write,
         )
+        if knows_devices:
+            self.writer.devices_changed()
+            self.outbox.deliver()
 
     def _health(self, _record: ClaimRecord, _device: Device) -> DeviceHealth:
         return self.health

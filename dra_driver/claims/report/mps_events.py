@@ -96,29 +96,27 @@ class MpsEvents:
         status = self._domains.status(domain)
         if status is None:
             return
-        if status.restarts > reported[domain] and self._is_due(domain, DEATH):
-            self._report(domain, DEATH, status)
+        if status.restarts > reported[domain] and self._report(domain, DEATH, status):
             reported[domain] = status.restarts
         if status.state is State.READY:
             # The number falls if the claim was unprepared and prepared again meanwhile.
             reported[domain] = min(reported[domain], status.restarts)
             self._faulted.discard(domain)
         elif status.state is State.FAULTED and domain not in self._faulted:
-            if self._is_due(domain, FAULT):
-                self._report(domain, FAULT, status)
+            self._report(domain, FAULT, status)
             self._faulted.add(domain)
 
-    def _is_due(self, domain: DomainId, reason: str) -> bool:
+    def _report(self, domain: DomainId, reason: str, status: Status) -> bool:
+        """Report to every claim of the domain, once in a while; return whether it is time to."""
         at = self._reported_at.get((domain, reason))
-        return at is None or self._clock() >= at + BETWEEN_EVENTS
-
-    def _report(self, domain: DomainId, reason: str, status: Status) -> None:
-        """Report to every claim of the domain."""
+        if at is not None and self._clock() < at + BETWEEN_EVENTS:
+            return False
         for uid in sorted(self._domains.claims_of(domain)):
-            self._tell(ClaimUid(uid), reason, status)
+            self._post(ClaimUid(uid), reason, status)
         self._reported_at[domain, reason] = self._clock()
+        return True
 
-    def _tell(self, uid: ClaimUid, reason: str, status: Status) -> None:
+    def _post(self, uid: ClaimUid, reason: str, status: Status) -> None:
         try:
             record = self._records.peek(uid)
         except StateError:

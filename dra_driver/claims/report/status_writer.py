@@ -11,7 +11,8 @@ the API server has removed them. If the driver ends in between, they stay until 
 prepared again or gives its devices back.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -36,7 +37,7 @@ from dra_driver.claims.report.device_health import HealthOf
 from dra_driver.claims.state.validity import allocated, has_devices_of, stored_claim
 from dra_driver.devices.model import InventorySource
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.errors import DriverError, InvalidError, StateError
+from dra_driver.errors import InvalidError, StateError
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.outbox import Message, Outbox
 from dra_driver.kube.resource import RESOURCE_CLAIMS
@@ -72,8 +73,8 @@ class _Written(Struct, frozen=True):
 class StatusWriter:
     """Puts the status of this node's claims into the outbox when it has changed.
 
-    `may_write` says whether what health needs is known; without that the writer would take back
-    what its predecessor wrote.
+    It begins when `devices_changed` is called for the first time, because before the GPUs are known
+    it would take back what its predecessor wrote. All else is done on the outbox's thread.
     """
 
     def __init__(
@@ -84,43 +85,39 @@ class StatusWriter:
         inventory: InventorySource,
         *,
         health: HealthOf,
-        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
         self._api = api
         self._outbox = outbox
         self._claims = claims
         self._inventory = inventory
         self._health = health
-        self._may_write = may_write
+        self._knows_devices = False
         self._written: dict[ClaimUid, _Written] = {}
         self._is_dropped = False
 
     def claim_changed(self, ref: ClaimRef) -> None:
         """Have a claim looked at that was prepared or unprepared. Never blocks."""
-        self._outbox.put(("look at claim", ref.uid), partial(self._look_at, ref.uid))
+        if self._knows_devices:
+            self._outbox.put(("look at claim", ref.uid), partial(self._look_at, ref.uid))
 
     def devices_changed(self, *_: object) -> None:
         """Have all claims looked at, as the GPUs or their health have changed. Never blocks."""
+        self._knows_devices = True
         self._outbox.put(("look at claims",), partial(self.look, is_urgent=True), is_urgent=True)
 
     def look(self, *, is_urgent: bool = False) -> None:
         """Look for what has changed of all claims, now and again. Raises StateError."""
         self._outbox.put(("look at claims",), self.look, after=PERIOD)
         for uid in sorted(self._claims.records.uids() | self._written.keys()):
-            self._look_at(uid, is_urgent=is_urgent)
+            with suppress(StateError):  # code that reads all records reports it
+                self._look_at(uid, is_urgent=is_urgent)
 
     def _look_at(self, uid: ClaimUid, *, is_urgent: bool = False) -> None:
-        if not self._may_write():
-            return
-        try:
-            record = self._claims.records.peek(uid)
-        except DriverError:
-            return  # code that reads all records reports it
-        written = self._written.get(uid)
-        if record is None or record.state is RecordState.RELEASED:
+        record, written = self._record(uid), self._written.get(uid)
+        if record is None:
             if written is not None:
                 self._put(written.ref, after=WITHDRAW_AFTER)
-        elif self._has_status(record) and not self._is_written(record, self._entries(record)):
+        elif self._is_outdated(record):
             self._put(record.ref, is_urgent=is_urgent)
 
     def _put(self, ref: ClaimRef, *, after: float = 0.0, is_urgent: bool = False) -> None:
@@ -130,30 +127,30 @@ class StatusWriter:
 
     def _update(self, ref: ClaimRef) -> None:
         """Bring the status of a claim in line with its record as it is now."""
-        try:
-            record = self._claims.records.peek(ref.uid)
-        except StateError:
-            return
-        if record is None or record.state is RecordState.RELEASED:
+        record = self._record(ref.uid)
+        if record is None:
             self._withdraw(ref)
-        elif self._has_status(record):
+        elif self._is_outdated(record):
             self._write(record)
 
-    def _has_status(self, record: ClaimRecord) -> bool:
-        return self._claims.holdings.is_prepared(record) and bool(record.ref.name)
+    def _record(self, uid: ClaimUid) -> ClaimRecord | None:
+        """Return the record of a claim that is not unprepared."""
+        record = self._claims.records.peek(uid)
+        return None if record is None or record.state is RecordState.RELEASED else record
 
-    def _is_written(self, record: ClaimRecord, wanted: Entries) -> bool:
+    def _is_outdated(self, record: ClaimRecord) -> bool:
+        """Tell whether a claim is prepared, and its status was not written as it is to be now."""
+        if not self._claims.holdings.is_prepared(record) or not record.ref.name:
+            return False
         written = self._written.get(record.ref.uid)
-        return written is not None and written.entries == wanted
+        return written is None or written.entries != self._entries(record)
 
     def _entries(self, record: ClaimRecord) -> Entries:
         return entries(record, self._inventory.current(), self._health)
 
     def _write(self, record: ClaimRecord) -> None:
-        """Write the status of a prepared claim, if it is another than was written."""
+        """Write the status of a prepared claim."""
         wanted = self._entries(record)
-        if self._is_written(record, wanted):
-            return
         body = stored_claim(self._api, record.ref, timeout=_REQUEST_TIMEOUT)
         claim = allocated(body)
         if body is not None and claim is not None and has_devices_of(claim, record):

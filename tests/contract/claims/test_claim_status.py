@@ -415,12 +415,10 @@ def test_only_claims_that_changed_are_looked_at(place: Place) -> None:
 
 def test_before_the_gpus_are_known_nothing_is_taken_back(place: Place) -> None:
     place.driver.prepare(place.put("gpu-1"))
-    place.may_write = False
-    place.look()
+    place.restart(knows_devices=False)
     place.writer.claim_changed(REF)
     place.outbox.deliver()
     assert place.writes() == 0
-    place.may_write = True
     place.writer.devices_changed()
     place.outbox.deliver()
     assert place.writes() == 1

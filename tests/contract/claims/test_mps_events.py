@@ -20,7 +20,7 @@ from dra_driver.claims.report.mps_events import (
 )
 from dra_driver.claims.state.records import RecordStore
 from dra_driver.kube.kubeconfig import from_kubeconfig
-from dra_driver.kube.outbox import FIRST_RETRY, Outbox
+from dra_driver.kube.outbox import Outbox
 from dra_driver.mps.domain import DomainId, State, Status, encode_status, shared_domain
 from dra_driver.mps.files import MpsFiles
 from dra_driver.mps.requests import DomainRequests
@@ -200,17 +200,6 @@ def test_a_claim_that_was_prepared_again_begins_at_none(claim: MpsClaim) -> None
     assert len(claim.events()) == 4
 
 
-def test_an_api_server_that_is_away_gets_the_events_later(claim: MpsClaim) -> None:
-    fault = claim.server.fail("create", status=503, times=1000)
-    claim.say(restarts=1)
-    claim.driver().look()
-    assert claim.events() == []
-    fault.times = 0
-    claim.time += 60
-    claim.outbox.deliver()
-    assert len(claim.events()) == 2
-
-
 def test_the_death_of_a_shared_daemon_is_reported_on_all_its_claims(claim: MpsClaim) -> None:
     claim.join("one", "two")
     claim.say(restarts=1, domain=SHARED)
@@ -226,25 +215,6 @@ def test_the_death_of_a_shared_daemon_is_reported_on_all_its_claims(claim: MpsCl
         "claim's containers have lost their GPU contexts and fail. Restart the pods; a new daemon "
         "serves them then"
     ) in notes
-
-
-def test_a_claim_that_cannot_be_told_keeps_no_other_from_being_told(claim: MpsClaim) -> None:
-    claim.join("one", "two")
-    claim.say(restarts=1, domain=SHARED)
-    claim.say(restarts=1)
-    claim.server.fail("get", name="claim", status=500, times=1000)
-    claim.server.fail("get", name="one", status=503, times=1000)
-    claim.driver().look()
-    for _ in range(3):  # two failures in a row may be the API server's own
-        claim.time += FIRST_RETRY
-        claim.outbox.deliver()
-    told = [name for kind, name in claim.regarding() if kind == "ResourceClaim"]
-    assert told == ["two"]
-    claim.server.faults.clear()
-    claim.time += 60
-    claim.outbox.deliver()
-    told = [name for kind, name in claim.regarding() if kind == "ResourceClaim"]
-    assert told == ["claim", "one", "two"]
 
 
 def test_a_status_file_that_the_disk_does_not_give_out_hides_no_other_domain(
@@ -285,16 +255,6 @@ def test_a_daemon_that_is_replaced_after_a_fault_is_reported_at_once(claim: MpsC
     driver.look()
     reasons = sorted(event["reason"] for event in claim.events())
     assert reasons == ["MPSDaemonDied"] * 2 + ["MPSServerFault"] * 2
-
-
-def test_a_driver_that_may_not_write_events_goes_on(claim: MpsClaim) -> None:
-    claim.server.fail("create", status=403, times=1000)
-    claim.say(restarts=1)
-    driver = claim.driver()
-    driver.look()
-    asked = len(claim.server.seen())
-    driver.look()
-    assert len(claim.server.seen()) == asked
 
 
 @pytest.mark.parametrize("change", ["claim gone", "claim replaced", "record gone"])

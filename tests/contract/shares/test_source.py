@@ -206,27 +206,3 @@ def test_what_cannot_be_taken_is_told_once_as_an_event_of_the_node(world: World)
     world.until_replicas(4)
     assert configs.is_valid()
     assert len(world.server.objects("events")) == 1
-
-
-def test_it_is_told_later_when_the_api_server_was_away(world: World) -> None:
-    file = world.root / "config.yaml"
-    file.write_text("version: v2\n")
-    away = world.server.fail("create", "events", status=503, times=1000)
-    world.start(file)
-    world.until_problem("must be v1")
-    eventually(lambda: world.server.seen("create", "events"), "a try")
-    assert world.server.objects("events") == []
-    away.times = 0
-    eventually(lambda: world.server.objects("events"), "the event")
-    note = world.server.objects("events")[0]["note"]
-    assert note.endswith("; no GPU is offered without a config")
-
-
-def test_a_driver_without_the_right_goes_on(world: World) -> None:
-    world.server.fail("create", "events", status=403, message="forbidden", times=1000)
-    file = world.root / "config.yaml"
-    file.write_text("version: v2\n")
-    world.start(file)
-    eventually(lambda: world.server.seen("create", "events"), "a try")
-    file.write_text(config(2))
-    world.until_replicas(2)
