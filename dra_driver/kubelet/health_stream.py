@@ -84,18 +84,18 @@ class HealthStream(Worker):
         self,
         report: Callable[[], Sequence[Reported]],
         *,
-        may_begin: Callable[[float], bool] = lambda _seconds: True,
+        wait_ready: Callable[[float], bool] = lambda _seconds: True,
         clock: Callable[[], float] = time.monotonic,
         timing: StreamTiming = StreamTiming(),
     ) -> None:
         """Take what is reported; nothing runs yet.
 
-        `report` may raise DriverError. `may_begin` waits so many seconds for what a first report
+        `report` may raise DriverError. `wait_ready` waits so many seconds for what a first report
         needs, and returns whether it is available. The clock is monotonic, in seconds.
         """
         super().__init__("health-report")
         self._report = report
-        self._may_begin = may_begin
+        self._wait_ready = wait_ready
         self._clock = clock
         self._timing = timing
         self._changed = threading.Condition()
@@ -147,11 +147,11 @@ class HealthStream(Worker):
         return ended
 
     def _run(self) -> None:
-        while not self._stop.is_set() and not self._may_begin(1.0):
+        while not self._stop.is_set() and not self._wait_ready(1.0):
             pass
         last = float("-inf")
         while not self._stop.is_set():
-            reported = self._found()
+            reported = self._collect()
             is_due = self._clock() - last >= self._timing.resend
             with self._changed:
                 if reported is not None and (is_due or reported != self._reported):
@@ -163,7 +163,7 @@ class HealthStream(Worker):
             self._stop.wait(self._timing.least)
             self._wait(max(0.0, last + self._timing.resend - self._clock()))
 
-    def _found(self) -> tuple[Reported, ...] | None:
+    def _collect(self) -> tuple[Reported, ...] | None:
         """Return what to report; None if that cannot be found out."""
         try:
             reported = tuple(self._report())

@@ -74,7 +74,7 @@ class ClaimWork:
         self._gpus, self._node_name = gpus, settings.node_name
         self.changed: Listeners[[]] = Listeners()
         self.calls = ClaimCalls(self.preparer, context.metrics, clock=context.clock)
-        self.health_stream = HealthStream(self.device_health, may_begin=watcher.wait_until_looked)
+        self.health_stream = HealthStream(self.device_health, wait_ready=watcher.wait_until_looked)
         self._events = context.events
         self._report(context)
         self.workers = (self._memory_watch(context, offers), *self._over_limit(context, offers))
@@ -112,7 +112,7 @@ class ClaimWork:
             folder=context.mps_folder,
             clock=context.clock,
         )
-        outbox.put(("look at MPS daemons",), daemons.watch)
+        outbox.put(("check MPS daemons",), daemons.watch)
 
     def post_kept(self, record: ClaimRecord, why: str) -> None:
         """Report a claim that keeps its devices after its end in the API server. Never blocks."""

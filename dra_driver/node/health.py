@@ -124,7 +124,7 @@ class NodeHealth:
         self._tracker.look(inventory)
         # Those that are out of reach are sick.
         for gpu in before.known().keys() - self._tracker.published(inventory).known().keys():
-            self._post_removed(gpu, inventory)
+            self._outbox.put(("removed GPU", gpu), partial(self._post_removed, gpu, inventory))
         if time.monotonic() < self._released_until:
             self._session.rest()
         for request in asked:
@@ -195,17 +195,16 @@ class NodeHealth:
 
     def _begun(self, uuid: str, gpu: GpuHealth, condition: GpuCondition) -> None:
         if condition.finding.severity not in {Severity.REMARK, Severity.WARNING}:
-            # Claims are read from disk, for which no event of NVML waits.
             key = ("condition of a GPU", uuid, *map(str, condition.key))
             self._outbox.put(key, partial(self._post_sick, GpuUuid(uuid), gpu.name, condition))
 
     def _post_sick(self, gpu: GpuUuid, name: str, condition: GpuCondition) -> None:
-        for record in self._users_of(gpu):
+        for record in self._holders.users_of(gpu):
             if any(concerns(condition, entry.device) for entry in record.devices):
                 self._post(record, REASON, f"{name}: {condition.finding.text}")
 
     def _post_removed(self, gpu: GpuUuid, inventory: Inventory) -> None:
-        for record in self._users_of(gpu):
+        for record in self._holders.users_of(gpu):
             self._post_gone(record, gpu, inventory)
 
     def _post_gone(self, record: ClaimRecord, uuid: str, inventory: Inventory) -> None:
@@ -218,13 +217,6 @@ class NodeHealth:
     def _post(self, record: ClaimRecord, reason: str, note: str) -> None:
         action = "CheckingDevices"
         self._events.post_on_claim(record.ref, reason=reason, action=action, note=note)
-
-    def _users_of(self, gpu: GpuUuid) -> Sequence[ClaimRecord]:
-        try:
-            return self._holders.users_of(gpu)
-        except DriverError as error:
-            log.warning("event not created", regarding=gpu, reason=str(error))
-            return ()
 
     def _count(self) -> Mapping[tuple[str, str], int]:
         return Counter(

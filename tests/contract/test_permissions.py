@@ -217,7 +217,7 @@ def claims_say_which_devices_they_have(cluster: Cluster) -> bool:
     ref = driver.api.add("gpu-1")
     driver.prepare(ref)
     outbox = Outbox()
-    StatusWriter(cluster.client, outbox, driver.claims, driver.gpus, health=lambda *_: WELL).look()
+    StatusWriter(cluster.client, outbox, driver.claims, driver.gpus, health=lambda *_: WELL).check()
     outbox.deliver()
     driver.close()
     (claim,) = cluster.server.objects("resourceclaims")

@@ -73,7 +73,7 @@ class Place:
     def look(self, later: float = 0.0) -> None:
         """Look at all claims after a while, and send what is due."""
         self.clock.now += later
-        self.outbox.put(("look at claims",), self.writer.look)
+        self.outbox.put(("check claim status",), self.writer.check)
         self.outbox.deliver()
 
     def status(self) -> list[dict[str, Any]]:

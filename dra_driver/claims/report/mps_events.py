@@ -66,15 +66,15 @@ class MpsEvents:
         self._reported_at: dict[tuple[DomainId, str], float] = {}
 
     def watch(self) -> None:
-        """Look now, and again and again from the outbox. Raises as `look` does."""
+        """Report now, and again and again from the outbox. Raises as `report_new` does."""
         pause = IDLE_SECONDS
         try:
             # Without a daemon nothing can die: the first one's death may be reported later.
-            pause = LOOK_SECONDS if self.look() else pause
+            pause = LOOK_SECONDS if self.report_new() else pause
         finally:
-            self._outbox.put(("look at MPS daemons",), self.watch, after=pause)
+            self._outbox.put(("check MPS daemons",), self.watch, after=pause)
 
-    def look(self) -> bool:
+    def report_new(self) -> bool:
         """Report every death and fault not reported yet; return whether there is any domain.
 
         A failure for one domain does not hold up the others. Raises StateError if the MPS
@@ -86,13 +86,13 @@ class MpsEvents:
         self._faulted.intersection_update(listed)
         self._reported_at = {key: at for key, at in self._reported_at.items() if key[0] in reported}
         try:
-            try_all(partial(self._look_at, domain, reported) for domain in listed)
+            try_all(partial(self._report_of, domain, reported) for domain in listed)
         finally:
             self._reported = reported
             self._write_reported(before)
         return bool(listed)
 
-    def _look_at(self, domain: DomainId, reported: dict[DomainId, int]) -> None:
+    def _report_of(self, domain: DomainId, reported: dict[DomainId, int]) -> None:
         status = self._domains.status(domain)
         if status is None:
             return

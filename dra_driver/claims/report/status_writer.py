@@ -61,6 +61,7 @@ REFUSED_RETRY = 600.0
 _REQUEST_TIMEOUT = 10.0
 
 _KIND = "claim status"
+_CHECK = ("check claim status",)
 
 
 class _Written(Struct, frozen=True):
@@ -96,23 +97,26 @@ class StatusWriter:
         self._is_dropped = False
 
     def claim_changed(self, ref: ClaimRef) -> None:
-        """Have a claim looked at that was prepared or unprepared. Never blocks."""
+        """Have the status of a claim checked that was prepared or unprepared. Never blocks."""
         if self._knows_devices:
-            self._outbox.put(("look at claim", ref.uid), partial(self._look_at, ref.uid))
+            self._outbox.put((*_CHECK, ref.uid), partial(self._check, ref.uid))
 
     def devices_changed(self, *_: object) -> None:
-        """Have all claims looked at, as the GPUs or their health have changed. Never blocks."""
+        """Have all claims' status checked: the GPUs or their health have changed. Never blocks."""
         self._knows_devices = True
-        self._outbox.put(("look at claims",), partial(self.look, is_urgent=True), is_urgent=True)
+        self._outbox.put(_CHECK, partial(self.check, is_urgent=True), is_urgent=True)
 
-    def look(self, *, is_urgent: bool = False) -> None:
-        """Look for what has changed of all claims, now and again. Raises StateError."""
-        self._outbox.put(("look at claims",), self.look, after=PERIOD)
+    def check(self, *, is_urgent: bool = False) -> None:
+        """Queue the status of all claims that has changed, now and every 30 s.
+
+        Raises StateError.
+        """
+        self._outbox.put(_CHECK, self.check, after=PERIOD)
         for uid in sorted(self._claims.records.uids() | self._written.keys()):
             with suppress(StateError):  # code that reads all records reports it
-                self._look_at(uid, is_urgent=is_urgent)
+                self._check(uid, is_urgent=is_urgent)
 
-    def _look_at(self, uid: ClaimUid, *, is_urgent: bool = False) -> None:
+    def _check(self, uid: ClaimUid, *, is_urgent: bool = False) -> None:
         record, written = self._record(uid), self._written.get(uid)
         if record is None:
             if written is not None:

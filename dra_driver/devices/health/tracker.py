@@ -29,7 +29,7 @@ from dra_driver.devices.pci import pci_order
 
 log = structlog.get_logger()
 
-News = tuple[str, GpuHealth, GpuCondition]
+Change = tuple[str, GpuHealth, GpuCondition]
 """A GPU's UUID, its health, and the condition that has begun or passed."""
 
 
@@ -96,8 +96,8 @@ class HealthTracker:
             )
             if conditions == gpu.conditions:
                 return look  # a repetition: a program can cause these as often as it likes
-            told = self._take({**before, event.gpu: replace(gpu, conditions=conditions)})
-        self._tell(*told)
+            changes = self._take({**before, event.gpu: replace(gpu, conditions=conditions)})
+        self._report(*changes)
         return look
 
     def clear(self, uuid: str) -> None:
@@ -108,9 +108,9 @@ class HealthTracker:
             if gpu is None:
                 return
             kept = tuple(one for one in gpu.conditions if one.finding.cause is not Cause.XID)
-            told = self._take({**before, uuid: replace(gpu, conditions=kept)})
+            changes = self._take({**before, uuid: replace(gpu, conditions=kept)})
         log.warning("xids cleared by hand", gpu=uuid, device=gpu.name)
-        self._tell(*told)
+        self._report(*changes)
 
     def look(self, inventory: Inventory) -> None:
         """Take what a look has found; if it has found no GPU driver, it says nothing about GPUs."""
@@ -133,8 +133,8 @@ class HealthTracker:
             if described != self._described:
                 self._described = described
                 self._kept = None
-            told = self._take(after)
-        self._tell(*told)
+            changes = self._take(after)
+        self._report(*changes)
 
     def published(self, inventory: Inventory) -> Inventory:
         """Return an inventory that has the GPUs that are out of reach as they were before.
@@ -195,7 +195,7 @@ class HealthTracker:
     def _now(self) -> int:
         return int(self._clock())
 
-    def _take(self, after: Mapping[str, GpuHealth]) -> tuple[list[News], list[News]]:
+    def _take(self, after: Mapping[str, GpuHealth]) -> tuple[list[Change], list[Change]]:
         """Replace what is known, and write it to the file; the caller holds the lock.
 
         Returns the conditions that have come into force, and those that are no longer in force.
@@ -203,30 +203,29 @@ class HealthTracker:
         before = self._known()
         self._gpus, self._in_force = dict(after), None
         self._file.write(self._gpus)
-        begun: list[News] = []
-        passed: list[News] = []
+        begun: list[Change] = []
+        passed: list[Change] = []
         for uuid in before.keys() | after.keys():
             was = _keys(before.get(uuid))
             now = _keys(after.get(uuid))
             gpu = after.get(uuid) or before[uuid]
-            begun += [(uuid, gpu, ill) for key, ill in now.items() if key not in was]
-            passed += [(uuid, gpu, ill) for key, ill in was.items() if key not in now]
+            begun += [(uuid, gpu, condition) for key, condition in now.items() if key not in was]
+            passed += [(uuid, gpu, condition) for key, condition in was.items() if key not in now]
         return begun, passed
 
-    def _tell(self, begun: Sequence[News], passed: Sequence[News]) -> None:
-        for uuid, gpu, ill in passed:
-            if ill.finding.severity is not Severity.REMARK:
-                log.info("gpu healed", gpu=uuid, device=gpu.name, **_words(ill))
-        for uuid, gpu, ill in begun:
-            if ill.finding.severity is Severity.REMARK:
-                log.info("xid remarked", gpu=uuid, device=gpu.name, reason=ill.finding.reason)
+    def _report(self, begun: Sequence[Change], passed: Sequence[Change]) -> None:
+        for uuid, gpu, condition in passed:
+            if condition.finding.severity is not Severity.REMARK:
+                log.info("gpu healed", gpu=uuid, device=gpu.name, **_words(condition))
+        for uuid, gpu, condition in begun:
+            finding, facts = condition.finding, {"gpu": uuid, "device": gpu.name}
+            if finding.severity is Severity.REMARK:
+                log.info("xid remarked", **facts, reason=finding.reason)
                 continue
-            write = log.warning if ill.finding.severity is Severity.WARNING else log.error
-            reason, remedy = ill.finding.reason, ill.finding.remedy.words
-            write(
-                "gpu sick", gpu=uuid, device=gpu.name, **_words(ill), reason=reason, remedy=remedy
-            )
-            self._on_begin(uuid, gpu, ill)
+            write = log.warning if finding.severity is Severity.WARNING else log.error
+            facts |= {"reason": finding.reason, "remedy": finding.remedy.words}
+            write("gpu sick", **facts, **_words(condition))
+            self._on_begin(uuid, gpu, condition)
         if begun or passed:
             self._on_change()
 
@@ -253,12 +252,12 @@ def _keys(gpu: GpuHealth | None) -> dict[object, GpuCondition]:
     return {condition.key: condition for condition in conditions}
 
 
-def _words(ill: GpuCondition) -> dict[str, object]:
+def _words(condition: GpuCondition) -> dict[str, object]:
     words: dict[str, object] = {
-        "cause": str(ill.finding.cause),
-        "value": ill.finding.value,
-        "severity": str(ill.finding.severity),
+        "cause": str(condition.finding.cause),
+        "value": condition.finding.value,
+        "severity": str(condition.finding.severity),
     }
-    if ill.instance is not None:
-        words["gpu_instance"] = ill.instance.gpu_instance
+    if condition.instance is not None:
+        words["gpu_instance"] = condition.instance.gpu_instance
     return words

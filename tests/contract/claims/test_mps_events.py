@@ -37,7 +37,7 @@ class Watching:
         self._events, self._outbox = events, outbox
 
     def look(self) -> None:
-        self._outbox.put(("look at MPS daemons",), self._events.watch)
+        self._outbox.put(("check MPS daemons",), self._events.watch)
         self._outbox.deliver()
 
 

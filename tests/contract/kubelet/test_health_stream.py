@@ -47,7 +47,7 @@ class Node:
         self.looked = threading.Event()
         self.looked.set()
         self.paths: SocketPaths = socket_paths(plugins=root / "p", registrar=root / "r")
-        self.stream = HealthStream(self.report, may_begin=self.may_begin, timing=timing)
+        self.stream = HealthStream(self.report, wait_ready=self.wait_ready, timing=timing)
         metrics = Metrics(driver="d", node="n", version="1")
         self.plugin = KubeletPlugin(
             ClaimCalls(NoClaims(), metrics, clock=lambda: 0.0),
@@ -57,7 +57,7 @@ class Node:
             check_seconds=0.05,
         )
 
-    def may_begin(self, seconds: float) -> bool:
+    def wait_ready(self, seconds: float) -> bool:
         self.waited += 1
         return self.looked.wait(min(seconds, 0.05))
 
