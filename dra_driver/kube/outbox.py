@@ -148,8 +148,9 @@ class Outbox(Worker):
             if self._gives_way(entry):
                 continue  # something urgent may have come
             with self._lock:
-                del self._waiting[entry.key]
-            self._do(entry)
+                taken = self._waiting.pop(entry.key, None)  # None: dropped meanwhile
+            if taken is not None:
+                self._do(taken)
         with self._lock:
             times = [self._time_of(entry) for entry in self._waiting.values()]
         return max(0.0, min(times, default=self._clock() + _IDLE_SECONDS) - self._clock())

@@ -212,6 +212,22 @@ def test_the_latest_messages_are_kept_and_no_more_than_a_bound(
     assert [(line["event"], line["count"]) for line in logs] == [("messages dropped", 4)]
 
 
+def test_what_is_dropped_at_the_moment_of_its_turn_is_not_sent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_WAITING", 1)
+
+    def busy() -> float:
+        world.outbox.busy = lambda: 0.0
+        world.put("latest")
+        return 0.0
+
+    world.put("oldest")
+    world.outbox.busy = busy
+    world.pass_by()
+    assert world.sent == ["latest"]
+
+
 def test_work_that_fails_is_logged_once_and_ends_nothing(world: World) -> None:
     def fail() -> None:
         raise AWAY
