@@ -47,32 +47,23 @@ def about_all(
     return [
         about_claim(ref),
         *(about_pod(ref.namespace, pod) for pod in pods),
-        *(about_group(ref.namespace, group) for group in groups),
+        *(_about(POD_GROUPS.api_version, "PodGroup", ref.namespace, group) for group in groups),
     ]
 
 
 def about_claim(ref: ClaimRef) -> Regarding:
     """Return what an event on a claim is about."""
-    return Regarding(
-        api_version=RESOURCE_CLAIMS.api_version,
-        kind="ResourceClaim",
-        namespace=ref.namespace,
-        name=ref.name,
-        uid=ref.uid,
-    )
+    return _about(RESOURCE_CLAIMS.api_version, "ResourceClaim", ref.namespace, ref)
 
 
 def about_pod(namespace: str, pod: ConsumerPod) -> Regarding:
     """Return what an event on a pod is about."""
-    return Regarding(api_version="v1", kind="Pod", namespace=namespace, name=pod.name, uid=pod.uid)
+    return _about("v1", "Pod", namespace, pod)
 
 
-def about_group(namespace: str, group: ConsumerGroup) -> Regarding:
-    """Return what an event on a PodGroup is about."""
+def _about(
+    version: str, kind: str, namespace: str, one: ClaimRef | ConsumerPod | ConsumerGroup
+) -> Regarding:
     return Regarding(
-        api_version=POD_GROUPS.api_version,
-        kind="PodGroup",
-        namespace=namespace,
-        name=group.name,
-        uid=group.uid,
+        api_version=version, kind=kind, namespace=namespace, name=one.name, uid=one.uid
     )

@@ -38,6 +38,7 @@ from dra_driver.claims.state.validity import allocated, has_devices_of, stored_c
 from dra_driver.devices.model import InventorySource
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import InvalidError, StateError
+from dra_driver.host.worker import LogOnce
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.outbox import Message, Outbox
 from dra_driver.kube.resource import RESOURCE_CLAIMS
@@ -60,6 +61,9 @@ REFUSED_RETRY = 600.0
 
 _REQUEST_TIMEOUT = 10.0
 
+_DROPPED = (
+    "the API server drops status.devices: its feature gate DRAResourceClaimDeviceStatus is off"
+)
 _KIND = "claim status"
 _CHECK = ("check claim status",)
 
@@ -94,7 +98,7 @@ class StatusWriter:
         self._health = health
         self._knows_devices = False
         self._written: dict[ClaimUid, _Written] = {}
-        self._is_dropped = False
+        self._once = LogOnce()
 
     def claim_changed(self, ref: ClaimRef) -> None:
         """Have the status of a claim checked that was prepared or unprepared. Never blocks."""
@@ -162,7 +166,10 @@ class StatusWriter:
             complete = kept(wanted, stored)
             if not are_stored(complete, stored):
                 answer = self._send(applied(record.ref, complete, stored, _now()), body)
-                self._note_dropped(is_dropped=not stored_entries(answer))
+                if stored_entries(answer):
+                    self._once.forget()
+                elif self._once.is_new(_DROPPED):
+                    log.warning("claim status not stored", reason=_DROPPED)
         # For a claim that is gone, or has other devices now, there is nothing to write.
         self._written[record.ref.uid] = _Written(record.ref, wanted)
 
@@ -179,15 +186,6 @@ class StatusWriter:
             version = str(stored["metadata"].get("resourceVersion", ""))
             self._send(applied(ref, {}, (), _now(), version), stored)
         del self._written[ref.uid]
-
-    def _note_dropped(self, *, is_dropped: bool) -> None:
-        if is_dropped and not self._is_dropped:
-            log.warning(
-                "claim status not stored",
-                reason="the API server drops status.devices: its feature gate "
-                "DRAResourceClaimDeviceStatus is off",
-            )
-        self._is_dropped = is_dropped
 
     def _send(self, body: dict[str, Any], stored: Mapping[str, Any]) -> Mapping[str, Any]:
         """Apply a status to the claim that was found, or merge it if it cannot be applied."""
