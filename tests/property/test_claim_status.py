@@ -11,9 +11,9 @@ import make
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.report.claim_status import (
     applied,
-    are_stored,
     entries,
     stored_entries,
+    updated,
 )
 from dra_driver.claims.report.device_health import DeviceHealth, HealthState
 from dra_driver.devices.device import Device, name_of
@@ -102,18 +102,18 @@ def test_the_api_server_takes_it_and_holds_what_was_asked(
     node = make.inventory(*cards, driver_version=data.draw(texts))
     wanted = entries(record, node, lambda _record, _device: found)
     old = claim_object(record)
-    body = applied(record.ref, wanted, (), NOW)
+    body = applied(record.ref, updated(wanted, {}, NOW))
     new = merged(old, body, manager="driver", force=False)
     check_claim_status(new, old)
     stored = stored_entries(new)
     assert len(stored) == len({(device.name, device.share_id) for device in record.devices})
-    assert are_stored(wanted, stored)
     # Every device is there with what it is known by, however long what is said beside is.
     uuids = {device.device.uuid for device in record.devices}
-    assert {one["data"]["uuid"] for one in stored} == uuids
-    assert {one["data"]["version"] for one in stored} <= {"v1"}
-    again = applied(record.ref, wanted, stored, "2030-01-01T00:00:00Z")
-    assert merged(new, again, manager="driver", force=False) == new
-    gone = merged(new, applied(record.ref, {}, (), NOW), manager="driver", force=False)
+    assert {one["data"]["uuid"] for one in stored.values()} == uuids
+    assert {one["data"]["version"] for one in stored.values()} <= {"v1"}
+    again = updated(wanted, stored, "2030-01-01T00:00:00Z")
+    assert again == stored
+    assert merged(new, applied(record.ref, again), manager="driver", force=False) == new
+    gone = merged(new, applied(record.ref, {}), manager="driver", force=False)
     check_claim_status(gone, new)
-    assert stored_entries(gone) == ()
+    assert stored_entries(gone) == {}

@@ -229,5 +229,5 @@ def allocated(thing: Mapping[str, object]) -> str:
 
 def sharing_said(thing: Mapping[str, object]) -> tuple[str, ...]:
     """Return what the driver has written about how a claim's devices are shared."""
-    said = [(entry.get("data") or {}).get("sharing") for entry in stored_entries(thing)]
+    said = [(entry.get("data") or {}).get("sharing") for entry in stored_entries(thing).values()]
     return tuple(dict.fromkeys(json.dumps(config, sort_keys=True) for config in said if config))

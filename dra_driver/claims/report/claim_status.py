@@ -7,7 +7,7 @@ and in which condition it is. Rules: KEP-4817 and the API reference of resource.
 is identified by driver, pool, device and share id; `data` is an object of at most 10 KiB.
 
 The API server keeps the entries while the claim is allocated. So facts that neither the record nor
-the GPU gives at the moment are taken from what was written before (`kept`).
+the GPU gives at the moment are taken from what was written before (`updated`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -54,11 +54,11 @@ Key = tuple[str, str, str, str]
 """Driver, pool, device and share id, which identify an entry."""
 
 Entries = Mapping[Key, Object]
-"""What is said of a claim's devices, without `lastTransitionTime`, in a fixed order."""
+"""What is said of a claim's devices."""
 
 
 def entries(record: ClaimRecord, inventory: Inventory, health: HealthOf) -> Entries:
-    """Return the entries for the devices of a prepared claim."""
+    """Return the entries for the devices of a prepared claim, without times, in a fixed order."""
     found: dict[Key, Object] = {}
     # A claim can have a device twice, with admin access and without; it gets one entry.
     for device in sorted(record.devices, key=lambda each: each.admin_access):
@@ -73,35 +73,42 @@ def entries(record: ClaimRecord, inventory: Inventory, health: HealthOf) -> Entr
     return dict(sorted(found.items()))
 
 
-def applied(
-    ref: ClaimRef, wanted: Entries, stored: Iterable[Object], now: str, version: str = ""
-) -> Object:
+def updated(wanted: Entries, stored: Entries, now: str) -> Entries:
+    """Return the entries as they are to be at the API server, where `stored` are now.
+
+    A condition that has not changed keeps its time; `now` is the time of others. Facts that the GPU
+    does not give now stay as they were written before.
+    """
+    return {key: _updated(entry, stored.get(key, {}), now) for key, entry in wanted.items()}
+
+
+def _updated(entry: Object, stored: Object, now: str) -> Object:
+    since = {
+        (each.get("type"), each.get("status")): each.get("lastTransitionTime")
+        for each in stored.get("conditions") or ()
+    }
+    conditions = [
+        {**each, "lastTransitionTime": since.get((each["type"], each["status"])) or now}
+        for each in entry["conditions"]
+    ]
+    data, before = entry["data"], stored.get("data") or {}
+    if before.get("uuid") == data.get("uuid"):  # else a MIG device was made again
+        data = {name: before[name] for name in _CARD if name in before} | data
+    return {**entry, "conditions": conditions, "data": data}
+
+
+def applied(ref: ClaimRef, wanted: Entries, version: str = "") -> Object:
     """Return the object to apply to a claim's status; it replaces this driver's former entries.
 
-    The UID in `ref` makes the API server refuse another claim of that name. `stored` are the
-    present entries, which say since when each condition has been as it is; `now` is the time of new
-    ones. `version` is the resourceVersion that the claim must still have; empty: any.
+    The UID in `ref` makes the API server refuse another claim of that name. `version` is the
+    resourceVersion that the claim must still have; empty: any.
     """
-    since = {
-        (key_of(entry), each.get("type"), each.get("status")): each.get("lastTransitionTime")
-        for entry in stored
-        for each in entry.get("conditions") or ()
-    }
-
-    def since_when(key: Key, condition: Object) -> Object:
-        time = since.get((key, condition["type"], condition["status"])) or now
-        return {**condition, "lastTransitionTime": time}
-
-    devices = [
-        {**entry, "conditions": [since_when(key, each) for each in entry["conditions"]]}
-        for key, entry in wanted.items()
-    ]
     metadata = {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
         "metadata": metadata | ({"resourceVersion": version} if version else {}),
-        "status": {"devices": devices} if devices else {},
+        "status": {"devices": [*wanted.values()]} if wanted else {},
     }
 
 
@@ -122,41 +129,15 @@ def merged(body: Object, stored: Mapping[str, Any]) -> Object:
     }
 
 
-def stored_entries(claim: Mapping[str, Any]) -> tuple[Object, ...]:
+def stored_entries(claim: Mapping[str, Any]) -> Entries:
     """Return what a ResourceClaim object says of this driver's devices."""
-    return tuple(entry for entry in _all_entries(claim) if entry.get("driver") == DRIVER_NAME)
+    ours = (entry for entry in _all_entries(claim) if entry.get("driver") == DRIVER_NAME)
+    return {key_of(entry): entry for entry in ours}
 
 
-def _all_entries(claim: Mapping[str, Any]) -> tuple[Object, ...]:
+def _all_entries(claim: Mapping[str, Any]) -> Iterable[Object]:
     status = claim.get("status")
-    return tuple((status.get("devices") if isinstance(status, Mapping) else None) or ())
-
-
-def kept(wanted: Entries, stored: Iterable[Object]) -> Entries:
-    """Return the entries, with facts that a GPU does not give now as they were written before."""
-    before = {key_of(entry): entry.get("data") or {} for entry in stored}
-
-    def completed(key: Key, entry: Object) -> Object:
-        data, old = entry["data"], before.get(key, {})
-        if old.get("uuid") != data.get("uuid"):
-            return entry  # a MIG device was made again
-        return {**entry, "data": {name: old[name] for name in _CARD if name in old} | data}
-
-    return {key: completed(key, entry) for key, entry in wanted.items()}
-
-
-def are_stored(wanted: Entries, stored: Iterable[Object]) -> bool:
-    """Tell whether the API server has these entries and no others of this driver."""
-
-    def facts(entry: Object) -> object:
-        conditions = {
-            (each.get("type"), each.get("status"), each.get("reason"), each.get("message", ""))
-            for each in entry.get("conditions") or ()
-        }
-        return entry.get("data") or {}, conditions
-
-    asked = {key: facts(entry) for key, entry in wanted.items()}
-    return asked == {key_of(entry): facts(entry) for entry in stored}
+    return (status.get("devices") if isinstance(status, Mapping) else None) or ()
 
 
 def key_of(entry: Mapping[str, Any]) -> Key:

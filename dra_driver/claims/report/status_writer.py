@@ -26,12 +26,10 @@ from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.report.claim_status import (
     Entries,
     applied,
-    are_stored,
     entries,
-    kept,
-    key_of,
     merged,
     stored_entries,
+    updated,
 )
 from dra_driver.claims.report.device_health import HealthOf
 from dra_driver.claims.state.validity import allocated, has_devices_of, stored_claim
@@ -163,9 +161,10 @@ class StatusWriter:
         claim = allocated(body)
         if body is not None and claim is not None and has_devices_of(claim, record):
             stored = stored_entries(body)
-            complete = kept(wanted, stored)
-            if not are_stored(complete, stored):
-                answer = self._send(applied(record.ref, complete, stored, _now()), body)
+            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")  # noqa: TID251 (told)
+            complete = updated(wanted, stored, now)
+            if complete != stored:
+                answer = self._send(applied(record.ref, complete), body)
                 if stored_entries(answer):
                     self._once.forget()
                 elif self._once.is_new(_DROPPED):
@@ -179,12 +178,10 @@ class StatusWriter:
         if written is None:
             return
         stored = stored_claim(self._api, ref, timeout=_REQUEST_TIMEOUT)
-        if stored is not None and any(
-            key_of(entry) in written.entries for entry in stored_entries(stored)
-        ):
+        if stored is not None and stored_entries(stored).keys() & written.entries.keys():
             # Bound to this version, because the claim may be allocated again, with new entries.
             version = str(stored["metadata"].get("resourceVersion", ""))
-            self._send(applied(ref, {}, (), _now(), version), stored)
+            self._send(applied(ref, {}, version), stored)
         del self._written[ref.uid]
 
     def _send(self, body: dict[str, Any], stored: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -202,7 +199,3 @@ class StatusWriter:
         return api.merge_status(
             claims, name, body, namespace=where, manager=MANAGER, timeout=seconds
         )
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")  # noqa: TID251 (told)

@@ -10,12 +10,9 @@ import make
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_status import (
     Entries,
-    applied,
-    are_stored,
     entries,
-    kept,
     key_of,
-    stored_entries,
+    updated,
 )
 from dra_driver.claims.report.device_health import WELL, DeviceHealth, HealthState
 from dra_driver.devices.device import Device, equal_shares, name_of
@@ -201,27 +198,22 @@ def test_a_devices_health_is_its_second_condition(state: HealthState, status: st
 
 
 def test_a_condition_keeps_since_when_it_has_been_so() -> None:
-    wanted = told(make.record(GPU))
-    before = stored_entries(applied(make.record().ref, wanted, (), NOW))
-    again = stored_entries(applied(make.record().ref, wanted, before, LATER))
-    assert again == before
-    assert are_stored(wanted, before)
-
+    before = updated(told(make.record(GPU)), {}, NOW)
+    assert updated(told(make.record(GPU)), before, LATER) == before
     lost = DeviceHealth(state=HealthState.UNHEALTHY, reason="GpuLost")
-    changed = told(make.record(GPU), health=lost)
-    (entry,) = stored_entries(applied(make.record().ref, changed, before, LATER))
+    (entry,) = updated(told(make.record(GPU), health=lost), before, LATER).values()
     assert [one["lastTransitionTime"] for one in entry["conditions"]] == [NOW, LATER]
-    assert not are_stored(changed, before)
 
 
 def test_what_a_gpu_does_not_say_now_stays_as_it_was() -> None:
     record = claim(make.device(MIG))
-    before = stored_entries(applied(record.ref, told(record), (), NOW))
+    before = updated(told(record), {}, NOW)
     silent = told(record, make.inventory(make.gpu(1), driver_version=None))
     (entry,) = silent.values()
     assert not CARD.keys() & entry["data"].keys()
-    assert are_stored(kept(silent, before), before)
+    assert updated(silent, before, LATER) == before
     # Of another MIG device in its place nothing is known.
     another = make.device(replace(MIG, uuid=MigUuid("MIG-other")))
-    (entry,) = kept(told(claim(another), make.inventory(make.gpu(1))), before).values()
+    silent = told(claim(another), make.inventory(make.gpu(1)))
+    (entry,) = updated(silent, before, LATER).values()
     assert not CARD.keys() & entry["data"].keys()
