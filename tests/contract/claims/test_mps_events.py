@@ -19,6 +19,7 @@ from dra_driver.claims.report.mps_events import (
     MpsEvents,
 )
 from dra_driver.claims.state.records import RecordStore
+from dra_driver.errors import UnavailableError
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.outbox import Outbox
 from dra_driver.mps.domain import DomainId, State, Status, encode_status, shared_domain
@@ -130,6 +131,25 @@ def test_a_pod_group_that_has_the_claim_is_told_in_place_of_its_pods(claim: MpsC
         event["regarding"] for event in claim.events() if event["regarding"]["name"] == "gang"
     ]
     assert (about["apiVersion"], about["uid"]) == ("scheduling.k8s.io/v1beta1", "uid-of-gang")
+
+
+def test_an_event_whose_answer_was_lost_is_there_once(
+    claim: MpsClaim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = claim.kube.create
+
+    def no_answer(*args: Any, **facts: Any) -> None:
+        monkeypatch.undo()
+        create(*args, **facts)
+        raise UnavailableError("no answer")
+
+    monkeypatch.setattr(claim.kube, "create", no_answer)
+    claim.say(restarts=1)
+    claim.driver().look()
+    claim.time += 60
+    claim.outbox.deliver()
+    assert [one.status for one in claim.server.seen("create", "events")] == [201, 201, 409]
+    assert claim.regarding() == [("Pod", "pod"), ("ResourceClaim", "claim")]
 
 
 def test_each_pod_that_has_the_claim_is_told(claim: MpsClaim) -> None:
