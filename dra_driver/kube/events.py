@@ -71,7 +71,7 @@ class Events:
         self._outbox.put(
             ("event", about.kind, about.uid, reason, note),
             partial(self._create, event, about.event_namespace),
-            Message(kind="event", about=f"{about.kind} {about.name}"),
+            Message(kind="event", about={"regarding": f"{about.kind} {about.name}"}),
         )
 
     def _create(self, event: Mapping[str, object], namespace: str) -> None:

@@ -16,7 +16,7 @@ messages are not kept: the oldest are dropped. When the driver stops, what is du
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
 import structlog
@@ -52,13 +52,13 @@ class Message(Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: such as `event` or `claim status`.
-        about: the object that it is about.
+        about: the object that it is about, as a fact of log lines, such as `claim`.
         refused_seconds: when to send it again after a refusal, as rights may be granted and
             policies changed later; None to drop it.
     """
 
     kind: str
-    about: str
+    about: Mapping[str, str]
     refused_seconds: float | None = None
 
 
@@ -224,7 +224,7 @@ class Outbox(Worker):
             return 0.0
         self._answered()
         if isinstance(error, StaleError):
-            log.debug("object changed meanwhile", about=message.about, reason=str(error))
+            log.debug("object changed meanwhile", **message.about, reason=str(error))
             return _STALE_RETRY
         event = f"{message.kind} refused"
         if isinstance(error, AccessError) and entry.logged != event:
@@ -245,7 +245,7 @@ class Outbox(Worker):
     def _log(self, entry: _Entry, message: Message, event: str, error: DriverError) -> None:
         """Log once why a message is not sent, until it is."""
         if entry.logged != event:
-            log.warning(event, about=message.about, reason=str(error))
+            log.warning(event, **message.about, reason=str(error))
         entry.logged = event
 
     def _log_once(self, event: str, error: DriverError) -> None:

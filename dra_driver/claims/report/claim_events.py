@@ -31,7 +31,7 @@ class ClaimEvents(Events):
         self._outbox.put(
             ("event", ref.uid, reason, note),
             partial(self._post_on_all, ref, reason=reason, action=action, note=note),
-            Message(kind="event", about=f"ResourceClaim {ref}"),
+            Message(kind="event", about={"claim": str(ref)}),
         )
 
     def _post_on_all(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:

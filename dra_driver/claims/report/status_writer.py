@@ -127,7 +127,7 @@ class StatusWriter:
             self._put(record.ref, is_urgent=is_urgent)
 
     def _put(self, ref: ClaimRef, *, after: float = 0.0, is_urgent: bool = False) -> None:
-        message = Message(kind=_KIND, about=str(ref), refused_seconds=REFUSED_RETRY)
+        message = Message(kind=_KIND, about={"claim": str(ref)}, refused_seconds=REFUSED_RETRY)
         key = (_KIND, ref.uid)
         self._outbox.put(key, partial(self._update, ref), message, after=after, is_urgent=is_urgent)
 

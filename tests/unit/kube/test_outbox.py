@@ -26,7 +26,7 @@ class World:
         self.sent: list[str] = []
 
     def put(self, name: str, *, refused: float | None = None, urgent: bool = False) -> None:
-        message = Message(kind="event", about=name, refused_seconds=refused)
+        message = Message(kind="event", about={"about": name}, refused_seconds=refused)
         self.outbox.put(("event", name), partial(self.send, name), message, is_urgent=urgent)
 
     def send(self, name: str) -> None:
