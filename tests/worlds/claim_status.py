@@ -70,6 +70,21 @@ class Place:
         self.server.put(made)
         return REF
 
+    def prepare(self, *minors: int) -> list[ClaimRef]:
+        """Have claims prepared, each with one GPU: `c-2` has `gpu-2`."""
+        refs = [
+            ClaimRef(uid=ClaimUid(f"uid-{n}"), namespace="default", name=f"c-{n}") for n in minors
+        ]
+        for ref in refs:
+            self.server.put(make.claim_object(f"gpu-{ref.name[2:]}", uid=ref.uid, name=ref.name))
+            self.driver.prepare(ref)
+        return refs
+
+    def have_status(self) -> list[str]:
+        """The names of the claims whose status says something of devices."""
+        claims = self.server.objects("resourceclaims")
+        return [one["metadata"]["name"] for one in claims if one["status"].get("devices")]
+
     def look(self, later: float = 0.0) -> None:
         """Look at all claims after a while, and send what is due."""
         self.clock.now += later

@@ -101,17 +101,14 @@ def test_a_config_that_no_json_can_carry_keeps_the_status_empty_and_is_said_once
     assert [log["event"] for log in logs] == ["claim status refused"]
 
 
-@pytest.mark.parametrize("version", [{}, {"version": "v2", "uuids": ["GPU-1"]}])
-def test_what_a_driver_of_another_version_wrote_is_written_again_once(
-    place: Place, version: dict[str, object]
-) -> None:
+def test_what_a_driver_of_another_version_wrote_is_written_again_once(place: Place) -> None:
     ref = place.put("gpu-1")
     place.driver.prepare(ref)
     place.look()
     (entry,) = place.status()
     (claim,) = place.server.objects("resourceclaims")
-    others = {name: value for name, value in entry["data"].items() if name != "version"}
-    claim["status"]["devices"] = [{**entry, "data": {**others, **version}}]
+    data = {**entry["data"], "version": "v2", "uuids": ["GPU-1"]}
+    claim["status"]["devices"] = [{**entry, "data": data}]
     kind = kind_of(claim["apiVersion"], claim["kind"])
     place.server.store.update(kind, "default", "claim", claim, status_only=True)
     place.restart()
@@ -280,10 +277,7 @@ def test_times_are_utc_wherever_the_node_is(place: Place, auckland: None) -> Non
 
 def test_a_missing_right_is_said_once_and_asked_for_seldom(place: Place) -> None:
     server = place.server
-    server.put(*(make.claim_object(f"gpu-{n}", uid=f"uid-{n}", name=f"c-{n}") for n in range(4)))
-    for number in range(4):
-        ref = ClaimRef(uid=ClaimUid(f"uid-{number}"), namespace="default", name=f"c-{number}")
-        place.driver.prepare(ref)
+    place.prepare(0, 1, 2, 3)
     server.granted = {("get", "resourceclaims.resource.k8s.io")}
     with structlog.testing.capture_logs() as logs:
         for _ in range(10):
@@ -294,7 +288,7 @@ def test_a_missing_right_is_said_once_and_asked_for_seldom(place: Place) -> None
     # Once it is granted they are written by themselves.
     server.granted = None
     place.look(REFUSED_RETRY)
-    assert all(one["status"].get("devices") for one in server.objects("resourceclaims"))
+    assert len(place.have_status()) == 4
 
 
 REFUSALS = {
@@ -311,36 +305,23 @@ REFUSALS = {
 def test_what_fails_for_one_claim_keeps_no_other_from_its_status(
     place: Place, fault: dict[str, Any], said: str
 ) -> None:
-    names = [f"c-{number}" for number in range(4)]
-    for number, name in enumerate(names):  # the bad one has the lowest UID
-        place.server.put(make.claim_object(f"gpu-{number}", uid=f"uid-{number}", name=name))
-        ref = ClaimRef(uid=ClaimUid(f"uid-{number}"), namespace="default", name=name)
-        place.driver.prepare(ref)
+    names = [ref.name for ref in place.prepare(0, 1, 2, 3)]  # the bad one has the lowest UID
     place.server.fail("patch", "resourceclaims", name=names[0], times=1000, **fault)
-
-    def told() -> list[str]:
-        claims = place.server.objects("resourceclaims")
-        return [claim["metadata"]["name"] for claim in claims if claim["status"].get("devices")]
 
     with structlog.testing.capture_logs() as logs:
         place.look()
-        assert told() == names[1:]
+        assert place.have_status() == names[1:]
         for _ in range(20):
             place.look(100)
     assert [log["event"] for log in logs if log["log_level"] == "warning"] == [said] * bool(said)
     place.server.faults.clear()
     place.look(600)
-    assert told() == names
+    assert place.have_status() == names
 
 
 def test_an_api_server_without_the_feature_is_noticed_once(place: Place) -> None:
     place.server.store.rules.insert(0, without_device_status)
-    place.server.put(
-        *(make.claim_object(f"gpu-{n}", uid=f"uid-{n}", name=f"c-{n}") for n in (2, 3))
-    )
-    for number in (2, 3):
-        ref = ClaimRef(uid=ClaimUid(f"uid-{number}"), namespace="default", name=f"c-{number}")
-        place.driver.prepare(ref)
+    place.prepare(2, 3)
     with structlog.testing.capture_logs() as logs:
         place.look()
         place.look(1000)
@@ -394,23 +375,15 @@ def test_what_is_wrong_with_devices_is_written_beside_calls(place: Place) -> Non
 
 
 def test_only_claims_that_changed_are_looked_at(place: Place) -> None:
-    place.driver.prepare(place.put("gpu-1"))
-    other = ClaimRef(uid=ClaimUid("uid-1"), namespace="default", name="other")
-    place.server.put(make.claim_object("gpu-2", uid=other.uid, name=other.name))
-    place.driver.prepare(other)
-
-    def have_status() -> set[str]:
-        claims = place.server.objects("resourceclaims")
-        return {one["metadata"]["name"] for one in claims if one["status"].get("devices")}
-
+    _, other = place.prepare(1, 2)
     place.writer.claim_changed(other)
     place.outbox.deliver()
-    assert have_status() == {"other"}
+    assert place.have_status() == ["c-2"]
     place.driver.unprepare(other)
     place.writer.claim_changed(other)
     place.outbox.deliver()
     place.look(WITHDRAW_AFTER)
-    assert have_status() == {"claim"}
+    assert place.have_status() == ["c-1"]
 
 
 def test_before_the_gpus_are_known_nothing_is_taken_back(place: Place) -> None:
