@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from dra_driver.claims.reconcile.reconciler import Reconciler
 from dra_driver.claims.takeover import checkpoint_file
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.host.worker import Worker
+from dra_driver.kube.own_node import OwnNode
 from dra_driver.kubelet.eviction import Eviction
 from dra_driver.kubelet.liveness import Health, doors
 from dra_driver.kubelet.plugin import KubeletPlugin
@@ -96,6 +98,13 @@ class Driver:
             on_kept=work.post_kept,
             take_over=self._take_over_what_is_left,
         )
+        self._threads: tuple[Worker | OwnNode, ...] = (
+            context.outbox,  # stopped last, as the others put in what it sends
+            self._publisher,
+            context.own_node,
+            self._offers.share_configs,
+            self._gpus.refusals,
+        )
         self._workers = (reconciler, *work.workers)
         self._eviction = Eviction(
             context.kube,
@@ -135,7 +144,7 @@ class Driver:
         A claim that arrives before the GPUs are known waits for them inside its call. Raises
         SetupError if an address or a socket is not available.
         """
-        context, gpus, work = self._context, self._gpus, self._work
+        gpus, work = self._gpus, self._work
         if self._settings.http_endpoint:
             self._http.start()
         for door in self._probes:
@@ -146,11 +155,8 @@ class Driver:
             self._take_over.run_first(gpus.watcher, FIRST_LOOK_SECONDS)
         self._plugin.start()
         work.health_stream.start()
-        self._publisher.start()
-        context.outbox.start()
-        context.own_node.start()
-        self._offers.share_configs.start()
-        gpus.refusals.start()
+        for thread in self._threads:
+            thread.start()
         # Without knowing the GPUs it could mend nothing, and would say so for each claim.
         gpus.watcher.wait_until_looked(FIRST_LOOK_SECONDS)
         for worker in self._workers:
@@ -173,14 +179,9 @@ class Driver:
         self._work.preparer.stop()
         self._work.sharing.requests.stop()
         left = self._plugin.stop(settings.shutdown_grace, delay=settings.shutdown_delay)
-        for worker in self._workers:
-            worker.stop(STOP_SECONDS)
-        self._offers.share_configs.stop(STOP_SECONDS)
-        context.own_node.stop(STOP_SECONDS)
-        self._gpus.refusals.stop(STOP_SECONDS)
-        self._publisher.stop(STOP_SECONDS)
         self._gpus.health.stop(STOP_SECONDS)
-        context.outbox.stop(STOP_SECONDS)  # last, as others have put in what it sends
+        for thread in reversed((*self._threads, *self._workers)):
+            thread.stop(STOP_SECONDS)
         self._gpus.let_go()
         self._http.stop()
         context.kube.close()

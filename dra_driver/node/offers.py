@@ -1,10 +1,8 @@
 """What is published of the GPUs of this node, and what carries out shares of them."""
 
-import structlog
-
 from dra_driver.claims.state.divisions import Divisions
 from dra_driver.devices.model import Inventory
-from dra_driver.errors import StateError, UnavailableError
+from dra_driver.errors import UnavailableError
 from dra_driver.node.context import FIRST_LOOK_SECONDS, NodeContext
 from dra_driver.node.feature_gates import CONSUMABLE_SHARES
 from dra_driver.node.gpus import NodeGpus
@@ -16,8 +14,6 @@ from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.node import CostWarning, DevicePlugin
 from dra_driver.slices.offer.shares import WholeBesideShares
 from dra_driver.slices.project import Projection, projection
-
-log = structlog.get_logger()
 
 
 class NodeOffers:
@@ -107,11 +103,6 @@ class NodeOffers:
         return gpus.health.tainted(projected)
 
     def look_at_divisions(self) -> None:
-        """Publish if prepared or ended claims have changed the divisions."""
-        try:
-            is_outdated = self.divisions.is_outdated()
-        except StateError as error:
-            log.warning("divisions not looked at", reason=str(error))
-            return
-        if is_outdated:
+        """Publish if prepared or ended claims have changed the divisions. Raises StateError."""
+        if self.divisions.is_outdated():
             self._context.changes.offer()
