@@ -46,11 +46,6 @@ class Regarding(Struct, frozen=True, kw_only=True):
         return self.namespace or "default"
 
 
-def about_node(name: str) -> Regarding:
-    """Return what an event on a Node is about, with its name as UID, as in a kubelet's own."""
-    return Regarding(api_version="v1", kind="Node", namespace="", name=name, uid=name)
-
-
 class Events:
     """Posts events of type Warning, in the name of a controller on one node."""
 
@@ -60,6 +55,12 @@ class Events:
         self._outbox = outbox
         self._controller = controller
         self._node = node
+
+    def post_on_node(self, *, reason: str, action: str, note: str) -> None:
+        """Have an event posted on the Node, with its name as UID as in a kubelet's. Never blocks."""
+        name = self._node
+        node = Regarding(api_version="v1", kind="Node", namespace="", name=name, uid=name)
+        self.post(node, reason=reason, action=action, note=note)
 
     def post(self, about: Regarding, *, reason: str, action: str, note: str) -> None:
         """Have an event posted on one object, without asking whether it exists. Never blocks.

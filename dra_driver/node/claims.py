@@ -22,7 +22,6 @@ from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.driver_root.modprobe import NvidiaModprobe
 from dra_driver.devices.mig.making import MigInstances
 from dra_driver.host.worker import Listeners, Worker
-from dra_driver.kube.events import about_node
 from dra_driver.kubelet.health_stream import HealthStream
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.node.context import NodeContext
@@ -71,7 +70,7 @@ class ClaimWork:
             clock=context.clock,
             on_release=changes.released,
         )
-        self._gpus, self._node_name = gpus, settings.node_name
+        self._gpus = gpus
         self.changed: Listeners[[]] = Listeners()
         self.calls = ClaimCalls(self.preparer, context.metrics, clock=context.clock)
         self.health_stream = HealthStream(self.device_health, wait_ready=watcher.wait_until_looked)
@@ -117,8 +116,9 @@ class ClaimWork:
     def post_kept(self, record: ClaimRecord, why: str) -> None:
         """Report a claim that keeps its devices after its end in the API server. Never blocks."""
         note = f"{why}. It keeps its devices until nothing runs with it: end its pods"
-        for each in (*about_all(record.ref, record.pods), about_node(self._node_name)):
+        for each in about_all(record.ref, record.pods):
             self._events.post(each, reason=STILL_RUNS, action="Unpreparing", note=note)
+        self._events.post_on_node(reason=STILL_RUNS, action="Unpreparing", note=note)
 
     def device_health(self) -> Sequence[Reported]:
         """Return the health of all prepared claims' devices. Raises StateError."""

@@ -44,7 +44,6 @@ class NodeOffers:
             default=settings.share_config_default,
             labels=context.own_node,
             events=context.events,
-            node=settings.node_name,
             on_change=changes.offer,
             kept=context.directory / notes.CONFIG_FILE,
         )

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from dra_driver.errors import ConfigError, StateError
 from dra_driver.host.files import read_whole
 from dra_driver.host.worker import Worker
-from dra_driver.kube.events import Events, about_node
+from dra_driver.kube.events import Events
 from dra_driver.kube.own_node import Labels, OwnNode
 from dra_driver.shares.choice import LABEL, Choice, choose
 from dra_driver.shares.notes import KeptConfig, keep, kept
@@ -85,7 +85,6 @@ class ShareConfigs(Worker):
         default: str,
         labels: OwnNode,
         events: Events,
-        node: str,
         on_change: Callable[[], None],
         kept: Path | None = None,
         timing: ShareConfigTiming = ShareConfigTiming(),
@@ -94,7 +93,7 @@ class ShareConfigs(Worker):
 
         `path` is a config, or a folder of named ones, and None if nothing is shared; `default` is
         the name of the config for a Node without a label (choice.py). `on_change` is called on the
-        thread, without a lock, when `current` has changed; `events` are on the Node of this name.
+        thread, without a lock, when `current` has changed; `events` are posted on the Node.
         The file `kept` keeps the last good config across a restart.
         """
         super().__init__("share-config")
@@ -102,7 +101,7 @@ class ShareConfigs(Worker):
         self._kept = kept
         self._default = default
         self._on_change = on_change
-        self._events, self._about = events, about_node(node)
+        self._events = events
         self._timing = timing
         self._heeds_label = path is not None and not _is_file(path)
         self._state = _NO_LABELS_YET if self._heeds_label else _NOT_YET if path else _NO_PATH
@@ -148,7 +147,7 @@ class ShareConfigs(Worker):
         rest = f"{in_use} is in use" if in_use else "no GPU is offered without a config"
         note = f"the share config cannot be used: {problem}; {rest}"
         reason, action = "ShareConfigNotTaken", "ReadingShareConfig"
-        self._events.post(self._about, reason=reason, action=action, note=note)
+        self._events.post_on_node(reason=reason, action=action, note=note)
 
     def _look_once(self, path: Path, label: str) -> None:
         look = self._look(path, label)

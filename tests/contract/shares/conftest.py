@@ -54,7 +54,6 @@ class World:
             default=default,
             labels=self.labels,
             events=Events(self.client, self.outbox, controller=CONTROLLER, node="n1"),
-            node="n1",
             on_change=self._changed,
             kept=kept,
             timing=timing,

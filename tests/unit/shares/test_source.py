@@ -56,7 +56,6 @@ def made_for(
         default=default,
         labels=OwnNode(None, "n1", clock=lambda: 0.0, random=lambda: 0.5),  # type: ignore[arg-type]
         events=Events(None, Outbox(), controller="c", node="n1"),  # type: ignore[arg-type]
-        node="n1",
         on_change=lambda: changes.append(None),
         kept=keeps,
     )
