@@ -57,8 +57,8 @@ class Events:
         self._node = node
 
     def post_on_node(self, *, reason: str, action: str, note: str) -> None:
-        """Have an event posted on the Node; its UID is its name, as in a kubelet's. Never blocks."""
-        name = self._node
+        """Have an event posted on the Node. Never blocks."""
+        name = self._node  # also as UID, as in a kubelet's own events
         node = Regarding(api_version="v1", kind="Node", namespace="", name=name, uid=name)
         self.post(node, reason=reason, action=action, note=note)
 
