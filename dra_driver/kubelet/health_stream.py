@@ -12,7 +12,7 @@ be found out, nothing is sent, and the kubelet reports that in time.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from types import SimpleNamespace
 from typing import Any
@@ -82,7 +82,7 @@ class HealthStream(Worker):
 
     def __init__(
         self,
-        report: Callable[[], Sequence[Reported]],
+        report: Callable[[], Reported],
         *,
         wait_ready: Callable[[float], bool] = lambda _seconds: True,
         clock: Callable[[], float] = time.monotonic,
@@ -104,7 +104,7 @@ class HealthStream(Worker):
         """How many servers have this service."""
         self._first_served = 0
         """The number of the first server whose streams do not end."""
-        self._reported: tuple[Reported, ...] = ()
+        self._reported: Reported = {}
         self._number = 0
         self._once = LogOnce()
         # Two more, so that one that is to end the oldest stream never waits for its thread.
@@ -163,10 +163,10 @@ class HealthStream(Worker):
             self._stop.wait(self._timing.least)
             self._wait(max(0.0, last + self._timing.resend - self._clock()))
 
-    def _collect(self) -> tuple[Reported, ...] | None:
+    def _collect(self) -> Reported | None:
         """Return what to report; None if that cannot be found out."""
         try:
-            reported = tuple(self._report())
+            reported = self._report()
         except DriverError as error:
             if self._once.is_new(str(error)):
                 log.warning("device health not reported", reason=str(error))
@@ -220,7 +220,7 @@ class HealthStream(Worker):
         log.debug("health stream opened", listening=listening)
         return True
 
-    def _next(self, stream: _Stream) -> tuple[Reported, ...] | None:
+    def _next(self, stream: _Stream) -> Reported | None:
         """Wait until there is something to send; return None when the stream has ended."""
         with self._changed:
             stream.handed_at = None
@@ -244,17 +244,17 @@ class HealthStream(Worker):
         log.debug("health stream closed")
 
 
-def _message(version: Any, reported: Sequence[Reported]) -> Any:
+def _message(version: Any, reported: Reported) -> Any:
     now = int(time.time())  # noqa: TID251 (told)
     return version.NodeWatchResourcesResponse(
         devices=[
             version.DeviceHealth(
-                device=version.DeviceIdentifier(pool_name=device.pool, device_name=device.device),
-                health=_STATUS[device.health.state],
+                device=version.DeviceIdentifier(pool_name=pool, device_name=device),
+                health=_STATUS[health.state],
                 last_updated_time=now,
                 health_check_timeout_seconds=TIMEOUT_SECONDS,
-                message=device.health.message,
+                message=health.message,
             )
-            for device in reported
+            for (pool, device), health in reported.items()
         ]
     )

@@ -2,7 +2,7 @@
 
 import platform
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import structlog
 
@@ -120,7 +120,7 @@ class ClaimWork:
             self._events.post(each, reason=STILL_RUNS, action="Unpreparing", note=note)
         self._events.post_on_node(reason=STILL_RUNS, action="Unpreparing", note=note)
 
-    def device_health(self) -> Sequence[Reported]:
+    def device_health(self) -> Reported:
         """Return the health of all prepared claims' devices. Raises StateError."""
         return reported(self.claims.holdings.prepared(), self._gpus.health.of_device)
 

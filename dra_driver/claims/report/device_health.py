@@ -56,12 +56,8 @@ HealthOf = Callable[[ClaimRecord, Device], DeviceHealth]
 """Returns the health of a device of a claim."""
 
 
-class Reported(Struct, frozen=True, kw_only=True):
-    """The health of a device, by the name under which the kubelet knows it."""
-
-    pool: str
-    device: str
-    health: DeviceHealth
+Reported = Mapping[tuple[str, str], DeviceHealth]
+"""The health of devices, by pool and name, under which the kubelet knows them."""
 
 
 def health_of(
@@ -126,7 +122,7 @@ def concerns(condition: GpuCondition, device: Device) -> bool:
     return ids is not None and ids.gpu_instance == condition.instance.gpu_instance
 
 
-def reported(records: Iterable[ClaimRecord], health: HealthOf) -> tuple[Reported, ...]:
+def reported(records: Iterable[ClaimRecord], health: HealthOf) -> Reported:
     """Return the health of the devices of claims, each device once, in a fixed order.
 
     Several claims can have one device, by shares of its capacity or admin access; the worst counts.
@@ -137,9 +133,7 @@ def reported(records: Iterable[ClaimRecord], health: HealthOf) -> tuple[Reported
             key, found = (entry.pool, entry.name), health(record, entry.device)
             if key not in worst or worst[key].state < found.state:
                 worst[key] = found
-    return tuple(
-        Reported(pool=pool, device=name, health=worst[pool, name]) for pool, name in sorted(worst)
-    )
+    return dict(sorted(worst.items()))
 
 
 def _destroyed(device: Mig, ids: MigIds, wrong: Iterable[GpuCondition]) -> DeviceHealth:

@@ -33,15 +33,15 @@ class NoClaims:
     unprepare = prepare
 
 
-def one(device: str, health: DeviceHealth = WELL) -> Reported:
-    return Reported(pool="node-1", device=device, health=health)
+def one(device: str, health: DeviceHealth = WELL) -> tuple[tuple[str, str], DeviceHealth]:
+    return ("node-1", device), health
 
 
 class Node:
     """A plugin on sockets, what it has to report, and a kubelet."""
 
     def __init__(self, root: Path, timing: StreamTiming) -> None:
-        self.found: list[Reported] = [one("gpu-0")]
+        self.found: Reported = dict([one("gpu-0")])
         self.error: StateError | None = None
         self.asked = self.waited = 0
         self.looked = threading.Event()
@@ -61,14 +61,14 @@ class Node:
         self.waited += 1
         return self.looked.wait(min(seconds, 0.05))
 
-    def report(self) -> list[Reported]:
+    def report(self) -> Reported:
         self.asked += 1
         if self.error is not None:
             raise self.error
         return self.found
 
-    def say(self, *found: Reported) -> None:
-        self.found = list(found)
+    def say(self, *found: tuple[tuple[str, str], DeviceHealth]) -> None:
+        self.found = dict(found)
         self.stream.ring()
 
     def start(self) -> None:
