@@ -61,18 +61,7 @@ class NodeGpus:
             else lambda inventory: inventory,
         )
         context.metrics.watch_silence(self.session.silences)
-        self.health = NodeHealth(
-            settings,
-            self.session,
-            holders=context.holdings,
-            metrics=context.metrics,
-            events=context.events,
-            outbox=context.outbox,
-            directory=context.directory,
-            boot_id=context.boot_id,
-            on_change=changes.health,
-            on_inventory=changes.inventory,
-        )
+        self.health = NodeHealth(context, self.session)
         self.watcher = self.health.watcher
         self.holders = Holders(
             procs=(roots.driver / "proc", roots.proc, Path("/proc")),

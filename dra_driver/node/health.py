@@ -8,14 +8,12 @@ status of claims.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 import structlog
 
 from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.device_health import (
     DeviceHealth,
     Gone,
@@ -23,7 +21,6 @@ from dra_driver.claims.report.device_health import (
     gone_devices,
     health_of,
 )
-from dra_driver.claims.state.holdings import Holdings
 from dra_driver.devices.device import Device
 from dra_driver.devices.health import findings
 from dra_driver.devices.health.debounce import GpuCondition
@@ -41,9 +38,7 @@ from dra_driver.devices.model import GpuEvent, GpuUuid, Inventory
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import DriverError
-from dra_driver.kube.outbox import Outbox
-from dra_driver.node.settings import Settings
-from dra_driver.ops.metrics import Metrics
+from dra_driver.node.context import NodeContext
 from dra_driver.slices.project import Projection
 from dra_driver.slices.taints import Effect, tainted
 
@@ -56,31 +51,19 @@ REASON, GONE = "GPUNotWell", "DeviceGone"
 class NodeHealth:
     """The health of this node's GPUs. Methods may be called from any thread."""
 
-    def __init__(  # noqa: PLR0913 (all that it is put together from)
-        self,
-        settings: Settings,
-        session: DriverSession,
-        *,
-        holders: Holdings,
-        metrics: Metrics,
-        events: ClaimEvents,
-        outbox: Outbox,
-        directory: Path,
-        boot_id: str,
-        on_change: Callable[[], None],
-        on_inventory: Callable[[Inventory], None],
-        clock: Callable[[], float] = time.time,  # noqa: TID251 (records and taints tell it)
-    ) -> None:
+    def __init__(self, context: NodeContext, session: DriverSession) -> None:
         """Take its parts; nothing is read yet.
 
-        `on_change` is called when something else is wrong than before, `on_inventory` after the
-        first look and after each that differs; `clock` is in seconds since 1970. Raises ConfigError
-        if the list of XIDs to ignore is invalid.
+        Raises ConfigError if the list of XIDs to ignore is invalid.
         """
+        settings, changes = context.settings, context.changes
         self._session = session
-        self._metrics = metrics
+        self._metrics = context.metrics
+        self._holdings = context.holdings
+        self._events, self._outbox = context.events, context.outbox
+        self._on_change = changes.health
         self.watcher = InventoryWatcher(
-            self.look, rescan_seconds=settings.rescan_interval, on_change=on_inventory
+            self.look, rescan_seconds=settings.rescan_interval, on_change=changes.inventory
         )
         self._effects = {
             Severity.REMARK: Effect(settings.remark_effect),
@@ -89,15 +72,15 @@ class NodeHealth:
             Severity.LOSS: Effect(settings.taint_loss),
         }
         self._tracker = HealthTracker(
-            HealthFile(directory, boot_id),
+            HealthFile(context.directory, context.boot_id),
             settle=round(settings.health_settle),
             ignored_xids=findings.parse_xids(settings.additional_xids_to_ignore),
             remarks=self._effects[Severity.REMARK] is not Effect.OFF,
-            clock=clock,
-            on_change=on_change,
+            clock=time.time,  # noqa: TID251 (records and taints tell it)
+            on_change=changes.health,
             on_begin=self._begun,
         )
-        self._requests = HealthRequests(directory)
+        self._requests = HealthRequests(context.directory)
         self._released_until = 0.0
         self._gone: Gone = {}
         self._listener = Listener(
@@ -107,11 +90,7 @@ class NodeHealth:
             asked=self._requests.pending,
             clock=time.monotonic,
         )
-        self._holders = holders
-        self._events = events
-        self._outbox = outbox
-        self._on_change = on_change
-        metrics.watch_conditions(tuple(Cause), tuple(Severity), self._count)
+        context.metrics.watch_conditions(tuple(Cause), tuple(Severity), self._count)
 
     def look(self) -> Inventory:
         """Look at all GPUs, for the watcher, and do what admins ask. Raises DeviceError."""
@@ -133,7 +112,7 @@ class NodeHealth:
 
     def _prepared(self) -> Sequence[ClaimRecord]:
         try:
-            return tuple(self._holders.prepared())
+            return tuple(self._holdings.prepared())
         except DriverError as error:
             log.warning("mig devices of claims not checked", reason=str(error))
             return ()
@@ -141,7 +120,7 @@ class NodeHealth:
     def _note_gone(self, prepared: Iterable[ClaimRecord], inventory: Inventory) -> None:
         """Note which MIG devices of claims a look has missed; `prepared` were so when it began."""
         before = self._gone
-        self._gone = gone_devices(filter(self._holders.still_holds, prepared), inventory, before)
+        self._gone = gone_devices(filter(self._holdings.still_holds, prepared), inventory, before)
         for key, record in self._gone.items():
             if before.get(key) is not record:
                 log.warning("mig device of a claim is gone", claim=str(record.ref), device=key[1])
@@ -199,12 +178,12 @@ class NodeHealth:
             self._outbox.put(key, partial(self._post_sick, GpuUuid(uuid), gpu.name, condition))
 
     def _post_sick(self, gpu: GpuUuid, name: str, condition: GpuCondition) -> None:
-        for record in self._holders.users_of(gpu):
+        for record in self._holdings.users_of(gpu):
             if any(concerns(condition, entry.device) for entry in record.devices):
                 self._post(record, REASON, f"{name}: {condition.finding.text}")
 
     def _post_removed(self, gpu: GpuUuid, inventory: Inventory) -> None:
-        for record in self._holders.users_of(gpu):
+        for record in self._holdings.users_of(gpu):
             self._post_gone(record, gpu, inventory)
 
     def _post_gone(self, record: ClaimRecord, uuid: str, inventory: Inventory) -> None:

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -29,6 +31,7 @@ from dra_driver.devices.model import (
 )
 from dra_driver.errors import StateError
 from dra_driver.kube.outbox import Outbox
+from dra_driver.node.context import Changes
 from dra_driver.node.health import GONE, REASON, NodeHealth
 from dra_driver.node.settings import Settings
 from dra_driver.ops.metrics import Metrics
@@ -54,18 +57,18 @@ class World:
         self.looks = 0
         self.during: Callable[[], object] = lambda: None
         self.unread = 0
-        self.health = NodeHealth(
-            Settings(node_name="n"),
-            self,
-            holders=self,
+        context: Any = SimpleNamespace(
+            settings=Settings(node_name="n"),
+            holdings=self,
             metrics=Metrics(driver="gpu.nvidia.com", node="n", version="1"),
             events=self,
             outbox=self.outbox,
             directory=folder,
             boot_id="boot-1",
-            on_change=self.changed,
-            on_inventory=lambda _: None,
+            changes=Changes(),
         )
+        context.changes.health.add(self.changed)
+        self.health = NodeHealth(context, self)
         self.health.watcher = self  # whose looks are this world's
 
     def look(self) -> Inventory:
