@@ -18,9 +18,8 @@ from functools import partial
 from typing import Any
 
 import structlog
-from msgspec import Struct
 
-from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.report.claim_status import (
@@ -62,15 +61,7 @@ _REQUEST_TIMEOUT = 10.0
 _DROPPED = (
     "the API server drops status.devices: its feature gate DRAResourceClaimDeviceStatus is off"
 )
-_KIND = "claim status"
 _CHECK = ("check claim status",)
-
-
-class _Written(Struct, frozen=True):
-    """This driver's entries of one claim at the API server."""
-
-    ref: ClaimRef
-    entries: Entries
 
 
 class StatusWriter:
@@ -95,13 +86,13 @@ class StatusWriter:
         self._inventory = inventory
         self._health = health
         self._knows_devices = False
-        self._written: dict[ClaimUid, _Written] = {}
+        self._written: dict[ClaimRef, Entries] = {}
         self._once = LogOnce()
 
     def claim_changed(self, ref: ClaimRef) -> None:
         """Have the status of a claim checked that was prepared or unprepared. Never blocks."""
         if self._knows_devices:
-            self._outbox.put((*_CHECK, ref.uid), partial(self._check, ref.uid))
+            self._outbox.put((*_CHECK, ref.uid), partial(self._check, ref))
 
     def devices_changed(self, *_: object) -> None:
         """Have all claims' status checked: the GPUs or their health have changed. Never blocks."""
@@ -114,42 +105,44 @@ class StatusWriter:
         Raises StateError.
         """
         self._outbox.put(_CHECK, self.check, after=PERIOD)
-        for uid in sorted(self._claims.records.uids() | self._written.keys()):
+        recorded = (record.ref for record in self._claims.records.readable())
+        for ref in dict.fromkeys((*recorded, *self._written)):
             with suppress(StateError):  # code that reads all records reports it
-                self._check(uid, is_urgent=is_urgent)
+                self._check(ref, is_urgent=is_urgent)
 
-    def _check(self, uid: ClaimUid, *, is_urgent: bool = False) -> None:
-        record, written = self._record(uid), self._written.get(uid)
-        if record is None:
-            if written is not None:
-                self._put(written.ref, after=WITHDRAW_AFTER)
-        elif self._is_outdated(record):
-            self._put(record.ref, is_urgent=is_urgent)
-
-    def _put(self, ref: ClaimRef, *, after: float = 0.0, is_urgent: bool = False) -> None:
-        message = Message(kind=_KIND, about={"claim": str(ref)}, refused_seconds=REFUSED_RETRY)
-        key = (_KIND, ref.uid)
-        self._outbox.put(key, partial(self._update, ref), message, after=after, is_urgent=is_urgent)
+    def _check(self, ref: ClaimRef, *, is_urgent: bool = False) -> None:
+        record = self._record(ref)
+        if self._is_outdated(record) if record else ref in self._written:
+            self._outbox.put(
+                ("claim status", ref.uid),
+                partial(self._update, ref),
+                Message(
+                    kind="claim status",
+                    about={"claim": str(ref)},
+                    refused_seconds=REFUSED_RETRY,
+                ),
+                after=0.0 if record else WITHDRAW_AFTER,
+                is_urgent=is_urgent,
+            )
 
     def _update(self, ref: ClaimRef) -> None:
         """Bring the status of a claim in line with its record as it is now."""
-        record = self._record(ref.uid)
+        record = self._record(ref)
         if record is None:
             self._withdraw(ref)
         elif self._is_outdated(record):
             self._write(record)
 
-    def _record(self, uid: ClaimUid) -> ClaimRecord | None:
+    def _record(self, ref: ClaimRef) -> ClaimRecord | None:
         """Return the record of a claim that is not unprepared."""
-        record = self._claims.records.peek(uid)
+        record = self._claims.records.peek(ref.uid)
         return None if record is None or record.state is RecordState.RELEASED else record
 
     def _is_outdated(self, record: ClaimRecord) -> bool:
         """Tell whether a claim is prepared, and its status was not written as it is to be now."""
         if not self._claims.holdings.is_prepared(record) or not record.ref.name:
             return False
-        written = self._written.get(record.ref.uid)
-        return written is None or written.entries != self._entries(record)
+        return self._written.get(record.ref) != self._entries(record)
 
     def _entries(self, record: ClaimRecord) -> Entries:
         return entries(record, self._inventory.current(), self._health)
@@ -170,19 +163,19 @@ class StatusWriter:
                 elif self._once.is_new(_DROPPED):
                     log.warning("claim status not stored", reason=_DROPPED)
         # For a claim that is gone, or has other devices now, there is nothing to write.
-        self._written[record.ref.uid] = _Written(record.ref, wanted)
+        self._written[record.ref] = wanted
 
     def _withdraw(self, ref: ClaimRef) -> None:
         """Remove this driver's entries from the status of a claim that was unprepared."""
-        written = self._written.get(ref.uid)
+        written = self._written.get(ref)
         if written is None:
             return
         stored = stored_claim(self._api, ref, timeout=_REQUEST_TIMEOUT)
-        if stored is not None and stored_entries(stored).keys() & written.entries.keys():
+        if stored is not None and stored_entries(stored).keys() & written.keys():
             # Bound to this version, because the claim may be allocated again, with new entries.
             version = str(stored["metadata"].get("resourceVersion", ""))
             self._send(applied(ref, {}, version), stored)
-        del self._written[ref.uid]
+        del self._written[ref]
 
     def _send(self, body: dict[str, Any], stored: Mapping[str, Any]) -> Mapping[str, Any]:
         """Apply a status to the claim that was found, or merge it if it cannot be applied."""
