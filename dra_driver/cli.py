@@ -84,6 +84,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "inspect": Command(target="dra_driver.admin.inspect.command:Inspect"),
         "health": Command(target="dra_driver.admin.health:Health"),
         "gather": Command(target="dra_driver.admin.gather.command:Gather"),
+        "take-over": Command(target="dra_driver.admin.takeover.command:TakeOverCommand"),
         "cleanup": Command(target="dra_driver.admin.cleanup:Cleanup"),
         "doctor": Command(target="dra_driver.admin.doctor.command:Doctor"),
         "explain": Command(target="dra_driver.admin.explain.command:Explain"),
@@ -116,6 +117,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "bench processes": "measure which sharing strategy suits your work",
             "health": "reset a sick GPU while the driver runs",
             "gather": "describe the node in an archive, for an issue",
+            "take-over": "take over the claims of NVIDIA's DRA driver",
             "cleanup": "remove what the driver left, after it was uninstalled",
         },
         "Anywhere, with a kubeconfig": {
@@ -137,7 +139,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     }
 )
 """Commands by where people run them, as in docs/pictures/tools.svg, and what each does there."""
-_ON_NODES = ("usage", "inspect", "gather", "cleanup")
+_ON_NODES = ("usage", "inspect", "gather", "take-over", "cleanup")
 
 
 KUBECTL_COMMANDS: Mapping[str, Sequence[str]] = MappingProxyType(

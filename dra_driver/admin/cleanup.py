@@ -25,14 +25,14 @@ from msgspec import Struct
 
 from dra_driver.admin.connect import connect
 from dra_driver.admin.removal import Removal, look
+from dra_driver.admin.takeover import checkpoint_file, peer_claims
+from dra_driver.admin.takeover.take_over import TakeOver
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.state.holdings import Holdings, open_holdings
 from dra_driver.claims.state.locks import NodeLocks
-from dra_driver.claims.takeover import checkpoint_file, peer_claims
-from dra_driver.claims.takeover.take_over import TakeOver
 from dra_driver.commands import common_settings
 from dra_driver.commands.command_line import changed, option
 from dra_driver.commands.common_settings import NODE_NAME
@@ -247,9 +247,6 @@ class _Seen:
 
     def current(self) -> Inventory:
         return self._inventory
-
-    def look_soon(self) -> None:
-        """Do nothing: their state is read when it is needed."""
 
 
 def _session(roots: Roots, holdings: Holdings) -> DriverSession:

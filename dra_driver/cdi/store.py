@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from dra_driver.cdi.model import CLASS, VENDOR, Edits, Mount, Spec, render
+from dra_driver.cdi.model import CLASS, VENDOR, Spec, render
 from dra_driver.errors import StateError
 from dra_driver.host.files import (
     TEMPORARY_SUFFIX,
@@ -32,7 +32,6 @@ from dra_driver.host.files import (
 _PREFIX = f"{VENDOR}-{CLASS}_"
 _SUFFIX = ".json"
 _PEER_SUFFIX = ".yaml"  # NVIDIA's DRA driver names the same devices in such a file
-_PEER_PATH = re.compile(rb"\bhostPath: (/\S+)$", re.MULTILINE)
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _WRITE_ATTEMPTS = 3
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755  # rootless runtimes read them too
@@ -82,17 +81,6 @@ class SpecStore:
     def exists(self, uid: str) -> bool:
         """Tell whether the claim has a spec file of this driver or of NVIDIA's DRA driver."""
         return any(os.path.isfile(self.path(uid, suffix)) for suffix in (_SUFFIX, _PEER_SUFFIX))
-
-    def is_peers(self, uid: str) -> bool:
-        """Tell whether the claim's only spec file is one of NVIDIA's DRA driver."""
-        is_theirs = os.path.isfile(self.path(uid, _PEER_SUFFIX))
-        return is_theirs and not os.path.isfile(self.path(uid))
-
-    def peer_edits(self, uid: str) -> Edits:
-        """Return what names files on the host in a claim's spec file of NVIDIA's DRA driver."""
-        stored = read_if_plain(self.path(uid, _PEER_SUFFIX))
-        paths = map(os.fsdecode, _PEER_PATH.findall(stored[0]) if stored else ())
-        return Edits(mounts=tuple(Mount(host_path=path, container_path=path) for path in paths))
 
     def delete(self, uid: str) -> None:
         """Delete the spec file of a claim, if there is one. Raises StateError if that fails."""

@@ -48,8 +48,6 @@ class InventoryWatcher(Worker):
         self._on_change = on_change
         self._current = _NOTHING_YET
         self._looked = threading.Event()
-        self._over = threading.Condition()
-        self._begun, self._ended = 0, 0  # numbers of looks
 
     def current(self) -> Inventory:
         """Return the latest inventory. Never blocks."""
@@ -59,13 +57,6 @@ class InventoryWatcher(Worker):
         """Wait until the first look is over; return whether it is."""
         return self._looked.wait(timeout)
 
-    def look_again(self, timeout: float) -> bool:
-        """Look once more, and wait until that look is over; return whether it is."""
-        with self._over:
-            next_one = self._begun + 1
-            self.ring()
-            return self._over.wait_for(lambda: self._ended >= next_one, timeout)
-
     def look_soon(self) -> None:
         """Look once more soon, without waiting for the next regular look. Never blocks."""
         self.ring()
@@ -73,15 +64,10 @@ class InventoryWatcher(Worker):
     def _run(self) -> None:
         retry_seconds = _FIRST_RETRY_SECONDS
         while not self._stop.is_set():
-            with self._over:
-                self._begun += 1
             inventory = self._look_once()
             if self._stop.is_set():
                 return
             self._take(inventory)
-            with self._over:
-                self._ended = self._begun
-                self._over.notify_all()
             if inventory.problem is None:
                 retry_seconds = _FIRST_RETRY_SECONDS
                 is_silent = any(gpu.is_silent for gpu in inventory.sick)

@@ -17,14 +17,14 @@ logs before a pod's first container starts (pkg/kubelet/kuberuntime, BuildPodLog
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import grpc
 import structlog
 
 from dra_driver.cdi.model import KIND
-from dra_driver.claims.model.claim import ClaimUid, ConsumerPod, PodName
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerPod, PodName
 from dra_driver.errors import TransientError
 from dra_driver.host.worker import LogOnce
 from dra_driver.kubelet.protos import pod_resources_v1_pb2, pod_resources_v1_pb2_grpc
@@ -105,8 +105,24 @@ class PodResources:
             for uid, pods in names.items()
         }
 
+    def claims(self, uids: Collection[ClaimUid]) -> Mapping[ClaimUid, ClaimRef]:
+        """Return the namespaces and names of claims that pods have. Raises TransientError."""
+        return {
+            uid: ClaimRef(uid=uid, namespace=claim.claim_namespace, name=claim.claim_name)
+            for _, claim, device in self._listed()
+            for uid in uids
+            if device.startswith(f"{KIND}={uid}-")
+        }
+
     def _asked(self) -> Mapping[str, set[PodName]]:
         """Return the pods by the CDI names of their devices."""
+        found: dict[str, set[PodName]] = {}
+        for pod, _, device in self._listed():
+            found.setdefault(device, set()).add(pod)
+        return found
+
+    def _listed(self) -> Iterator[tuple[PodName, pod_resources_v1_pb2.DynamicResource, str]]:
+        """Yield pod, claim and CDI name of each device that pods have by claims."""
         socket = next(filter(_is_socket, self._sockets), None)
         if socket is None:
             raise TransientError(
@@ -124,15 +140,13 @@ class PodResources:
             raise TransientError(
                 f"the kubelet does not say at {socket} which pods have claims: {error.details()}"
             ) from error
-        found: dict[str, set[PodName]] = {}
         for pod in answer.pod_resources:
             name = PodName(namespace=pod.namespace, name=pod.name)
             for container in pod.containers:
                 for claim in container.dynamic_resources:
                     for resource in claim.claim_resources:
                         for device in resource.cdi_devices:
-                            found.setdefault(device.name, set()).add(name)
-        return found
+                            yield name, claim, device.name
 
     def _pod_uids(self) -> Mapping[PodName, Sequence[str]]:
         """Return the UIDs of the node's pods. Raises TransientError if the folder is not here."""

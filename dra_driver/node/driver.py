@@ -7,11 +7,8 @@ built in the order in which they need each other; messages in the other directio
 """
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
-from typing import TYPE_CHECKING
 
 from dra_driver.claims.reconcile.reconciler import Reconciler
-from dra_driver.claims.takeover import checkpoint_file
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.host.worker import Worker
 from dra_driver.kube.own_node import OwnNode
@@ -28,9 +25,6 @@ from dra_driver.node.still_running import still_running
 from dra_driver.ops.http import HttpEndpoint
 from dra_driver.slices.publish.publication import Publication
 from dra_driver.slices.publish.publisher import SlicePublisher
-
-if TYPE_CHECKING:
-    from dra_driver.claims.takeover.take_over import TakeOver
 
 
 class Driver:
@@ -96,7 +90,6 @@ class Driver:
             ),
             clock=context.clock,
             on_kept=work.post_kept,
-            take_over=self._take_over_what_is_left,
         )
         self._threads: tuple[Worker | OwnNode, ...] = (
             context.outbox,  # stopped last, as the others put in what it sends
@@ -115,29 +108,6 @@ class Driver:
             clock=context.clock,
         )
 
-    @property
-    def _has_checkpoint(self) -> bool:
-        """Whether NVIDIA's driver has left something to take over."""
-        return checkpoint_file.is_there(self._context.directory)
-
-    @cached_property
-    def _take_over(self) -> "TakeOver":
-        from dra_driver.claims.takeover.take_over import TakeOver  # noqa: PLC0415 (seldom needed)
-
-        context = self._context
-        return TakeOver(
-            context.holdings,
-            self._work.locks,
-            self._gpus.watcher,
-            self._gpus.mig.makes,
-            context.clock,
-            rival=self._plugin.rivals.foreign,
-        )
-
-    def _take_over_what_is_left(self) -> bool:
-        """Take over what NVIDIA's driver has left; return whether nothing of it remains."""
-        return not self._has_checkpoint or self._take_over.run()
-
     def start(self) -> None:
         """Start every part: first what can fail, and what the kubelet waits for.
 
@@ -151,8 +121,6 @@ class Driver:
             door.start()
         gpus.watcher.start()
         gpus.health.start()
-        if self._has_checkpoint:
-            self._take_over.run_first(gpus.watcher, FIRST_LOOK_SECONDS)
         self._plugin.start()
         work.health_stream.start()
         for thread in self._threads:

@@ -6,7 +6,6 @@ from pathlib import Path
 import structlog
 
 from dra_driver.claims.state.ownership import Ownership
-from dra_driver.claims.takeover import checkpoint_file
 from dra_driver.devices.exclusion import why_excluded, without_excluded
 from dra_driver.devices.gpu_words import gpu_words
 from dra_driver.devices.holders import Holders
@@ -43,9 +42,7 @@ class NodeGpus:
             MigSettings.of(settings.mig, settings.mig_profiles, gate=settings.gate_of(DYNAMIC_MIG)),
             on_change=changes.offer,
         )
-        self.exclusion = NodeExclusion(
-            settings.exclude_gpus, directory=context.directory, ownership=ownership
-        )
+        self.exclusion = NodeExclusion(settings.exclude_gpus, ownership)
         self.session = DriverSession(
             driver_root=roots.driver,
             dev=roots.dev,
@@ -84,9 +81,8 @@ class NodeGpus:
 class NodeExclusion:
     """What is left out on one node. `leave_out` is for one thread at a time."""
 
-    def __init__(self, setting: str, *, directory: Path, ownership: Ownership) -> None:
+    def __init__(self, setting: str, ownership: Ownership) -> None:
         self._words = gpu_words(setting)
-        self._directory = directory
         self._ownership = ownership
         self._said: frozenset[str] = frozenset()
 
@@ -111,21 +107,14 @@ class NodeExclusion:
     def _is_in_use(self, gpu: Gpu) -> bool:
         """Tell whether claims use a GPU, or have left something on it.
 
-        Claims of NVIDIA's DRA driver that are still to be taken over count as well. An unreadable
-        record may be about any GPU.
+        An unreadable record may be about any GPU.
         """
         ownership, uuid = self._ownership, gpu.uuid
         try:
-            if ownership.holders(uuid) or ownership.made(uuid) or ownership.turned_on(uuid):
-                return True
+            held = ownership.holders(uuid) or ownership.made(uuid) or ownership.turned_on(uuid)
         except StateError:
             return True  # better seen than not taken back
-        if not checkpoint_file.is_there(self._directory):
-            return False
-        from dra_driver.claims.takeover import peer_claims  # noqa: PLC0415 (see checkpoint_file)
-
-        peers = peer_claims.look(self._directory, None)
-        return peers.problem is not None or gpu.minor in peers.minors
+        return bool(held)
 
 
 def _line(gpu: ExcludedGpu) -> str:

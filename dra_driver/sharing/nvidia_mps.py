@@ -1,6 +1,6 @@
 """NvidiaMPS: an MPS daemon that NVIDIA's DRA driver runs for a claim, until the claim ends.
 
-In: what that driver recorded about it (claims/takeover/take_over.py). Out: the edits that make
+In: what that driver recorded about it (admin/takeover/take_over.py). Out: the edits that make
 containers its clients, and the reset of the compute modes that it set. The daemon runs in a
 Deployment in that driver's namespace. This driver may not delete Deployments, and does not use the
 daemon's socket, because it is in a folder that tenants can write to. So it names the Deployment for

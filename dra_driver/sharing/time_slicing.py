@@ -27,7 +27,7 @@ from dra_driver.errors import ConfigError, DriverError
 from dra_driver.sharing.base import ComputeModes, Doer, Group, select_from
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
 from dra_driver.sharing.steps import SharingStep, TimeSlice
-from resource_nvidia_com.v1beta1.names import Interval, SharingStrategy
+from resource_nvidia_com.v1beta1.names import Interval
 
 if TYPE_CHECKING:
     from resource_nvidia_com.v1beta1.gpu import GpuConfig
@@ -161,16 +161,6 @@ class _Wanted(Struct, frozen=True, kw_only=True):
             if isinstance(step, TimeSlice) and self.gpu.uuid in step.gpus:
                 return step.found_interval or Interval.DEFAULT
         return None
-
-
-def step_of_others(uuid: GpuUuid, device: str, config: "GpuConfig") -> TimeSlice | None:
-    """Return the step for a time-slice that another driver has set for a config.
-
-    The earlier value is unknown, so the default is assumed. None: the config sets no time-slice.
-    """
-    if config.sharing is None or config.sharing.strategy is not SharingStrategy.TIME_SLICING:
-        return None
-    return TimeSlice(devices=_of_gpu(uuid), interval=_interval(config), card=f"{device} ({uuid})")
 
 
 def of_unknown(uuid: GpuUuid) -> TimeSlice:

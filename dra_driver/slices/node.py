@@ -105,10 +105,6 @@ class NodeOffer:
         """Tell whether a GPU waits for a MIG mode of others, which needs NVML to be closed."""
         return awaits_reset(gpu) if self.switches_modes else awaits_mode(gpu)
 
-    def makes(self) -> bool:
-        """Tell whether this driver makes the MIG devices of claims. Raises what `current` does."""
-        return self._settings.makes(self._labels.current() if self._settings.heeds_node else {})
-
     def _of_node(self) -> MigOffer:
         self._is_asked = True  # from now on, a change of the label has to be reported
         labels = self._labels.current()

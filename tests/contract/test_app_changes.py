@@ -18,14 +18,24 @@ from testbed.holder import holding
 from testbed.kubelet import ClaimName, KubeletClient
 
 import make
+from dra_driver.claims.state.records import stored_records
 from dra_driver.cli import main
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 from worlds import mps
 from worlds.configs import HALF, LONG
+from worlds.kubelet_pods import serving_pods
 from worlds.nvidia import checkpoint
 from worlds.nvidia_files import SEED, Left
-from worlds.process import SLICES, ProcessNode, being_prepared, eventually, process_node, supervised
+from worlds.process import (
+    SLICES,
+    ProcessNode,
+    TakeOverProcess,
+    being_prepared,
+    eventually,
+    process_node,
+    supervised,
+)
 from worlds.sick import looked, machine_of, prepared, start, uuid_of
 
 XID = ["gpu.nvidia.com/xid"]
@@ -251,25 +261,31 @@ def test_of_two_drivers_the_one_that_the_kubelet_registered_last_publishes(
 
 
 def test_a_node_is_not_taken_over_while_nvidias_driver_runs(node: ProcessNode) -> None:
+    """Its init container waits, then fails; a driver that starts all the same publishes nothing."""
     node.install_gpus("t4x4")
     node.place.data.mkdir(parents=True)
     file = node.place.data / "checkpoint.json"
     file.write_bytes(checkpoint({}))
     theirs = node.place.data / "dra.sock"
+    node.driver.env["POD_UID"] = "ours"
+    init = TakeOverProcess(node.driver)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(theirs))
         listening.listen()
-        node.driver.env["POD_UID"] = "ours"
+        assert init.run("--wait=0") == 1
+        reason = f"NVIDIA's DRA driver runs on this node, and listens on {theirs}"
+        assert f"error: {reason}: remove NVIDIA's DRA driver from this node" in init.tail()
         node.driver.start()
-        line = node.driver.wait_log("node not taken over from nvidia's driver")
-        assert f"NVIDIA's DRA driver runs on this node, and listens on {theirs}" in line["reason"]
         node.driver.wait_log("publishing failed")
         assert is_quiet(node)
         assert file.exists()
         assert writes(node) == 0
+        init.start()
+        assert init.wait_log("node not taken over from nvidia's driver")["reason"] == reason
     theirs.unlink(missing_ok=True)
+    assert init.wait() == 0
+    assert not file.exists()
     node.wait_devices(4)
-    eventually(lambda: not file.exists(), "the checkpoint to be taken over")
 
 
 def test_claims_of_nvidias_driver_are_answered_for_and_their_gpu_is_whole_after_them(
@@ -282,10 +298,14 @@ def test_claims_of_nvidias_driver_are_answered_for_and_their_gpu_is_whole_after_
     for claim in left.claims:
         del claim["metadata"]["resourceVersion"]
         node.api.put(claim)
-    claims = [
-        ClaimName(namespace=ref.namespace, name=ref.name, uid=ref.uid) for ref in left.refs.values()
-    ]
+    refs = left.refs.values()
+    claims = [ClaimName(namespace=ref.namespace, name=ref.name, uid=ref.uid) for ref in refs]
     whole = {f"gpu-{minor}" for minor in range(8)}
+    pods = {(ref.namespace, ref.name): [f"k8s.gpu.nvidia.com/claim={ref.uid}-gpu"] for ref in refs}
+    with serving_pods(node.place.plugins, pods):
+        assert TakeOverProcess(node.driver).run() == 0
+    records = stored_records(node.place.data).records
+    assert {record.ref for record in records} == set(refs), "the kubelet has their names"
     node.driver.start()
     with KubeletClient(node.place.registry) as kubelet:
         kubelet.register(driver=node.driver)

@@ -26,6 +26,7 @@ from charts import (
 )
 from commands import told, variables
 from dra_driver.admin.cleanup import Cleanup
+from dra_driver.admin.takeover.command import TakeOverCommand
 from dra_driver.mps.supervisor.command import MpsSupervisor
 from dra_driver.node.feature_gates import FEATURE_GATES
 from dra_driver.node.settings import Settings
@@ -319,6 +320,19 @@ def test_only_to_tell_who_uses_gpus_the_driver_has_the_hosts_pids(render: Render
         allowed = {user: one for one in of_kind(things, SCC) for user in one["users"]}
         scc = allowed[f"system:serviceaccount:gpus:{pod['serviceAccountName']}"]
         assert scc["allowHostPID"] is wanted
+
+
+def test_a_node_is_taken_over_with_the_settings_and_rights_of_the_driver(render: Render) -> None:
+    pod = driver_pod(render("--values", EVERYTHING))
+    (init,), (driver,) = pod["initContainers"], pod["containers"]
+    assert init["command"] == ["dra-driver", "take-over"]
+    assert places([init]).items() <= places([driver]).items()
+    for same in ("image", "securityContext", "resources"):
+        assert init[same] == driver[same]
+    given, whole = (environment({"containers": [one]}) for one in (init, driver))
+    assert given.items() <= whole.items()
+    assert given.keys() >= whole.keys() & variables(TakeOverCommand)
+    told(TakeOverCommand, given)
 
 
 def test_cleanup_takes_the_place_of_all_else(render: Render) -> None:

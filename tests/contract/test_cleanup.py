@@ -19,7 +19,7 @@ from worlds import mps as played_mps
 from worlds.configs import HALF, LONG
 from worlds.nvidia import checkpoint
 from worlds.nvidia_files import FOLDERS, SEED, Left, entry_of
-from worlds.process import SLICES, ProcessNode, eventually, supervised
+from worlds.process import SLICES, ProcessNode, TakeOverProcess, eventually, supervised
 
 MIG = "gpu-0-mig-1g10gb-19-0"
 
@@ -171,8 +171,10 @@ def test_a_checkpoint_that_cannot_be_read_is_put_aside_and_daemons_of_its_claims
     theirs = node.place.data / "mps" / "uid-theirs-1a2b3" / "pipe"
     theirs.mkdir(parents=True)
     (node.place.data / "checkpoint.json").write_text("of another version")
+    init = TakeOverProcess(node.driver)
+    assert init.run() == 0, "a driver can start"
+    assert init.events("node not taken over from nvidia's driver")
     node.driver.start()
-    node.driver.wait_log("node not taken over from nvidia's driver")
     node.wait_devices(8)
     node.driver.kill()
     spec = node.place.cdi_root / "k8s.gpu.nvidia.com-claim_uid-theirs.yaml"
@@ -247,6 +249,7 @@ def test_of_a_node_that_was_taken_over_nothing_stays(node: ProcessNode) -> None:
     machine = node.install_gpus("h100x8")
     node.place.data.mkdir(parents=True)
     (node.place.data / "checkpoint.json").write_bytes(checkpoint({}, boot_id=machine.boot_id))
+    assert TakeOverProcess(node.driver).run() == 0
     node.driver.start()
     node.wait_devices(8)
     assert (node.place.data / "checkpoint.json.taken-over").exists()

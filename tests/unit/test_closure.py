@@ -9,7 +9,6 @@ import pytest
 SELDOM = (
     "dra_driver.admin",
     "dra_driver.bench",
-    "dra_driver.claims.takeover.take_over",
     "dra_driver.kube.manifest",
     "dra_driver.shares.config",
     "dra_driver.shares.divide",

@@ -11,7 +11,6 @@ from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.devices.model import MigSlot
 from dra_driver.node.gpus import NodeExclusion
-from worlds.nvidia import checkpoint
 
 GPU, OTHER = make.gpu(0), make.gpu(1)
 UID = ClaimUid("uid")
@@ -21,7 +20,7 @@ Change = Callable[[Path, Ownership], object]
 
 
 def left_out_by(setting: str, directory: Path) -> NodeExclusion:
-    return NodeExclusion(setting, directory=directory, ownership=Ownership(directory, "boot-1"))
+    return NodeExclusion(setting, Ownership(directory, "boot-1"))
 
 
 def kept(directory: Path, change: Change) -> list[int]:
@@ -55,13 +54,6 @@ def test_a_gpu_in_use_stays_and_so_does_one_of_which_that_is_not_known(
     tmp_path: Path, change: Change
 ) -> None:
     assert kept(tmp_path, change) == [0]
-
-
-def test_all_stay_while_what_nvidias_driver_prepared_cannot_be_read(tmp_path: Path) -> None:
-    file = tmp_path / "checkpoint.json"
-    assert kept(tmp_path, lambda *_: unreadable(tmp_path, file.name)) == [0, 1]
-    file.unlink()
-    assert kept(tmp_path, lambda *_: file.write_bytes(checkpoint({}, boot_id="boot-1"))) == []
 
 
 def test_a_gpu_that_stays_is_still_not_to_be_published(tmp_path: Path) -> None:

@@ -181,16 +181,6 @@ def test_debts_strays_and_damage_are_told() -> None:
     assert json.loads(report(found))["pendingCleanups"][0]["reason"] == "GPU is lost"
 
 
-def test_a_claim_without_a_name_is_told_with_how_to_find_it() -> None:
-    nameless = replace(
-        record("a", PLAIN), ref=ClaimRef(uid=ClaimUid("d098"), namespace="", name="")
-    )
-    shown = table(node(nameless))
-    assert "claims taken over, known only by UID:\n  kubectl get resourceclaims -A -o cus" in shown
-    assert "| grep d098 (nothing: the claim was deleted)\n" in shown
-    assert "known only by UID" not in table(node(record("a", PLAIN)))
-
-
 def test_a_shared_domain_is_a_stray_once_no_claim_has_joined_it() -> None:
     shared = shared_domain("node")
     used = node(ONE, domains={shared: READY}, members={shared: frozenset({"uid-one"})})

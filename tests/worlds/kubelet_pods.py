@@ -12,7 +12,7 @@ from dra_driver.kubelet.protos import pod_resources_v1_pb2 as messages
 from dra_driver.kubelet.protos import pod_resources_v1_pb2_grpc as rpc
 
 Told = Mapping[tuple[str, str], Sequence[str]]
-"""The CDI names of the devices of each pod, by namespace and name."""
+"""The CDI names of the devices of each pod, by namespace and name; its claim has that name, too."""
 
 
 class KubeletPods(rpc.PodResourcesListerServicer):
@@ -33,7 +33,9 @@ def _pod(namespace: str, name: str, devices: Sequence[str]) -> Any:
     resources = [
         messages.ClaimResource(cdi_devices=[messages.CDIDevice(name=device)]) for device in devices
     ]
-    claim = messages.DynamicResource(claim_resources=resources)
+    claim = messages.DynamicResource(
+        claim_name=name, claim_namespace=namespace, claim_resources=resources
+    )
     # A container whose claim the kubelet does not know is listed without any.
     claims = [claim] if devices else []
     containers = [

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from dra_driver.admin.takeover.take_over import TakeOver
 from dra_driver.claims.model.record import ClaimRecord, ClaimStep, MigStep, RecordState
 from dra_driver.claims.prepare.node_claims import NodeClaims
-from dra_driver.claims.takeover.take_over import TakeOver
 from dra_driver.mps.daemon import mounts
 from dra_driver.mps.daemon.control import Control
 from dra_driver.mps.domain import State

@@ -6,18 +6,18 @@ serve. Another process can go on with the directory, or die in it.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import make
+from dra_driver.admin.takeover.take_over import TakeOver
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import claim_device_name
 from dra_driver.cdi.roots import Roots, find_roots
-from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.model.claim import ClaimRef, ref_of
 from dra_driver.claims.prepare.steps import Sharing
 from dra_driver.claims.state.holdings import open_holdings
-from dra_driver.claims.takeover.take_over import TakeOver
 from dra_driver.devices.device import Base, Device, Whole, name_of
 from dra_driver.devices.holders import Holders
 from dra_driver.devices.mig.making import MigInstances
@@ -225,7 +225,7 @@ class Node:
         self,
         *,
         makes_mig: Callable[[], bool] = lambda: True,
-        rival: Callable[[], Path | None] = lambda: None,
+        **facts: Any,
     ) -> TakeOver:
         """What takes the node over from NVIDIA's driver."""
         take_over = TakeOver(
@@ -234,10 +234,15 @@ class Node:
             self.driver.gpus,
             makes_mig,
             time.monotonic,
-            rival=rival,
+            **({"names": self.names} | facts),
         )
         moments.tell_of_take_over(take_over, self.step)
         return take_over
+
+    def names(self, uids: Collection[str]) -> dict[str, ClaimRef]:
+        """Names of claims by the kubelet, which has a pod of each claim in the API."""
+        refs = map(ref_of, self.driver.api.claims.values())
+        return {ref.uid: ref for ref in refs if ref.uid in uids}
 
     # Claims
 

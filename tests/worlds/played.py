@@ -31,9 +31,6 @@ class PlayedGpus:
     def current(self) -> Inventory:
         return self.inventory
 
-    def look_soon(self) -> None:
-        pass  # tests set what was found
-
     def look(self) -> "PlayedGpus":
         return self
 

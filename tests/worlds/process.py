@@ -134,6 +134,20 @@ class ProcessNode:
         return known
 
 
+class TakeOverProcess(DriverProcess):
+    """The init container of a driver's pod."""
+
+    command = "take-over"
+
+    def __init__(self, driver: DriverProcess) -> None:
+        super().__init__(driver.place, driver.log.with_suffix(".take-over"), driver.env)
+
+    def run(self, *words: str) -> int:
+        """Run it to its end; return its exit status."""
+        self.start(*words)
+        return self.wait()
+
+
 @contextmanager
 def supervised(node: ProcessNode) -> Iterator[None]:
     """Run the MPS supervisor of a node, as a process beside its driver."""

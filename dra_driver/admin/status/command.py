@@ -206,7 +206,6 @@ def table(node: NodeStatus) -> str:
         "devices that are gone (delete their pods; the claims are then unprepared)": [
             f"{names[ClaimUid(uid)]}: {name}: {why}" for (uid, name), why in node.gone.items()
         ],
-        "claims taken over, known only by UID": _nameless(node),
         "not undone yet": _cleanups(node),
         "MPS domains without a claim": [f"{each} ({_health(node, each)})" for each in node.strays],
         "damaged records": [f"{name}: {why}" for name, why in node.stored.damaged.items()],
@@ -337,17 +336,6 @@ def _health(node: NodeStatus, domain: DomainId | str) -> str:
     if status.reason:
         facts.append(status.reason)
     return ", ".join(facts)
-
-
-def _nameless(node: NodeStatus) -> list[str]:
-    """Return how to find the names of claims that NVIDIA's driver has not named."""
-    columns = "NS:.metadata.namespace,NAME:.metadata.name,UID:.metadata.uid"
-    return [
-        f"kubectl get resourceclaims -A -o custom-columns={columns} | grep {record.ref.uid} "
-        "(nothing: the claim was deleted)"
-        for record in node.stored.records
-        if not record.ref.name
-    ]
 
 
 def _cleanups(node: NodeStatus) -> list[str]:

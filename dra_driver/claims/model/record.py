@@ -133,9 +133,8 @@ class ClaimRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
 
     If `boot_id` is not that of this boot, what the record says of hardware is no longer true. What
     is to be undone is in `steps`, and, from an earlier preparation, in `pending`. The claim was
-    reserved for `pods` and `groups` (PodGroups) when it was prepared. `taken_over`: NVIDIA's own
-    driver prepared it and wrote its CDI spec (claims/takeover/take_over.py). `pod_claim_name` is
-    the pod's name for the claim, empty if it was not made for one pod, or was taken over.
+    reserved for `pods` and `groups` (PodGroups) when it was prepared. `pod_claim_name` is the pod's
+    name for the claim, empty if it was not made for one pod, or NVIDIA's DRA driver prepared it.
     """
 
     ref: ClaimRef
@@ -146,7 +145,6 @@ class ClaimRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
     pending: tuple[PendingCleanup, ...] = ()
     pods: tuple[ConsumerPod, ...] = ()
     groups: tuple[ConsumerGroup, ...] = ()
-    taken_over: bool = False
     pod_claim_name: str = ""
 
     @property

@@ -119,7 +119,7 @@ def documents(
 def _folder(record: ClaimRecord) -> str | None:
     """Return the folder of a claim's files in containers; None if the claim gets no files."""
     name = record.ref.name
-    if record.taken_over or not _SUBDOMAIN.fullmatch(name) or ".." in name:
+    if not _SUBDOMAIN.fullmatch(name) or ".." in name:
         return None
     if is_label(record.pod_claim_name):
         return f"{CONTAINER_FOLDER}/resourceclaimtemplates/{record.pod_claim_name}"

@@ -121,10 +121,8 @@ class ClaimSpecs:
         self.files.write(uid, spec)
 
     def restore(self, record: ClaimRecord) -> None:
-        """Restore a claim's spec and files; one by NVIDIA's driver stays while its files do."""
+        """Restore a claim's spec and files."""
         uid = record.ref.uid
-        if record.taken_over and self.files.is_peers(uid) and not self._missing(uid):
-            return
         spec, former = self.of(record), self.files.written.get(uid)
         if former is not None and not self._replaces(spec.edits, former.edits):
             spec = replace(spec, edits=former.edits)
@@ -137,10 +135,10 @@ class ClaimSpecs:
 
         To be asked repeatedly. It costs a look at each file, whatever the number of claims.
         """
-        specs, peers = self.files.written.copy(), self.files.peers()
+        specs = self.files.written.copy()
         # A virtual machine's claim has no files of the GPU driver.
         written = {ClaimUid(uid): spec.edits for uid, spec in specs.items() if spec.edits.mounts}
-        if not (written or peers):
+        if not written:
             return set()
         try:
             now = self._edits.look_at_files()
@@ -159,11 +157,7 @@ class ClaimSpecs:
         elif self._once.is_new(missing[0]):
             advice = "complete the driver's upgrade; the specs follow within a minute"
             log.warning("files of the gpu driver are missing", missing=missing[:3], advice=advice)
-        return others.keys() - kept | {ClaimUid(uid) for uid in peers if self._missing(uid)}
-
-    def _missing(self, uid: str) -> list[str]:
-        """Return what is missing of the files in a claim's spec by NVIDIA's DRA driver."""
-        return missing_files(self.files.peer_edits(uid), self._edits.look().roots)
+        return others.keys() - kept
 
     def _replaces(self, edits: Edits, former: Edits) -> bool:
         """Tell whether the files in edits, found at the last look, are all that are to come."""

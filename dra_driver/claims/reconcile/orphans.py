@@ -1,6 +1,6 @@
 """Handles claims of which this node knows only the UID, by asking the API server for all claims.
 
-Records of claims that were taken over get the claims' names. CDI specs without a record are deleted
+CDI specs without a record are deleted
 once the API server says that their claims are gone, and the kubelet names no pod that has them.
 What lives by itself for such a claim, as MPS daemons and MIG devices do, is removed with the spec.
 
@@ -15,13 +15,11 @@ from collections.abc import Callable, Collection, Iterable
 
 import structlog
 from msgspec import Struct
-from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ref_of
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.reconcile.still_running import StillRunning
 from dra_driver.claims.state.locks import NodeLocks
-from dra_driver.claims.state.records import RecordStore
 from dra_driver.claims.state.validity import stored_claim
 from dra_driver.errors import AccessError, ConflictError, DriverError, UnavailableError
 from dra_driver.host.worker import LogOnce
@@ -59,54 +57,6 @@ def _those_there(
     """Return which of these claims exist. A UID never comes back."""
     every = map(ref_of, api.each_claim(timeout=timeout))
     return {ref.uid: ref for ref in every if ref.uid in uids}
-
-
-class ClaimNames:
-    """Adds the claims' names to records. Raises StateError if the records cannot be read."""
-
-    def __init__(self, api: KubeClient, records: RecordStore, locks: NodeLocks) -> None:
-        self._api = api
-        self._records = records
-        self._locks = locks
-        self._gone: set[ClaimUid] = set()
-
-    def look(self, *, timeout: float, lock_deadline: float) -> set[ClaimUid]:
-        """Add names to records whose claims still exist; return the claims to try again later.
-
-        `timeout` is for one request, in seconds; a claim that is in use by another call is waited
-        for until `lock_deadline`.
-        """
-        nameless = {record.ref.uid for record in self._records.readable() if not record.ref.name}
-        self._gone &= nameless
-        unknown = nameless - self._gone
-        if not unknown:
-            return set()
-        try:
-            refs = _those_there(self._api, unknown, timeout)
-        except AccessError as error:
-            log.info("claims kept without a name", claims=sorted(unknown), reason=str(error))
-            return set()
-        except UnavailableError as error:
-            log.debug("claims not named yet", reason=str(error))
-            return unknown
-        self._gone |= unknown - refs.keys()
-        return {uid for uid, ref in refs.items() if not self._named(ref, lock_deadline)}
-
-    def _named(self, ref: ClaimRef, lock_deadline: float) -> bool:
-        try:
-            with self._locks.claim(ref.uid, lock_deadline):
-                record = self._records.read(ref.uid)
-                if record is not None and not record.ref.name:
-                    self._records.write(replace(record, ref=ref))
-                    log.info("name found for a claim taken over", claim=str(ref), claim_uid=ref.uid)
-        except DriverError as error:  # another call has it, or the disk refused
-            log.debug("claim not named yet", claim=str(ref), reason=str(error))
-            return False
-        return True
-
-    def is_gone(self, uid: ClaimUid) -> bool:
-        """Tell whether the API server has said that there is no claim with this UID."""
-        return uid in self._gone
 
 
 class OrphanedSpecs:

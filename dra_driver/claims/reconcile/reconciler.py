@@ -21,7 +21,7 @@ from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.preparer import ClaimPreparer
-from dra_driver.claims.reconcile.orphans import ClaimNames, OrphanedSpecs, ReconcileTiming
+from dra_driver.claims.reconcile.orphans import OrphanedSpecs, ReconcileTiming
 from dra_driver.claims.reconcile.still_running import StillRunning
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.records import written_at
@@ -39,8 +39,7 @@ class Reconciler(Worker):
     Methods that look raise StateError if the driver's directory or the CDI folder cannot be read.
 
     `running` tells whether pods still run with a claim, and `on_kept` is told of a claim that is
-    kept for that, once for each reason. `take_over` takes over what another driver prepared, and
-    tells whether nothing of it is left.
+    kept for that, once for each reason.
     """
 
     def __init__(  # noqa: PLR0913 (all that it brings in line)
@@ -54,7 +53,6 @@ class Reconciler(Worker):
         clock: Callable[[], float],
         timing: ReconcileTiming = ReconcileTiming(),
         on_kept: Callable[[ClaimRecord, str], None] = lambda _record, _why: None,
-        take_over: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__("claim-reconciler")
         self._api = api
@@ -65,8 +63,6 @@ class Reconciler(Worker):
         self._on_kept = on_kept
         self._clock = clock
         self._timing = timing
-        self._take_over = take_over
-        self._names = ClaimNames(api, claims.records, locks)
         self._orphans = OrphanedSpecs(
             api=api, claims=claims, locks=locks, running=running, clock=clock, timing=timing
         )
@@ -98,8 +94,7 @@ class Reconciler(Worker):
         self._tidy_modes()
         specs = self._claims.specs
         uids = self._claims.records.uids()
-        unfinished = {uid for uid in uids - specs.complete() if not specs.files.is_peers(uid)}
-        unfinished |= uids & specs.outdated()
+        unfinished = (uids - specs.complete()) | (uids & specs.outdated())
         return self.mend(unfinished if only is None else unfinished.intersection(only))
 
     def compare(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
@@ -113,10 +108,7 @@ class Reconciler(Worker):
         self._kept.keep(uids)
         todo = list(uids if only is None else uids.intersection(only))
         todo.sort(key=lambda uid: (uid in self._unanswered, uid))
-        left = self._names.look(
-            timeout=self._timing.request_timeout,
-            lock_deadline=self._clock() + self._timing.lock_timeout,
-        )
+        left: set[ClaimUid] = set()
         in_a_row = 0
         for position, uid in enumerate(todo):
             try:
@@ -139,7 +131,6 @@ class Reconciler(Worker):
         period = self._timing.period
         rounds = [
             _Round(self._delete_halves, math.inf),
-            _Round(self._taken_over, math.inf),
             _Round(self.mend, period),
             _Round(self.compare, period),
             _Round(self.compare_orphans, period),
@@ -160,11 +151,6 @@ class Reconciler(Worker):
         del only
         self._claims.leftovers.delete_halves()
         return set()
-
-    def _taken_over(self, only: Iterable[ClaimUid] | None) -> set[ClaimUid]:
-        """Take over what another driver prepared, repeatedly until it is done."""
-        del only
-        return set() if self._take_over() else {ClaimUid("")}
 
     def _done(self, uid: ClaimUid, work: Callable[[ClaimUid], bool]) -> bool:
         """Do the work for one claim, so that its failure does not affect other claims."""
@@ -231,10 +217,7 @@ class Reconciler(Worker):
             record = self._claims.records.read(uid)
         if record is None or record.state is RecordState.RELEASED:
             return True
-        if record.ref.name:
-            reason = why_gone(self._api, record, timeout=self._timing.request_timeout)
-        else:
-            reason = "no longer exists" if self._names.is_gone(uid) else None
+        reason = why_gone(self._api, record, timeout=self._timing.request_timeout)
         if reason is None:
             self._gone_since.pop(uid, None)
             self._kept.forget(uid)

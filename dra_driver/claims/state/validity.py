@@ -22,8 +22,8 @@ def why_gone(claims: KubeClient, record: ClaimRecord, *, timeout: float) -> str 
     The answer follows "claim X, which …". `timeout` is in seconds. Raises TransientError if the API
     server does not answer, or the answer cannot be read; DriverError if it refuses to answer.
     """
-    if not record.ref.name:
-        raise UnavailableError("a claim that was taken over has not been looked up by its UID yet")
+    if not record.ref.name:  # its node was taken over, when no pod had it any more
+        return "is known by its UID alone, and had no pod here"
     try:
         stored = claims.get_claim(record.ref.namespace, record.ref.name, timeout=timeout)
     except NotFoundError:

@@ -123,10 +123,6 @@ class MigSettings(Struct, frozen=True, kw_only=True):
         """Whether this driver may switch MIG modes for claims, on any node."""
         return self.source is MigSource.ON_DEMAND
 
-    def makes(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether MIG devices of ended claims are deleted, as nobody else makes any here."""
-        return MIG_MANAGER_LABEL not in labels if self.heeds_node else self.switches_modes
-
     def offer_of_any_node(self, kubernetes: KubernetesVersion | None) -> MigOffer:
         """Return what is offered on a node whose labels are unknown."""
         offer = self.offer({}, kubernetes)

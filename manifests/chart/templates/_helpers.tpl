@@ -43,6 +43,29 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{- /* The settings by which the driver and what runs before it know the node. */}}
+{{- define "dra-driver.nodeEnv" -}}
+- name: NODE_NAME
+  valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+# The volume `driver-root` is the same folder.
+- {name: NVIDIA_DRIVER_ROOT, value: {{ .Values.nvidiaDriverRoot }}}
+- {name: DRIVER_ROOT_CTR_PATH, value: /driver-root}
+{{- with .Values.nvidiaDevRoot }}
+- {name: NVIDIA_DEV_ROOT, value: {{ . }}}
+{{- end }}
+- {name: KUBELET_PLUGINS_DIRECTORY_PATH, value: {{ .Values.kubeletPlugin.kubeletPluginsDirectoryPath }}}
+{{- with .Values.mig }}
+- {name: MIG, value: {{ . | quote }}}
+{{- end }}
+{{- if or .Values.vfio .Values.featureGates.PassthroughSupport }}
+- {name: VFIO, value: "true"}
+{{- end }}
+{{- with .Values.featureGates }}
+- name: FEATURE_GATES
+  value: {{ $gates := list }}{{ range $name, $on := . }}{{ $gates = append $gates (printf "%s=%t" $name $on) }}{{ end }}{{ join "," $gates }}
+{{- end }}
+{{- end }}
+
 {{- /* The port of an address such as ":8080". */}}
 {{- define "dra-driver.port" -}}
 {{ splitList ":" . | last }}

@@ -113,20 +113,6 @@ def test_what_is_switched_on_reaches_claims_that_are_prepared(driver: Driver) ->
     assert found.keys() == {reader.by_template("gpus", "gpu")}
 
 
-def test_a_claim_that_was_taken_over_is_prepared_again_as_it_was(driver: Driver) -> None:
-    ref = driver.api.add("gpu-1")
-    driver.prepare(ref)
-    record = driver.claims.records.read(ref.uid)
-    assert record is not None
-    driver.claims.records.write(replace(record, taken_over=True))
-    for _ in range(2):
-        driver.prepare(ref)
-        assert mounted(driver, ref) == {}
-        assert not driver.reconciler(ReconcileTiming()).mend_unfinished()
-    driver.unprepare(ref)
-    assert driver.left() == []
-
-
 def test_files_that_somebody_deleted_are_written_again_by_the_running_thread(
     driver: Driver,
 ) -> None:

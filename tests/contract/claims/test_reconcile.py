@@ -310,24 +310,6 @@ def test_a_claim_that_the_api_server_fails_for_keeps_no_other_from_being_taken_b
     assert left == {refs[0].uid, refs[1].uid}
 
 
-def test_a_claim_without_a_name_that_somebody_is_busy_with_keeps_no_other_waiting(
-    driver: Driver,
-) -> None:
-    refs = [driver.api.add(f"gpu-{n}", uid=f"uid-{n}", name=f"claim-{n}") for n in range(3)]
-    for ref in refs:
-        driver.prepare(ref)
-    for ref in refs[:2]:  # as they are right after they were taken over
-        record = driver.claims.records.read(ref.uid)
-        assert record is not None
-        driver.claims.records.write(replace(record, ref=replace(ref, namespace="", name="")))
-    del driver.api.claims[refs[2].namespace, refs[2].name]
-    reconciler = driver.reconciler(ReconcileTiming(grace=0.0, lock_timeout=0.05))
-    with driver.locks.claim(refs[0].uid, time.monotonic()):
-        assert refs[0].uid in reconciler.compare()
-    named = {one.ref.uid: one.ref.name for one in driver.claims.records.readable()}
-    assert named == {refs[0].uid: "", refs[1].uid: "claim-1"}
-
-
 def test_a_claim_that_comes_back_is_not_counted_as_gone(driver: Driver) -> None:
     ref = driver.api.add("gpu-1")
     driver.prepare(ref)

@@ -31,7 +31,6 @@ def test_killed_at_any_step_the_next_start_goes_on(node: Node, step: str) -> Non
     for ref in refs:
         (answer,) = node.driver.prepare(ref)
         assert answer.cdi_device_ids[0].startswith(f"k8s.gpu.nvidia.com/claim={ref.uid}-gpu-")
-        assert theirs.spec(ref).exists()
     assert [mig.uuid for mig in node.migs()] == live
     for ref in refs:
         node.driver.unprepare(ref)

@@ -62,7 +62,19 @@ def test_a_crash_loop_is_an_error_although_the_daemonset_counts_its_pod_as_ready
         f"pod {NAMESPACE}/{name} on node node-1: CrashLoopBackOff after 7 restarts; last Error, "
         "exit code 1, 3 min ago: setup: no procfs at /x"
     )
-    assert advice == f"kubectl logs --previous --namespace {NAMESPACE} {name} says why"
+    logs = f"kubectl logs --previous --namespace {NAMESPACE} {name}"
+    assert advice == f"{logs} --container kubelet-plugin says why"
+
+
+def test_why_a_driver_waits_for_its_init_container_is_told(well: ApiServer, doctor: Doctor) -> None:
+    pod = daemon_pod(DRIVER, "node-1", status(0, waiting={"reason": "PodInitializing"}))
+    last = ended("Error", 1, "error: NVIDIA's DRA driver runs on this node", at=ago(minutes=3))
+    init = status(4, last, waiting={"reason": "CrashLoopBackOff"}) | {"name": "take-over"}
+    pod["status"]["initContainerStatuses"] = [init]
+    put(well, unready(pod, ago(hours=1)))
+    ((_, seen, advice),) = [one for one in doctor.told("driver-pods", 1) if one[0] == "error"]
+    assert seen.endswith("3 min ago: error: NVIDIA's DRA driver runs on this node")
+    assert "--container take-over" in advice
 
 
 @pytest.mark.parametrize(

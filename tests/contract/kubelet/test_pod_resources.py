@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.claims.model.claim import ClaimUid, ConsumerPod
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerPod
 from dra_driver.errors import TransientError
 from dra_driver.kubelet.pod_resources import PodResources
 from worlds.kubelet_pods import note_pod, serving_pods
@@ -53,6 +53,12 @@ def names(resources: PodResources, *uids: ClaimUid) -> dict[str, list[str]]:
 def test_pods_are_found_by_the_uid_in_the_names_of_their_devices(ask: Ask, tmp_path: Path) -> None:
     with serving_pods(tmp_path / "plugins", TOLD):
         assert names(ask(), ONE, TWO) == {"uid-1": ["team-a/train-0", "team-a/train-1"]}
+
+
+def test_claims_have_their_names_from_pods(ask: Ask, tmp_path: Path) -> None:
+    with serving_pods(tmp_path / "plugins", TOLD):
+        found = ask().claims([ONE, TWO])
+    assert found == {ONE: ClaimRef(uid=ONE, namespace="team-a", name="train-1")}, "the last one's"
 
 
 def test_their_uids_are_those_of_the_folders_of_their_logs(ask: Ask, tmp_path: Path) -> None:

@@ -121,12 +121,6 @@ def test_a_claim_from_a_template_is_found_by_what_its_pod_calls_it() -> None:
     assert reader.read(told(one)["gpu"])["podClaimName"] == "gpus"
 
 
-def test_of_a_claim_that_was_taken_over_nothing_is_told() -> None:
-    one = record(taken_over=True)
-    assert container_paths(one) == {}
-    assert told(one) == {}
-
-
 def test_each_request_has_a_file_and_a_chosen_sub_request_is_in_it_but_not_in_the_path() -> None:
     one = record(
         entry(WHOLE, GPU_DEVICE, request_names=("large",), subrequest="h100"),

@@ -131,7 +131,6 @@ TAKEN_OVER = replace(
             folder=f"/var/lib/kubelet/plugins/gpu.nvidia.com/mps/{DAEMON}",
         ),
     ),
-    taken_over=True,
 )
 
 GPUS: list[GpuUuid] = [make.gpu(minor).uuid for minor in range(7)]

@@ -2,9 +2,7 @@
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -61,34 +59,6 @@ def test_the_first_look_is_reported() -> None:
         assert changes.get(timeout=TIMEOUT) == make.inventory()
         assert watcher.wait_until_looked(TIMEOUT)
         assert watcher.current() == make.inventory()
-
-
-def test_who_waits_for_another_look_has_one_that_began_after_asking() -> None:
-    before, after = make.inventory(), make.inventory(make.gpu(0))
-    found, looks, may_end = before, threading.Semaphore(0), threading.Semaphore(0)
-
-    def look() -> Inventory:
-        seen = found
-        looks.release()
-        assert may_end.acquire(timeout=TIMEOUT)
-        return seen
-
-    watcher = InventoryWatcher(look, rescan_seconds=NEVER, on_change=lambda _: None)
-    watcher.start()
-    assert looks.acquire(timeout=TIMEOUT)
-    found = after  # too late for the look that has begun
-    assert not watcher.look_again(0)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(watcher.look_again, TIMEOUT)
-        time.sleep(0.05)
-        may_end.release()
-        assert looks.acquire(timeout=TIMEOUT)
-        time.sleep(0.05)
-        assert not waiting.done(), "the first look has ended, and the second one has not"
-        may_end.release(9)
-        assert waiting.result(TIMEOUT)
-    assert watcher.current() == after
-    assert watcher.stop(TIMEOUT)
 
 
 def test_an_unchanged_machine_is_reported_once() -> None:

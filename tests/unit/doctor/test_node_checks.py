@@ -19,8 +19,8 @@ from dra_driver.admin.doctor.facts.node_facts import (
     SocketFacts,
     SpecFacts,
 )
-from dra_driver.claims.takeover.nvidia_checkpoint import UnreadClaim
-from dra_driver.claims.takeover.peer_claims import PeerClaims
+from dra_driver.admin.takeover.nvidia_checkpoint import UnreadClaim
+from dra_driver.admin.takeover.peer_claims import PeerClaims
 from dra_driver.devices.exclusion import without_excluded
 from dra_driver.devices.holders import Holder
 from dra_driver.devices.model import MigMode

@@ -3,7 +3,6 @@
 from msgspec.structs import replace
 
 import make
-from dra_driver.cdi.model import Edits, Mount
 from dra_driver.devices.device import DeviceKey
 from dra_driver.sharing.nvidia_mps import NvidiaMps
 from dra_driver.sharing.steps import NvidiaMpsDaemon
@@ -12,7 +11,6 @@ ONE, TWO, MIG = make.gpu(1), make.gpu(2), make.mig_device(3)
 STEP = NvidiaMpsDaemon(
     devices=(make.device(ONE), make.device(MIG)), daemon="uid-abc", folder="/run/mps/uid-abc"
 )
-OPTIONS = ("rw", "nosuid", "nodev", "bind")
 
 
 class Modes:
@@ -26,22 +24,6 @@ class Modes:
 
     def set_compute_mode(self, uuid: str, mode: int) -> None:
         self.modes[uuid] = mode
-
-
-def test_containers_are_clients_as_that_driver_has_them() -> None:
-    edits = Edits(
-        env=("CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps",),
-        mounts=(
-            Mount(host_path="/run/mps/uid-abc/shm", container_path="/dev/shm", options=OPTIONS),
-            Mount(
-                host_path="/run/mps/uid-abc/pipe", container_path="/tmp/nvidia-mps", options=OPTIONS
-            ),
-        ),
-    )
-    assert NvidiaMps(Modes({})).edits(STEP) == {
-        DeviceKey(ONE.uuid): edits,
-        DeviceKey(MIG.uuid): edits,
-    }
 
 
 def test_people_are_told_which_deployment_it_is() -> None:

@@ -3,12 +3,11 @@ from typing import Any
 import pytest
 
 import make
-from dra_driver.devices.device import DeviceKey
 from dra_driver.devices.model import Gpu
 from dra_driver.errors import ConfigError
 from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.steps import TimeSlice
-from dra_driver.sharing.time_slicing import TimeSlicing, step_of_others
+from dra_driver.sharing.time_slicing import TimeSlicing
 from resource_nvidia_com.v1beta1.names import Interval
 
 EXCLUSIVE_PROCESS = 3
@@ -97,15 +96,3 @@ def test_cards_without_preemption_are_refused_when_planned() -> None:
         strategy.plan([group(old)], 0.0)
     assert strategy.plan([group(old, interval="Default")], 0.0)
     assert strategy.plan([group(make.gpu(1, cuda_compute_capability=(6, 0)))], 0.0)
-
-
-def test_a_time_slice_of_another_driver_is_undone_to_the_default_when_its_claim_ends() -> None:
-    plan = step_of_others(GPU.uuid, "gpu-1", make.gpu_config("TimeSlicing", interval="Long"))
-    assert plan is not None
-    card = Card()
-    card.time_slices = [3]
-    strategy = TimeSlicing(card, card)
-    assert plan.describe(DeviceKey(GPU.uuid)).words == ("interval Long",)
-    strategy.undo(plan, 0.0)
-    assert (card.time_slices, card.mode) == ([3, 0], 0)
-    assert step_of_others(GPU.uuid, "gpu-1", make.gpu_config("MPS")) is None

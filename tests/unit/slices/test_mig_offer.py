@@ -136,27 +136,18 @@ def test_what_is_set_holds_on_any_kubernetes(mig: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mig", "gate", "switches", "makes"),
+    ("mig", "gate", "switches"),
     [
-        ("auto", None, False, True),
-        ("auto", True, True, True),
-        ("auto", False, False, False),
-        ("on-demand", None, True, True),
-        ("existing", None, False, False),
-        ("off", None, False, False),
+        ("auto", None, False),
+        ("auto", True, True),
+        ("auto", False, False),
+        ("on-demand", None, True),
+        ("existing", None, False),
+        ("off", None, False),
     ],
 )
-def test_modes_are_switched_on_demand_alone(
-    mig: str, gate: bool | None, switches: bool, makes: bool
-) -> None:
-    found = MigSettings.of(mig, "", gate=gate)
-    assert found.switches_modes == switches
-    assert found.makes({}) == makes
-
-
-def test_where_mig_manager_makes_devices_this_driver_does_not() -> None:
-    assert not MigSettings.of("auto", "").makes(LABELLED)
-    assert MigSettings.of("on-demand", "").makes(LABELLED)
+def test_modes_are_switched_on_demand_alone(mig: str, gate: bool | None, switches: bool) -> None:
+    assert MigSettings.of(mig, "", gate=gate).switches_modes == switches
 
 
 @pytest.mark.parametrize(("mig", "gate"), [("existing", None), ("auto", True)])

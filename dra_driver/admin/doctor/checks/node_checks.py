@@ -14,10 +14,10 @@ from dra_driver.admin.doctor.facts.node_facts import (
     SocketFacts,
     SpecFacts,
 )
+from dra_driver.admin.takeover import peer_claims
+from dra_driver.admin.takeover.peer_claims import PeerClaims
+from dra_driver.admin.takeover.take_over import STUCK
 from dra_driver.cdi.nodes import UVM
-from dra_driver.claims.takeover import peer_claims
-from dra_driver.claims.takeover.peer_claims import PeerClaims
-from dra_driver.claims.takeover.take_over import STUCK
 from dra_driver.devices.driver_root.modprobe import BY_HAND
 from dra_driver.devices.model import Gpu, Inventory, MigMode, PassthroughGpu
 from dra_driver.devices.names import gpu_name
@@ -306,8 +306,8 @@ def _peer(peer: PeerClaims) -> Iterator[Seen]:
         yield info(
             f"NVIDIA's DRA driver has run here, and lists {count(len(peer.claims), 'claim')}: "
             f"{peer.file}",
-            "remove its DaemonSet; this driver takes over its claims when it starts, and logs the "
-            "reason if it does not",
+            "remove its DaemonSet; this driver's pod takes over its claims before it starts, and "
+            "the log of its init container, take-over, says if not; delete the pod to try again",
         )
 
 

@@ -114,7 +114,10 @@ def _container(
     if container.waits == "CrashLoopBackOff":
         return error(
             f"{what}: {container.waits} after {count(container.restarts, 'restart')}{last}",
-            _advice(container.ended, f"kubectl logs --previous {where} says why"),
+            _advice(
+                container.ended,
+                f"kubectl logs --previous {where} --container {container.name} says why",
+            ),
         )
     if container.waits in _OF_IMAGES:
         return error(
@@ -135,7 +138,9 @@ def _container(
     if is_many or (ended.reason == _OUT_OF_MEMORY and age < _OF_A_DAY):
         return warning(
             f"{what} has been restarted {_times(container.restarts)}{last}",
-            _advice(ended, f"kubectl logs --previous {where} says why"),
+            _advice(
+                ended, f"kubectl logs --previous {where} --container {container.name} says why"
+            ),
         )
     return None
 

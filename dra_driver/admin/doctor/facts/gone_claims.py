@@ -45,7 +45,7 @@ def gone_claims(
     kept: dict[str, str] = {}
     ended: list[str] = []
     for record in records:
-        if why_gone is None or record.state is RecordState.RELEASED or not record.ref.name:
+        if why_gone is None or record.state is RecordState.RELEASED:
             continue
         if (reason := why_gone(record)) is None:
             continue

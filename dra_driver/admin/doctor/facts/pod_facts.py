@@ -82,7 +82,11 @@ def _pod(pod: Object) -> DaemonPod:
         since=_time(ready, "lastTransitionTime") or _time(meta, "creationTimestamp"),
         deleted=_time(meta, "deletionTimestamp"),
         failed=_failure(status) if has_failed else "",
-        containers=tuple(map(_container, objects(status, "containerStatuses"))),
+        containers=tuple(
+            _container(each)
+            for kind in ("initContainerStatuses", "containerStatuses")
+            for each in objects(status, kind)
+        ),
     )
 
 

@@ -1,6 +1,6 @@
 """Converts claims that NVIDIA's own DRA driver prepared to records of this driver. Pure.
 
-In: its claims (claims/takeover/nvidia_checkpoint.py), and the GPUs of this node. Out: one record
+In: its claims (admin/takeover/nvidia_checkpoint.py), and the GPUs of this node. Out: one record
 for each claim, with exactly what that driver would undo at the claim's end. A MIG device was made
 for a claim if the checkpoint has its parent's UUID instead of its own; then that driver makes them
 on demand. Otherwise the checkpoint does not say: they count as made for claims if this driver makes
@@ -12,24 +12,23 @@ driver binds none. So nothing is left to undo of a claim that was only about to 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from dra_driver.cdi.model import claim_device_id
-from dra_driver.claims.model.claim import Claim, ClaimRef, ClaimUid, Result, parse_claim
-from dra_driver.claims.model.config import group_by_config
-from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, MakeMigDevices, RecordState
-from dra_driver.claims.prepare.allocation import consumed, kind_named
-from dra_driver.claims.takeover.nvidia_checkpoint import (
+from dra_driver.admin.takeover.nvidia_checkpoint import (
     PeerCheckpoint,
     PeerClaim,
     PeerDevice,
     PeerMig,
     PeerVfio,
 )
+from dra_driver.cdi.model import claim_device_id
+from dra_driver.claims.model.claim import Claim, ClaimRef, ClaimUid, Result, parse_claim
+from dra_driver.claims.model.config import group_by_config
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, MakeMigDevices, RecordState
+from dra_driver.claims.prepare.allocation import consumed, kind_named
 from dra_driver.devices.device import Base, Device, Mig, MigIds, Vfio, Whole, mig_of, place_of
 from dra_driver.devices.mig.partitions import partition_named
 from dra_driver.devices.model import (
@@ -47,8 +46,6 @@ from dra_driver.devices.names import DRIVER_NAME, GpuName, MigName, VfioName, pa
 from dra_driver.devices.passthrough.bus import is_vfio
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import ConfigError, StateError, TransientError
-from dra_driver.sharing import time_slicing
-from dra_driver.sharing.base import strategy_name
 from dra_driver.sharing.passthrough import wishes
 from dra_driver.sharing.steps import (
     NvidiaMpsDaemon,
@@ -56,7 +53,7 @@ from dra_driver.sharing.steps import (
     SharingStep,
     TimeSlice,
 )
-from resource_nvidia_com.v1beta1.names import SharingStrategy
+from resource_nvidia_com.v1beta1.names import Interval, SharingStrategy
 
 if TYPE_CHECKING:
     from resource_nvidia_com.decode import Config
@@ -286,17 +283,8 @@ class Drafts:
             return None
         configs = _configs(claim, parsed)
         steps: list[SharingStep] = list(_time_slices(devices, configs))
-        served: dict[int, list[DeviceRecord]] = {}
-        for entry in devices:
-            config = configs.get(entry.name)
-            if config is not None and strategy_name(config) == SharingStrategy.MPS:
-                served.setdefault(id(config), []).append(entry)
-        for together in served.values():
-            uuids = sorted(str(device.device.uuid or "") for device in together)
-            digest = sha256(",".join(uuids).encode()).hexdigest()
-            daemon = f"{claim.uid}-{digest[:5]}"
-            if (self._mps_folder / daemon).is_dir():
-                steps.append(self._mps_daemon(daemon, together))
+        folders = sorted(self._mps_folder.glob(f"{claim.uid}-?????"))
+        steps += [self._mps_daemon(folder.name, devices) for folder in folders]
         return self._record(claim, parsed, devices, steps, RecordState.PREPARING)
 
     def _begun_if_readable(
@@ -353,7 +341,6 @@ class Drafts:
             steps=(*self._making(devices, claim.uid), *sharing),
             pods=parsed.pods,
             groups=parsed.groups,
-            taken_over=True,
         )
 
     def _making(self, devices: Iterable[DeviceRecord], claim: ClaimUid) -> Iterator[MakeMigDevices]:
@@ -406,13 +393,19 @@ def _words(mig: PeerMig) -> str:
 def _time_slices(
     entries: Iterable[DeviceRecord], configs: "Mapping[str, Config | None]"
 ) -> Iterator[TimeSlice]:
+    """Yield the steps of time-slices that were set; the default counts as found before."""
     for entry in entries:
         base, config = entry.device.base, configs.get(entry.name)
         if config is None or config.kind != "GpuConfig" or not isinstance(base, Whole):
             continue
-        step = time_slicing.step_of_others(base.gpu, entry.name, config)
-        if step is not None:
-            yield step
+        sharing = config.sharing
+        if sharing is not None and sharing.strategy is SharingStrategy.TIME_SLICING:
+            settings = sharing.time_slicing_config
+            yield TimeSlice(
+                devices=(Device(base=base),),
+                interval=(settings.interval if settings else None) or Interval.DEFAULT,
+                card=f"{entry.name} ({base.gpu})",
+            )
 
 
 def _entry(result: Result, base: Base, pool: str, cdi_device_ids: tuple[str, ...]) -> DeviceRecord:

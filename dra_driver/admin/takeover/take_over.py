@@ -3,10 +3,10 @@
 In: its checkpoint, `checkpoint.json` in the directory that both drivers share. Out: a record for
 each of its claims, so that this driver answers for them as the other one did, and undoes what that
 one would undo. Recorded claims are removed from the checkpoint, which is renamed once all are
-recorded. The other driver's CDI specs stay until their claims end. Rules: a damaged file is not
-changed; every step can be repeated, so that the next start repairs a kill anywhere; a claim that
-has a record already is left as it is. A claim that cannot be taken over is reported, stays in the
-file, and does not hold up others.
+recorded. The driver then writes CDI specs of its own, with the same device names. Rules: a damaged
+file is not changed; every step can be repeated, so that the next run repairs a kill anywhere; a
+claim that has a record already is left as it is. A claim that cannot be taken over is reported,
+stays in the file, and does not hold up others.
 """
 
 import fcntl
@@ -15,23 +15,23 @@ import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import structlog
+from msgspec.structs import replace
 
-from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.claims.state.holdings import Holdings, made_for
-from dra_driver.claims.state.locks import NodeLocks
-from dra_driver.claims.takeover.checkpoint_file import FILE, is_there
-from dra_driver.claims.takeover.drafts import Drafts
-from dra_driver.claims.takeover.nvidia_checkpoint import (
+from dra_driver.admin.takeover.checkpoint_file import FILE
+from dra_driver.admin.takeover.drafts import Drafts
+from dra_driver.admin.takeover.nvidia_checkpoint import (
     PeerCheckpoint,
     parse_checkpoint,
     read_checkpoint,
     without,
 )
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.state.holdings import Holdings, made_for
+from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.model import InventorySource, PciAddress
-from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import (
     ConflictError,
     DriverError,
@@ -67,31 +67,26 @@ _TO_GPU_DRIVER = (
 _MOST_SAID = 160
 
 
-class LookedAt(InventorySource, Protocol):
-    """Knows the GPUs of this node, and can look at them again (devices/watcher.py)."""
-
-    def look_soon(self) -> None:
-        """Request another look without waiting for it."""
-        ...
-
-
 class TakeOver:
-    """Takes over once at each start, and again while something prevents it.
+    """Takes over what there is; to be run again while something prevents it.
 
-    `makes_mig` tells whether MIG devices are made for claims here, and raises DriverError; `rival`
+    `makes_mig` tells whether MIG devices are made for claims here, and raises DriverError. `names`
+    returns the names of claims, which the checkpoint lacks, and raises TransientError. `rival`
     returns the socket on which the other driver listens, if it runs. `clock` is monotonic, in
-    seconds.
+    seconds. With `only_plan`, a run says the same and changes nothing.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (all that it asks)
         self,
         holdings: Holdings,
         locks: NodeLocks,
-        inventory: LookedAt,
+        inventory: InventorySource,
         makes_mig: Callable[[], bool],
         clock: Callable[[], float],
         *,
+        names: Callable[[Collection[ClaimUid]], Mapping[ClaimUid, ClaimRef]] = lambda _: {},
         rival: Callable[[], Path | None] = lambda: None,
+        only_plan: bool = False,
     ) -> None:
         self._directory = holdings.records.directory
         self._holdings = holdings
@@ -99,7 +94,9 @@ class TakeOver:
         self._inventory = inventory
         self._makes_mig = makes_mig
         self._clock = clock
+        self._names = names
         self._rival = rival
+        self._only_plan = only_plan
         self._left: dict[str, DriverError] = {}
 
     @property
@@ -107,25 +104,11 @@ class TakeOver:
         """Why the last run did not take claims over, by their UIDs; key "" is for the file."""
         return self._left
 
-    def run_first(self, looks: InventoryWatcher, seconds: float) -> None:
-        """Take over before the kubelet is served and anything is published.
-
-        It waits for a first look at the GPUs, and after the take-over for another one. So what was
-        made for claims is published as such from the beginning.
-        """
-        has_looked = looks.wait_until_looked(seconds)
-        self.run()
-        if has_looked:
-            looks.look_again(seconds)
-
     def run(self) -> bool:
-        """Take over what there is; tell whether nothing is left to take over.
+        """Take over what there is; tell whether another run can do no more.
 
         The reason for a failure is logged once.
         """
-        if not is_there(self._directory):
-            self._left = {}
-            return True
         deadline = self._clock() + _LOCK_SECONDS
         try:
             # Only one process of this driver does this, and not while that driver writes.
@@ -137,14 +120,15 @@ class TakeOver:
                     "node not taken over from nvidia's driver",
                     file=str(self._directory / FILE),
                     reason=str(error),
-                    advice=_advice(error),
+                    advice=advice(error),
                 )
             self._left = {"": error}
-            return False
+            return not _may_pass(error)
 
     def _take_over(self, deadline: float) -> bool:
         data = read_checkpoint(self._directory / FILE)
         if data is None:
+            self._left = {}
             return True
         checkpoint = parse_checkpoint(data)
         if checkpoint.boot_id not in (None, self._holdings.boot_id):
@@ -154,16 +138,13 @@ class TakeOver:
             return True
         left = self._take(checkpoint, deadline)
         taken = [claim.uid for claim in checkpoint.claims if claim.uid not in left]
-        if taken:
-            self._inventory.look_soon()  # it is now known which claims have the MIG devices
         if not left and not checkpoint.unread:
             self._put_aside()
-            self._left = {}
             return True
         if taken:
             self._strike(data, taken)
         self._say_left(checkpoint, left)
-        return not any(isinstance(error, TransientError) for error in left.values())
+        return not any(map(_may_pass, left.values()))
 
     def _take(self, checkpoint: PeerCheckpoint, deadline: float) -> dict[str, DriverError]:
         """Make records of the claims; return the reasons why some have none, by claim UID."""
@@ -178,7 +159,7 @@ class TakeOver:
                 left[claim.uid] = error
             else:
                 records += [] if record is None else [record]
-        for record in records:
+        for record in self._named(records):
             try:
                 if not self._write(record, drafts, deadline):
                     left[record.ref.uid] = StateError("another claim has its GPU already")
@@ -186,8 +167,8 @@ class TakeOver:
                 left[record.ref.uid] = TransientError(str(error))
         for uid, addresses in on_vfio.items():
             for address in addresses if uid not in left else ():
-                advice = _TO_GPU_DRIVER.format(address)
-                log.warning("gpu stays with its vfio driver", address=address, advice=advice)
+                back = _TO_GPU_DRIVER.format(address)
+                log.warning("gpu stays with its vfio driver", address=address, advice=back)
         return left
 
     def _say_left(self, checkpoint: PeerCheckpoint, left: dict[str, DriverError]) -> None:
@@ -201,9 +182,22 @@ class TakeOver:
                     claim_uid=peer.uid[:_MOST_SAID],
                     pods=list(peer.pods),
                     reason=str(error),
-                    advice=_advice(error),
+                    advice=advice(error),
                 )
         self._left = left
+
+    def _named(self, records: Collection[ClaimRecord]) -> list[ClaimRecord]:
+        """Return records with the names of their claims, as far as these are known.
+
+        A claim without a name is unprepared by the kubelet, or by the driver once no pod has it.
+        """
+        nameless = [record.ref.uid for record in records if not record.ref.name]
+        names: Mapping[ClaimUid, ClaimRef] = {}
+        try:
+            names = self._names(nameless) if nameless else {}
+        except TransientError as error:
+            log.warning("names of claims not known", reason=str(error))
+        return [replace(each, ref=names.get(each.ref.uid, each.ref)) for each in records]
 
     def _drafts(self, checkpoint: PeerCheckpoint) -> Drafts:
         inventory = self._inventory.current()
@@ -217,7 +211,7 @@ class TakeOver:
             # A device that is kept needlessly can be used; one that is destroyed is lost for good.
             log.warning("mig devices of nvidia's driver kept after their claims", reason=str(error))
         if not (inventory.gpus or inventory.passthrough) and checkpoint.claims:
-            raise TransientError("the GPUs of this node are not known yet")
+            raise TransientError(f"the GPUs of this node are not known: {inventory.problem}")
         return Drafts(
             checkpoint,
             inventory,
@@ -238,17 +232,17 @@ class TakeOver:
             except VersionError as error:
                 log.warning("claim not taken over", claim_uid=uid, reason=str(error))
                 return True
-            if former is not None and not former.taken_over:
-                log.info("claim not taken over", claim_uid=uid, reason="it has a record already")
-                return True
             if former is None:
                 if self._holdings.neighbours(record).rival is not None:
                     return False
+                if self._only_plan:
+                    _say("claim would be taken over", record)
+                    return True
                 for gpu in record.held_gpus:
                     ownership.mark(gpu, uid)
                 self._holdings.records.write(record)
-                _say(record)
-            elif made_for(former) != made_for(record):
+                _say("claim taken over", record)
+            elif self._only_plan or made_for(former) != made_for(record):
                 return True  # it was undone meanwhile, or prepared again
             for slot in made_for(record):
                 ownership.note(slot, uid)
@@ -262,6 +256,8 @@ class TakeOver:
         So a claim that has ended is not taken over again. If NVIDIA's DRA driver comes back, it
         finds the claims that are still its own.
         """
+        if self._only_plan:
+            return
         path = self._directory / FILE
         try:
             write_whole(
@@ -272,7 +268,11 @@ class TakeOver:
         log.info("node taken over from nvidia's driver in part", claims=sorted(taken))
 
     def _put_aside(self) -> None:
+        self._left = {}
         path = self._directory / FILE
+        if self._only_plan:
+            log.info("checkpoint of nvidia's driver would be put aside", file=str(path))
+            return
         try:
             path.replace(self._directory / TAKEN_OVER)
             sync_folder(self._directory)
@@ -282,15 +282,15 @@ class TakeOver:
 
     @contextmanager
     def _without_them(self) -> Iterator[None]:
-        """Hold the locks under which NVIDIA's DRA driver works.
+        """Hold the locks under which NVIDIA's DRA driver works, unless this is only a plan.
 
         Raises ConflictError if it runs (it holds its locks during calls only), StateError if they
         cannot be opened.
         """
-        if socket := self._rival():
+        if (socket := self._rival()) and not self._only_plan:
             raise ConflictError(f"NVIDIA's DRA driver runs on this node, and listens on {socket}")
         with ExitStack() as stack:
-            for name in _THEIR_LOCKS:
+            for name in () if self._only_plan else _THEIR_LOCKS:
                 try:
                     file = os.open(self._directory / name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
                 except FileNotFoundError:
@@ -305,9 +305,10 @@ class TakeOver:
             yield
 
 
-def _say(record: ClaimRecord) -> None:
+def _say(event: str, record: ClaimRecord) -> None:
     log.info(
-        "claim taken over",
+        event,
+        claim=str(record.ref),
         claim_uid=record.ref.uid,
         state=record.state,
         devices=[entry.name for entry in record.devices],
@@ -318,9 +319,14 @@ def _say(record: ClaimRecord) -> None:
     )
 
 
-def _advice(error: DriverError) -> str:
+def _may_pass(error: DriverError) -> bool:
+    return isinstance(error, ConflictError | TransientError)
+
+
+def advice(error: DriverError) -> str:
+    """Return what to do about a reason for which something was not taken over."""
     if isinstance(error, ConflictError):
-        return "remove NVIDIA's DRA driver from this node; this driver retries"
+        return "remove NVIDIA's DRA driver from this node: this driver does not start beside it"
     if isinstance(error, TransientError):
-        return "this driver retries"
+        return "to try again, delete this driver's pod on this node"
     return STUCK

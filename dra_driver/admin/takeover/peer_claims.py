@@ -1,26 +1,23 @@
 """Lists what NVIDIA's own DRA driver has on this node and this driver has not taken over.
 
-In: its checkpoint, which lists no claims with records (claims/takeover/take_over.py), and its CDI
+In: its checkpoint, which lists no claims with records (admin/takeover/take_over.py), and its CDI
 specs. Out: its claims, for people. Nothing is changed, and nothing raises an error: a damaged file
 is reported as such. A claim has ended when its CDI spec is gone: the kubelet had it unprepared.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
 
-from dra_driver.cdi.store import SpecStore
-from dra_driver.claims.takeover.checkpoint_file import FILE
-from dra_driver.claims.takeover.drafts import parsed_claim
-from dra_driver.claims.takeover.nvidia_checkpoint import (
+from dra_driver.admin.takeover.checkpoint_file import FILE
+from dra_driver.admin.takeover.nvidia_checkpoint import (
     PeerClaim,
     UnreadClaim,
     parse_checkpoint,
     read_checkpoint,
 )
-from dra_driver.devices.names import GpuName, MigName, parse_device_name
-from dra_driver.errors import DriverError, StateError
+from dra_driver.cdi.store import SpecStore
+from dra_driver.errors import DriverError
 
 
 class PeerClaims(Struct, frozen=True, kw_only=True):
@@ -47,11 +44,6 @@ class PeerClaims(Struct, frozen=True, kw_only=True):
             names = [f"claim UID {uid}" for uid in sorted(there)]
         return [f"{name} of NVIDIA's DRA driver" for name in names]
 
-    @property
-    def minors(self) -> frozenset[int]:
-        """Minor numbers of the GPUs that have devices of claims that can be taken over."""
-        return frozenset(minor for claim in self.claims for minor in _minors(claim))
-
 
 def look(directory: Path, boot_id: str | None) -> PeerClaims:
     """Read the checkpoint in a directory; without a boot id, it counts as of this boot."""
@@ -75,14 +67,3 @@ def named(claim: PeerClaim | UnreadClaim) -> str:
     """Return a claim's UID with the names of its pods, by which people know it."""
     pods = f" (pod {', '.join(claim.pods)})" if claim.pods else ""
     return f"claim UID {claim.uid[:160]}{pods}"
-
-
-def _minors(claim: PeerClaim) -> Iterator[int]:
-    try:
-        results = parsed_claim(claim).results
-    except StateError:
-        return  # such a claim is not taken over either
-    for result in results:
-        name = parse_device_name(result.device)
-        if isinstance(name, GpuName | MigName):
-            yield name.minor

@@ -7,15 +7,15 @@ import pytest
 from msgspec.structs import replace
 
 import make
-from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.takeover.drafts import Drafts
-from dra_driver.claims.takeover.nvidia_checkpoint import (
+from dra_driver.admin.takeover.drafts import Drafts
+from dra_driver.admin.takeover.nvidia_checkpoint import (
     PeerCheckpoint,
     PeerClaim,
     PeerDevice,
     PeerGroup,
     PeerVfio,
 )
+from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.devices.model import PassthroughGpu
 from dra_driver.sharing.steps import PassThrough
 

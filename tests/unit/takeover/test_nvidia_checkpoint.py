@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from dra_driver.claims.takeover.nvidia_checkpoint import (
+from dra_driver.admin.takeover.nvidia_checkpoint import (
     PeerMig,
     checksum,
     parse_checkpoint,

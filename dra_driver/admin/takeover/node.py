@@ -1,0 +1,103 @@
+"""Takes over the node that a command's settings describe.
+
+In: the settings, and the node: NVIDIA's checkpoint, GPUs, the kubelet, the Node's labels. Out:
+records (admin/takeover/take_over.py), and log lines.
+"""
+
+import os
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import TextIO
+
+from msgspec import Struct
+
+from dra_driver.admin.connect import connect
+from dra_driver.admin.takeover.settings import TakeOverSettings
+from dra_driver.admin.takeover.take_over import TakeOver, advice
+from dra_driver.cdi.roots import roots_of
+from dra_driver.claims.state.holdings import open_holdings
+from dra_driver.claims.state.locks import NodeLocks
+from dra_driver.devices.model import Inventory
+from dra_driver.devices.session import DriverSession
+from dra_driver.errors import ConflictError, DriverError, SetupError
+from dra_driver.host.process import read_boot_id
+from dra_driver.kubelet.pod_resources import PodResources
+from dra_driver.kubelet.rivals import Rivals
+from dra_driver.node.feature_gates import DYNAMIC_MIG, PASSTHROUGH, gate_value
+from dra_driver.node.passthrough import passthrough_gpus
+from dra_driver.ops.logs import configure_logs
+from dra_driver.slices.offer.mig import MIG_MANAGER_LABEL, MigSettings
+
+_PAUSE_SECONDS = 1.0
+_REQUEST_SECONDS = 10.0
+
+
+class _Looking(Struct, frozen=True):
+    """Looks at the GPUs whenever it is asked."""
+
+    session: DriverSession
+
+    def current(self) -> Inventory:
+        try:
+            return self.session.look()
+        except DriverError as error:
+            return Inventory(driver_version=None, cuda_version=None, problem=str(error))
+
+
+def take_over(settings: TakeOverSettings, directory: Path, stream: TextIO) -> None:
+    """Take over what is in the driver's directory, or say what would be, in log lines.
+
+    Raises SetupError if NVIDIA's DRA driver runs, or the node cannot be looked at.
+    """
+    configure_logs(level="info", form="console" if settings.plan else "auto", stream=stream)
+    roots, clock = roots_of(settings), time.monotonic
+    boot_id, ours = read_boot_id(roots.proc), version("dra-driver")
+    wants_vfio = settings.vfio or gate_value(PASSTHROUGH, settings.feature_gates) is True
+    session = DriverSession(
+        driver_root=roots.driver,
+        dev=roots.dev,
+        proc_root=roots.proc,
+        sys_root=roots.sys,
+        with_passthrough=passthrough_gpus(roots).look if wants_vfio else lambda seen: seen,
+    )
+    locks = NodeLocks(directory / "locks", clock)
+    work = TakeOver(
+        open_holdings(directory, boot_id=boot_id, version=ours),
+        locks,
+        _Looking(session),
+        lambda: makes_mig(settings),
+        clock,
+        names=PodResources(settings.kubelet_plugins_directory_path, roots.host_roots()).claims,
+        rival=Rivals(directory / "dra.sock").foreign,
+        only_plan=settings.plan,
+    )
+    try:
+        end = clock() + settings.wait
+        while not work.run() and not settings.plan and clock() < end:
+            time.sleep(_PAUSE_SECONDS)
+    finally:
+        locks.close()
+        session.close()
+    error = work.left.get("")
+    if isinstance(error, ConflictError):
+        raise SetupError(f"{error}: {advice(error)}")
+
+
+def makes_mig(settings: TakeOverSettings) -> bool:
+    """Tell whether this driver destroys MIG devices of ended claims, as nobody else makes any here.
+
+    Raises DriverError if the Node cannot be read, whose label may decide.
+    """
+    mig = MigSettings.of(settings.mig, "", gate=gate_value(DYNAMIC_MIG, settings.feature_gates))
+    if not mig.heeds_node:
+        return mig.switches_modes
+    if not settings.node_name:
+        raise SetupError("--node-name is not given, so that nobody knows the Node's labels")
+    api = connect(settings.kubeconfig, "", environment=os.environ)
+    try:
+        metadata = api.get_node(settings.node_name, timeout=_REQUEST_SECONDS).get("metadata")
+    finally:
+        api.close()
+    labels = metadata.get("labels") if isinstance(metadata, dict) else None
+    return MIG_MANAGER_LABEL not in (labels or {})
