@@ -17,7 +17,6 @@ from testbed.kubelet import KubeletClient
 import make
 from dra_driver.admin.doctor.facts import shipped
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.device_health import WELL
 from dra_driver.claims.report.mps_events import DEATH
@@ -114,21 +113,6 @@ def claims_are_prepared(cluster: Cluster) -> bool:
     finally:
         driver.close()
     return True
-
-
-def specs_of_claims_that_are_gone_are_deleted(cluster: Cluster) -> bool:
-    """Where the record is lost too, the claim's name is, and only a list tells."""
-    driver = Driver(cluster.folder)  # its claim is in an API server of the past
-    ref = driver.api.add("gpu-1")
-    driver.prepare(ref)
-    (driver.plugin / "claims" / f"{ref.uid}.json").write_bytes(b"")
-    driver.reader = cluster.client
-    reconciler = driver.reconciler(ReconcileTiming(grace=0.0))
-    reconciler.mend()
-    reconciler.compare_orphans()
-    there = driver.specs.exists(ref.uid)
-    driver.close()
-    return not there
 
 
 def gpus_are_published(cluster: Cluster) -> bool:
@@ -247,7 +231,6 @@ def relabel(server: ApiServer) -> None:
 
 NEEDED: Mapping[tuple[str, str], Callable[[Cluster], bool]] = {
     ("get", "resourceclaims.resource.k8s.io"): claims_are_prepared,
-    ("list", "resourceclaims.resource.k8s.io"): specs_of_claims_that_are_gone_are_deleted,
     ("patch", "resourceclaims/status.resource.k8s.io"): claims_say_which_devices_they_have,
     (
         "associated-node:patch",

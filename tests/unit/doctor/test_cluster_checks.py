@@ -78,11 +78,11 @@ def test_a_dry_run_that_is_not_allowed_leaves_a_feature_unknown() -> None:
 
 
 def test_permissions_that_lack_are_named() -> None:
-    granted = {"get nodes": True, "list resourceclaims.resource.k8s.io": False}
+    granted = {"get nodes": True, "get resourceclaims.resource.k8s.io": False}
     (seen,) = cluster_checks.permissions(PermissionFacts(who="it", granted=granted))
     assert seen.severity is ERROR
-    assert seen.text == "it may not: list resourceclaims.resource.k8s.io"
-    no_status = granted | {"list resourceclaims.resource.k8s.io": True}
+    assert seen.text == "it may not: get resourceclaims.resource.k8s.io"
+    no_status = granted | {"get resourceclaims.resource.k8s.io": True}
     no_status |= dict.fromkeys(OF_CLAIM_STATUS, False)
     (seen,) = cluster_checks.permissions(PermissionFacts(who="it", granted=no_status))
     assert seen.severity is INFO

@@ -48,7 +48,7 @@ PERMISSIONS: Final[Mapping[str, Call]] = {
     **{
         f"{verb} {resource}": Call(verb=verb, resource=resource)
         for resource, verbs in {
-            RESOURCE_CLAIMS: ("get", "list"),
+            RESOURCE_CLAIMS: ("get",),
             RESOURCE_SLICES: ("list", "watch", "create", "update", "delete"),
             NODES: ("get", "list", "watch"),
             EVENTS: ("create",),
