@@ -103,20 +103,13 @@ class DomainRequests:
         write_file(path, data, durable=True)
 
     def remove(self, domain: DomainId) -> None:
-        """Request a domain's removal, if it was requested. Needs no free space on the disk."""
-        path, status = self._files.desired(domain), self._files.status(domain)
-        try:
-            if not status.exists():
-                # A supervisor may have read the file without having answered yet. Once there is a
-                # status, the domain is gone only after the supervisor has seen that the file is
-                # gone. So the file itself becomes the status (`_is_unanswered`). If the supervisor
-                # writes a status at this moment, that is lost, but it will write another one.
-                path.replace(status)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise file_error("rename", path, error) from error
-        delete_file(path)
+        """Request a domain's removal, if it was requested. Needs no free space on the disk.
+
+        A supervisor may have read the request and not answered yet: it does nothing for a domain
+        before it has written a status and then found the request still there (mps/supervisor/
+        lifecycle.py). So a domain without request, status and folder is gone, and stays gone.
+        """
+        delete_file(self._files.desired(domain))
 
     def desired(self, domain: DomainId) -> Domain | None:
         """Return the requested domain; None if there is none, or its file is damaged."""
@@ -124,11 +117,7 @@ class DomainRequests:
 
     def status(self, domain: DomainId) -> Status | None:
         """Return the domain's last status; None if there is none, or its file is damaged."""
-        data = read_file(self._files.status(domain))
-        if not _is_unanswered(data):
-            return _sound(data, decode_status)
-        reason = "the MPS supervisor has not noticed yet that it is no longer wanted"
-        return Status(id=domain, state=State.STOPPING, supervisor="", reason=reason)
+        return _sound(read_file(self._files.status(domain)), decode_status)
 
     def list(self) -> frozenset[DomainId]:
         """Return the ids of all domains that are requested, or not removed yet."""
@@ -214,19 +203,9 @@ class DomainRequests:
             is_wanted = is_shared(domain) and self._files.desired(domain).exists()
             return True if is_wanted or not self._is_present(domain) else None
 
-        if not self._drop_unanswered(domain) and look(None) is None:
+        if look(None) is None:
             # No grace: a supervisor that starts later ends the domain by itself.
             self._wait(domain, deadline, look, waited_for="removed", grace=0.0)
-
-    def _drop_unanswered(self, domain: DomainId) -> bool:
-        """Drop a domain for which no supervisor has done anything, if none runs."""
-        if self.supervisor_runs() or self._files.desired(domain).exists():
-            return False
-        data = read_file(self._files.status(domain))
-        if not _is_unanswered(data) or self.paths(domain).folder.exists():
-            return False
-        delete_file(self._files.status(domain))
-        return True
 
     def _incarnation_of(self, domain: Domain) -> Domain:
         """Return the domain as it is on disk, if it is the requested one."""
@@ -282,11 +261,6 @@ class DomainRequests:
         else:
             reason = status.reason or f"the MPS supervisor says it is {status.state}"
         return f"MPS domain {domain} is not {waited_for} yet: {reason}; this is retried"
-
-
-def _is_unanswered(data: bytes | None) -> bool:
-    """Tell whether a status is an earlier desired-state file, unanswered by any supervisor."""
-    return _sound(data, decode_domain) is not None
 
 
 def _sound(data: bytes | None, decode: Callable[[bytes], T]) -> T | None:

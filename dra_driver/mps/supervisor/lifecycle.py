@@ -201,8 +201,18 @@ class Lifecycle:
             return self._guess(wanted.whole_gpus)
         if record is None:
             self._report(State.STARTING, "")
+            self._check_requested()
             return DomainRecord(boot_id=self._context.boot_id)
         return record
+
+    def _check_requested(self) -> None:
+        """Check that the driver still requests the domain, now that there is a status.
+
+        The driver deletes its request, then looks for a status; this does it the other way round.
+        So one of both notices the other, and nothing is done for a domain that counts as gone.
+        """
+        if not self._context.files.desired(self._domain).exists():
+            raise StateError("the driver does not request it any more")
 
     def _is_lost(self, record: DomainRecord | None) -> bool:
         """Tell whether a record was lost: it is damaged, or is missing although a daemon runs."""

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from dra_driver.errors import StateError
 from dra_driver.mps import processes
 from dra_driver.mps.daemon.health import ServerState
-from dra_driver.mps.domain import Daemon, Domain, DomainDevice, DomainId
+from dra_driver.mps.domain import Daemon, Domain, DomainDevice, DomainId, State
 from dra_driver.mps.files import MpsFiles
+from dra_driver.mps.requests import DomainRequests
 from dra_driver.mps.supervisor import lifecycle
 from dra_driver.mps.supervisor.lifecycle import DomainRecord, Lifecycle, SupervisorContext
 from worlds.configs import PATIENCE
@@ -25,7 +27,9 @@ DOMAIN = Domain(
 Start = Callable[[str], "subprocess.Popen[bytes]"]
 
 
-def life(root: Path, **control: Any) -> Lifecycle:
+def life(
+    root: Path, report: Callable[[State, str], None] = lambda *_: None, **control: Any
+) -> Lifecycle:
     """The life of a domain whose control program is played by functions."""
     unused: Any = None
     played: Any = SimpleNamespace(**({"ask": lambda *_: [], "listening": lambda _: None} | control))
@@ -38,7 +42,7 @@ def life(root: Path, **control: Any) -> Lifecycle:
         group=unused,
         gpus=root,
     )
-    return Lifecycle(DOMAIN.id, context, lambda *_: None)
+    return Lifecycle(DOMAIN.id, context, report)
 
 
 @pytest.fixture
@@ -62,6 +66,19 @@ def known(child: "subprocess.Popen[bytes]") -> Daemon:
     daemon = processes.daemon_at(child.pid)
     assert daemon is not None
     return daemon
+
+
+def test_nothing_is_done_for_a_domain_removed_before_its_first_status(tmp_path: Path) -> None:
+    requests = DomainRequests(tmp_path, lambda: 0.0)
+    requests.write_desired(DOMAIN)
+
+    def report(*_: object) -> None:
+        requests.remove(DOMAIN.id)
+        requests.wait_gone(DOMAIN.id, 0.0)
+
+    with pytest.raises(StateError, match="does not request it any more"):
+        life(tmp_path, report).ensure_serving(DOMAIN, None)
+    assert not requests.paths(DOMAIN.id).folder.exists()
 
 
 def test_what_listens_counts_with_the_records_token_alone(tmp_path: Path, start: Start) -> None:

@@ -47,27 +47,10 @@ def busy_supervisor(tmp_path: Path) -> Iterator[None]:
     lock.release()
 
 
-def test_a_domain_removed_at_once_is_not_gone_before_the_supervisor_has_seen_it(
+def test_a_domain_that_no_supervisor_has_answered_needs_none_to_end(
     requests: DomainRequests, busy_supervisor: None
 ) -> None:
     requests.write_desired(DOMAIN)
-    requests.remove(DOMAIN.id)
-    assert requests.desired(DOMAIN.id) is None
-    for _ in range(2):
-        with pytest.raises(TransientError, match="not noticed yet that it is no longer wanted"):
-            requests.wait_gone(DOMAIN.id, NOW)
-        requests.remove(DOMAIN.id)
-    assert requests.list() == {DOMAIN.id}
-
-
-def test_a_domain_that_no_supervisor_has_seen_needs_none_to_end(requests: DomainRequests) -> None:
-    requests.write_desired(DOMAIN)
-    requests.remove(DOMAIN.id)
-    requests.wait_gone(DOMAIN.id, NOW)
-    assert requests.list() == frozenset()
-
-
-def test_what_nobody_asked_for_is_gone(requests: DomainRequests, busy_supervisor: None) -> None:
     requests.remove(DOMAIN.id)
     requests.wait_gone(DOMAIN.id, NOW)
     assert requests.list() == frozenset()
