@@ -28,8 +28,10 @@ from dra_driver.devices.model import (
     Vitals,
 )
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.mps.domain import DomainId
 from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.share_memory import ShareMemory
+from dra_driver.sharing.steps import ClientLimits, JoinDomain
 from resource_nvidia_com.decode import decode
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 
@@ -226,6 +228,24 @@ def record(*gpus: Gpu, **changes: Any) -> ClaimRecord:
         "steps": (),
     }
     return ClaimRecord(**(facts | changes))
+
+
+def join(
+    *devices: Device,
+    domain: str = "uid-1",
+    claim: str = "",
+    mib: int | None = None,
+    percentage: int | None = None,
+) -> JoinDomain:
+    """The step of a claim that joins the MPS domain of devices, with the same limits for each."""
+    limits = ClientLimits(daemon_memory_mib=mib, active_thread_percentage=percentage)
+    return JoinDomain(
+        devices=devices,
+        domain=DomainId(domain),
+        claim=claim or domain,
+        limits=(limits,) * len(devices),
+        active_thread_percentage=percentage,
+    )
 
 
 def _profile(

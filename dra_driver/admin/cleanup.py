@@ -272,10 +272,12 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
     session = _session(roots, holdings)
     seen = _Seen(session.look())
     memory = node_memory(session, roots, holdings, cgroup_root=settings.cgroup_root)
+    locks = NodeLocks(directory / "locks", clock)
     holders = Holders(procs=(roots.proc, Path("/proc")), devs=(Path("/dev"),), clock=clock)
     sharing = node_sharing(
         session,
         roots,
+        locks=locks,
         mps_folder=directory / "mps",
         mps_ready_seconds=_MPS_SECONDS,
         memory=memory,
@@ -296,9 +298,8 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
         mig=MigInstances(session.mig, holders.of),
         switches=Refusals(clock, lambda: None),
         switches_modes=False,  # what was switched for claims is put back all the same
-        tidy=sharing.shared_domains.tidy,
+        tidy=sharing.members.tidy,
     )
-    locks = NodeLocks(directory / "locks", clock)
     try:
         # Where their file does not say whether MIG devices were made for claims, they stay.
         take_over = TakeOver(holdings, locks, seen, lambda: False, clock)

@@ -66,7 +66,7 @@ class Removal:
         for uid in sorted(self._claims.leftovers.traced()):
             problems += _problems(f"claim UID {uid}", partial(self._take_back, uid))
         problems += _problems("MIG devices", self._destroy)
-        problems += _problems("shared MPS domains", self._tidy)
+        problems += _problems("MPS domains", self._tidy)
         self._claims.leftovers.delete_halves()
         return problems
 

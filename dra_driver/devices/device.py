@@ -31,7 +31,7 @@ from dra_driver.devices.model import (
 )
 from dra_driver.devices.names import DeviceName, gpu_name, mig_name, share_suffix, vfio_name
 from dra_driver.devices.shares import ConsumedShare, Division, EqualShare, Share
-from dra_driver.errors import TransientError
+from dra_driver.errors import StateError, TransientError
 
 _MIG_UUID = re.compile(r"MIG-[A-Za-z0-9/-]{1,120}")  # with slashes before driver 470
 
@@ -147,6 +147,14 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
                 assert_never(self.base)
 
     @property
+    def known_uuid(self) -> DeviceUuid:
+        """The UUID of a device that exists; otherwise StateError."""
+        uuid = self.uuid
+        if uuid is None:
+            raise StateError(f"a MIG device of {self.gpu} does not exist yet")
+        return uuid
+
+    @property
     def exists(self) -> bool:
         """Whether the device exists already."""
         return self.uuid is not None
@@ -163,6 +171,10 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def division(self) -> Division | None:
         """How the base is divided, if this is one of its equal shares; otherwise None."""
         return self.share.division if self.share else None
+
+    def is_like(self, other: "Device") -> bool:
+        """Tell whether both are the same, even if the MIG device has been made again."""
+        return (self.place, self.share) == (other.place, other.share)
 
     def overlaps(self, other: "Device") -> bool:
         """Tell whether the devices conflict, so that two claims cannot have both."""

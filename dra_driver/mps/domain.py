@@ -3,8 +3,8 @@
 A domain is a set of whole GPUs, or one MIG device, served by one nvidia-cuda-mps-control. The
 driver writes a `Domain`, the supervisor answers with a `Status`. The daemon takes memory limits by
 ordinal, the position in its CUDA_VISIBLE_DEVICES, which is the order of `Domain.devices`. A GPU in
-MIG mode has no compute modes and its instances need a daemon each (NVIDIA's MPS documentation). A
-domain belongs to one claim, or is shared: claims join and leave it (mps/members.py).
+MIG mode has no compute modes and its instances need a daemon each (NVIDIA's MPS documentation).
+Claims join and leave domains (mps/members.py).
 """
 
 import re
@@ -22,14 +22,9 @@ from dra_driver.errors import StateError
 from dra_driver.host.envelope import seal, unseal, value_of
 
 DomainId = NewType("DomainId", str)
-"""Names a domain's files and folders.
-
-It is a claim's UID or begins with it; the id of a shared domain never begins like a UID.
-"""
+"""Names a domain's files and folders. Nothing is read from it."""
 
 _ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
-_OF_MIG = "_mig_"
-_SHARED = "shared_"
 
 
 class State(StrEnum):
@@ -72,14 +67,16 @@ class Domain(Struct, frozen=True, kw_only=True, rename="camel"):
     Attributes:
         active_thread_percentage: 1 to 100; None leaves NVIDIA's 100.
         multi_user: one server for clients of all users.
-        incarnation: distinguishes a shared domain from an earlier one with the same id that may
-            still be in the status file. Callers that ask for a domain leave it empty.
+        may_take_turns: with a GPU driver too old for `multi_user`, users take turns.
+        incarnation: distinguishes a domain from an earlier one with the same id that may still be
+            in the status file. Callers that ask for a domain leave it empty.
     """
 
     id: DomainId
     devices: tuple[DomainDevice, ...]
     active_thread_percentage: int | None = None
     multi_user: bool = False
+    may_take_turns: bool = False
     incarnation: str = ""
 
     def __post_init__(self) -> None:
@@ -161,27 +158,19 @@ class Status(Struct, frozen=True, kw_only=True, rename="camel"):
         check_id(self.id)
 
 
+def claim_domain(claim: str) -> DomainId:
+    """Return the id of the domain for all whole GPUs of a claim."""
+    return DomainId(claim)
+
+
 def mig_domain(claim: str, number: int) -> DomainId:
     """Return the id of the domain for a claim's MIG device of that number, counted from 0."""
-    return DomainId(f"{claim}{_OF_MIG}{number}")
+    return DomainId(f"{claim}_mig_{number}")
 
 
-def shared_domain(name: str) -> DomainId:
-    """Return the id of a shared domain with this name, such as a device's UUID."""
-    return check_id(f"{_SHARED}{name}")
-
-
-def is_shared(domain: str) -> bool:
-    """Tell whether a domain is shared, so that claims join and leave it."""
-    return domain.startswith(_SHARED)
-
-
-def claim_of(domain: DomainId) -> str | None:
-    """Return the UID of the domain's claim; None for a shared domain."""
-    if is_shared(domain):
-        return None
-    claim, mark, number = domain.rpartition(_OF_MIG)
-    return claim if mark and number.isdecimal() else domain
+def shared_domain(device: str) -> DomainId:
+    """Return the id of the domain for all shares of the device with this UUID."""
+    return check_id(f"shared_{device}")
 
 
 def check_id(text: str) -> DomainId:

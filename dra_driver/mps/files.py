@@ -1,7 +1,7 @@
 """Defines the files below the MPS directory, and writes and reads them.
 
     desired/<id>.json      what the driver wants            (mps/domain.py)
-    members/<id>/<claim>   which claims have joined a shared domain; the driver's (mps/members.py)
+    members/<id>/<claim>   which claims have joined it      (mps/members.py)
     status/<id>.json       what the supervisor answers      (mps/domain.py)
     domains/<id>/          the supervisor's: record.json; run, log and shm, each a small tmpfs
     supervisor.lock        held by the running supervisor; its content is `Status.supervisor`
@@ -71,7 +71,7 @@ class MpsFiles:
         return self.status_folder / f"{check_id(domain)}{_SUFFIX}"
 
     def members(self, domain: DomainId) -> Path:
-        """Return the folder with a file for each claim that has joined a shared domain."""
+        """Return the folder with a file for each claim that has joined a domain."""
         return self.members_folder / check_id(domain)
 
     def paths(self, domain: DomainId) -> DomainPaths:

@@ -4,9 +4,9 @@ A status counts only if it is about exactly the requested domain, and was writte
 that runs now. A wait ends as soon as the answer is there (inotify); deadlines are values of the
 given clock. A file that cannot be read or written is a StateError. A request that cannot succeed
 any more is a DeviceError at once. Otherwise calls wait: for seconds while a supervisor is being
-replaced, and not long if there was never one. Without a supervisor, a shared domain still accepts
-claims if its last status was ready, and its daemon listens in its own folder, which no tenant can
-reach.
+replaced, and not long if there was never one. Without a supervisor, a domain still accepts claims
+if its last status was ready, and its daemon listens in its own folder, which no tenant can reach.
+Which claims use a domain is not known here (mps/members.py).
 """
 
 import math
@@ -25,11 +25,9 @@ from dra_driver.mps.domain import (
     DomainId,
     State,
     Status,
-    claim_of,
     decode_domain,
     decode_status,
     encode_domain,
-    is_shared,
 )
 from dra_driver.mps.files import (
     DomainPaths,
@@ -91,13 +89,15 @@ class DomainRequests:
         return self._files.paths(domain)
 
     def write_desired(self, domain: Domain) -> None:
-        """Request a domain. Requesting the same again changes nothing.
+        """Request a domain. Requesting the same again changes nothing, or retries a failed one.
 
         Raises VersionError if a newer version of this driver requests it in a form not known here.
         """
         path, data = self._files.desired(domain.id), encode_domain(domain)
         if read_file(path) == data:
-            return
+            status = self.status(domain.id)
+            if status is None or status.state is not State.FAILED:
+                return
         _check_version(path, decode_domain)
         self._files.make_folders()
         write_file(path, data, durable=True)
@@ -121,13 +121,15 @@ class DomainRequests:
 
     def list(self) -> frozenset[DomainId]:
         """Return the ids of all domains that are requested, or not removed yet."""
-        files = self._files
-        return frozenset(ids_in(files.desired_folder) | ids_in(files.status_folder))
+        return self.requested() | ids_in(self._files.status_folder)
 
-    def claims_of(self, domain: DomainId) -> frozenset[str]:
-        """Return the UIDs of a domain's claim, or of the claims that have joined a shared one."""
-        claim = claim_of(domain)
-        return members_in(self._files.members(domain)) if claim is None else frozenset((claim,))
+    def requested(self) -> frozenset[DomainId]:
+        """Return the ids of all requested domains."""
+        return frozenset(ids_in(self._files.desired_folder))
+
+    def members(self, domain: DomainId) -> frozenset[str]:
+        """Return the UIDs of the claims that have joined a domain."""
+        return members_in(self._files.members(domain))
 
     def supervisor_runs(self) -> bool:
         """Tell whether a supervisor serves this node now."""
@@ -143,16 +145,13 @@ class DomainRequests:
     ) -> Status:
         """Wait until the domain's daemon serves clients with the requested limits.
 
-        A failed domain is retried at once, without the supervisor's pause; a shared one when a
-        claim joins it. Only claims that have joined a shared domain may wait for it, and only its
-        present incarnation counts. It needs no supervisor as long as its daemon is well. Raises
+        Only claims that have joined the domain may wait for it, and only its present incarnation
+        counts. It needs no supervisor as long as its daemon is well. Raises
         DeviceError with the reason if the domain is not ready by the deadline or cannot become so,
         TransientError if `given_up` returned True or the driver stops, and VersionError if the
         supervisor has a newer version.
         """
         before = self.status(domain.id)
-        if before is not None and before.state is State.FAILED and not is_shared(domain.id):
-            write_file(self._files.desired(domain.id), encode_domain(domain), durable=True)
 
         def look(supervisor: str | None) -> Status | None:
             if supervisor is None:
@@ -169,9 +168,10 @@ class DomainRequests:
             return status if status.state is State.READY else None
 
         try:
-            grace = self._grace * (_REPLACEMENT_GRACES if self._files.lock.exists() else 1)
-            if before is not None and is_shared(domain.id):
-                grace = math.inf  # others use it, and the deadline still ends the wait
+            grace = self._grace
+            if self._files.lock.exists():
+                # If it was served before, its clients go on without a supervisor.
+                grace = math.inf if before is not None else _REPLACEMENT_GRACES * grace
             return self._wait(
                 domain.id, deadline, look, waited_for="ready", grace=grace, given_up=given_up
             )
@@ -180,9 +180,7 @@ class DomainRequests:
             raise DeviceError(str(error)) from error
 
     def _orphaned(self, domain: Domain) -> Status | None:
-        """Return the status of a shared domain without a supervisor, if it is still valid."""
-        if not is_shared(domain.id):
-            return None
+        """Return the last status if there is no supervisor now, and it is still valid."""
         status = self.status(domain.id)
         if status is None or status.state is not State.READY:
             return None
@@ -194,14 +192,13 @@ class DomainRequests:
     def wait_gone(self, domain: DomainId, deadline: float) -> None:
         """Wait until everything done for a domain is undone. Call `remove` first.
 
-        If a claim joins a shared domain meanwhile, the wait ends. Raises TransientError if the
-        domain is still there at the deadline, or no supervisor runs; the supervisor continues by
-        itself.
+        If a claim joins it meanwhile, the wait ends. Raises TransientError if the domain is still
+        there at the deadline, or no supervisor runs; the supervisor continues by itself.
         """
 
         def look(_supervisor: str | None) -> bool | None:
-            is_wanted = is_shared(domain) and self._files.desired(domain).exists()
-            return True if is_wanted or not self._is_present(domain) else None
+            is_requested = self._files.desired(domain).exists()
+            return True if is_requested or not self.is_present(domain) else None
 
         if look(None) is None:
             # No grace: a supervisor that starts later ends the domain by itself.
@@ -212,7 +209,7 @@ class DomainRequests:
         desired = self.desired(domain.id)
         return desired if desired is not None and desired.content == domain.content else domain
 
-    def _is_present(self, domain: DomainId) -> bool:
+    def is_present(self, domain: DomainId) -> bool:
         """Tell whether anything of a domain is left; the supervisor deletes the status last."""
         folder, status = self.paths(domain).folder, self._files.status(domain)
         try:

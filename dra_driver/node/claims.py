@@ -50,16 +50,17 @@ class ClaimWork:
     def __init__(self, context: NodeContext, gpus: NodeGpus, offers: NodeOffers) -> None:
         """Build it; nothing runs yet. Raises SetupError."""
         settings, changes, watcher = context.settings, context.changes, gpus.watcher
+        self.locks = NodeLocks(context.directory / "locks", context.clock)
         self.sharing = node_sharing(
             gpus.session,
             context.roots,
+            locks=self.locks,
             mps_folder=context.mps_folder,
             mps_ready_seconds=settings.mps_ready_timeout,
             memory=offers.memory,
             clock=context.clock,
         )
         self.claims = self._claims(context, gpus)
-        self.locks = NodeLocks(context.directory / "locks", context.clock)
         self.preparer = ClaimPreparer(
             api=context.kube,
             inventory=watcher,
@@ -171,7 +172,7 @@ class ClaimWork:
             switches=gpus.refusals,
             switches_modes=gpus.mig.switches_modes,
             on_failed_undo=context.metrics.undo_failed,
-            tidy=self.sharing.shared_domains.tidy,
+            tidy=self.sharing.members.tidy,
             device_metadata=settings.gives_device_metadata,
         )
 

@@ -13,10 +13,11 @@ from msgspec import Struct
 from dra_driver.cdi.roots import Roots
 from dra_driver.claims.prepare.steps import Sharing
 from dra_driver.claims.state.holdings import Holdings
+from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.control_groups import find_hierarchy
 from dra_driver.devices.session import DriverSession
 from dra_driver.host.process import first_procfs, has_pids_of_host
-from dra_driver.mps.members import SharedDomains
+from dra_driver.mps.members import DomainMembers
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.node.passthrough import passthrough
 from dra_driver.sharing.memory_groups import MemoryGroups
@@ -25,8 +26,8 @@ from dra_driver.sharing.nvidia_mps import NvidiaMps
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
 from dra_driver.sharing.pod_groups import PodGroups
 from dra_driver.sharing.share_memory import ShareMemory
-from dra_driver.sharing.shares import Memberships, Shares
-from dra_driver.sharing.steps import MpsDomain, PassThrough, TimeSlice, UseShares
+from dra_driver.sharing.shares import Shares
+from dra_driver.sharing.steps import JoinDomain, PassThrough, TimeSlice, UseShares
 from dra_driver.sharing.time_slicing import TimeSlicing
 
 
@@ -57,17 +58,18 @@ def node_memory(
 
 
 class NodeSharing(Struct, frozen=True, kw_only=True):
-    """What carries out sharing, the MPS domains that are asked for, and those that claims share."""
+    """What carries out sharing, the MPS domains that are requested, and their members."""
 
     sharing: Sharing
     requests: DomainRequests
-    shared_domains: SharedDomains
+    members: DomainMembers
 
 
-def node_sharing(
+def node_sharing(  # noqa: PLR0913 (the one place where all parts meet)
     session: DriverSession,
     roots: Roots,
     *,
+    locks: NodeLocks,
     mps_folder: Path,
     mps_ready_seconds: float,
     memory: ShareMemory,
@@ -75,22 +77,21 @@ def node_sharing(
 ) -> NodeSharing:
     """Return what carries out sharing; a claim waits `mps_ready_seconds` for an MPS daemon."""
     requests = DomainRequests(mps_folder, clock)
-    shared_domains = SharedDomains(mps_folder, requests, clock)
+    members = DomainMembers(mps_folder, requests, locks.domain)
     time_slicing = TimeSlicing(NvidiaSmi(roots.driver, roots.proc, clock), session)
-    mps = Mps(requests, clock, ready_seconds=mps_ready_seconds)
+    mps = Mps(requests, members, clock, ready_seconds=mps_ready_seconds)
     machines = passthrough(roots)
     sharing = Sharing(
         planners={
             TimeSlice.name: time_slicing,
-            MpsDomain.name: mps,
+            JoinDomain.name: mps,
             UseShares.name: Shares(memory, session),
             PassThrough.name: machines,
         },
         time_slices=time_slicing,
-        mps_domains=mps,
+        domains=mps,
         nvidia_mps=NvidiaMps(session),
         shares=memory.groups,
-        memberships=Memberships(requests, shared_domains, clock, ready_seconds=mps_ready_seconds),
         passthrough=machines,
     )
-    return NodeSharing(sharing=sharing, requests=requests, shared_domains=shared_domains)
+    return NodeSharing(sharing=sharing, requests=requests, members=members)

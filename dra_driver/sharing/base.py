@@ -13,7 +13,6 @@ from msgspec import Struct, field
 from dra_driver.cdi.model import Edits
 from dra_driver.devices.device import Base, Device, DeviceKey, DeviceUuid, Mig, Whole
 from dra_driver.devices.model import Gpu
-from dra_driver.errors import StateError
 from dra_driver.sharing.steps import SharingStep, Step
 
 if TYPE_CHECKING:
@@ -36,10 +35,7 @@ class Unit(Struct, frozen=True, kw_only=True):
     @property
     def uuid(self) -> DeviceUuid:
         """Its UUID, or a share's device's UUID. Raises StateError if the device does not exist."""
-        uuid = self.device.uuid
-        if uuid is None:
-            raise StateError(f'device "{self.name}" does not exist yet')
-        return uuid
+        return self.device.known_uuid
 
     @property
     def key(self) -> DeviceKey:

@@ -1,29 +1,32 @@
 """MPS: the CUDA programs of a claim's containers run on its GPUs at the same time.
 
-In: devices under configs with limits. Out: one MPS domain for all whole GPUs of the claim, which
-the supervisor is asked for (mps/requests.py), and edits that make containers its clients. A process
-is a client of one daemon, so requests with different limits share one. The daemon keeps memory
-limits for each GPU. It has the largest active thread percentage; containers of requests with a
-lower one have that in their environment. The supervisor sets compute modes and restores them. Each
-MIG device has its own domain, because a process cannot use two MIG devices, or one together with a
-whole GPU.
+In: devices under configs with limits. Out: one MPS domain for all whole GPUs of the claim, and
+edits that make containers its clients. Each MIG device has its own domain, because a process cannot
+use two MIG devices, or one together with a whole GPU. The claim is the only member of these; the
+domains of shares (sharing/shares.py) have more.
+
+A process is a client of one daemon, so requests with different limits share one. The daemon keeps
+memory limits for each GPU. It has the largest active thread percentage; containers of requests with
+a lower one have that in their environment. The supervisor, which is asked for domains by files
+(mps/requests.py), sets compute modes and restores them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from dra_driver.cdi.model import Edits, Mount
-from dra_driver.devices.device import DeviceKey, memory_of
+from dra_driver.devices.device import Device, DeviceKey, Mig, memory_of
 from dra_driver.devices.shares import LIMITS_SINCE, MIB, MPS_SINCE
 from dra_driver.devices.versions import dotted
 from dra_driver.errors import ConfigError
-from dra_driver.mps.domain import Domain, DomainDevice, DomainId, claim_of, mig_domain
+from dra_driver.mps.domain import DomainId, claim_domain, mig_domain
 from dra_driver.mps.files import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM, DomainPaths
+from dra_driver.mps.members import DomainMembers
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.base import Doer, Group, Unit, select_from
-from dra_driver.sharing.steps import ALL_THREADS, JoinDomain, MpsDomain
+from dra_driver.sharing.steps import ALL_THREADS, ClientLimits, JoinDomain
 from resource_nvidia_com.quantity import quantity_bytes
 
 if TYPE_CHECKING:
@@ -36,102 +39,93 @@ _OPTIONS = ("rw", "nosuid", "nodev", "bind")
 # A client connects to a socket and writes to a FIFO, which needs no writable file system.
 _READ_ONLY = ("ro", "nosuid", "nodev", "noexec", "bind")
 
-D = TypeVar("D", MpsDomain, JoinDomain)
 
-
-class DomainDoer(Doer[D]):
-    """Carries out steps that need a daemon: waits until it is ready, and until it has ended.
+class Mps(Doer[JoinDomain]):
+    """The strategy MPS, and what carries out its steps and those of shares: it joins domains.
 
     A daemon may take `ready_seconds` to be ready, within a call's deadline.
     """
 
     def __init__(
-        self, requests: DomainRequests, clock: Callable[[], float], *, ready_seconds: float
+        self,
+        requests: DomainRequests,
+        members: DomainMembers,
+        clock: Callable[[], float],
+        *,
+        ready_seconds: float,
     ) -> None:
         self._requests = requests
+        self._members = members
         self._clock = clock
         self._ready_seconds = ready_seconds
 
-    def wait(self, step: D, deadline: float, given_up: Callable[[], bool]) -> None:
-        """Wait until the domain's daemon serves clients with these limits."""
-        end = min(deadline, self._clock() + self._ready_seconds)
-        self._requests.wait_ready(step.domain, end, given_up)
-
-    def _wait_gone(self, domains: Iterable[DomainId], deadline: float) -> None:
-        end = min(deadline, self._clock() + GONE_SECONDS)
-        for domain in domains:
-            self._requests.wait_gone(domain, end)
-
-
-class Mps(DomainDoer[MpsDomain]):
-    """The strategy MPS: one step and domain for all whole GPUs, and one for each MIG device."""
-
-    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[MpsDomain, ...]:  # noqa: ARG002 (a Planner)
+    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[JoinDomain, ...]:  # noqa: ARG002 (a Planner)
         """Return the step for all whole GPUs, and one for each MIG device."""
         wholes: dict[str, _Limited] = {}
         migs: list[_Limited] = []
         for group in groups:
             config = _config(group)
             _check_cards((*group.wholes, *group.migs), config)
-            wholes |= {share.unit.uuid: share for share in _limited(group.wholes, config)}
+            wholes |= {each.unit.uuid: each for each in _limited(group.wholes, config)}
             migs += _limited(group.migs, config)
         claim = groups[0].claim
         of_wholes = [wholes[uuid] for uuid in sorted(wholes)]
-        steps = [_step(DomainId(claim), of_wholes)] if of_wholes else []
-        steps += [_step(mig_domain(claim, number), [mig]) for number, mig in enumerate(migs)]
+        steps = [_step(claim_domain(claim), claim, of_wholes)] if of_wholes else []
+        steps += [_step(mig_domain(claim, n), claim, [mig]) for n, mig in enumerate(migs)]
         return tuple(steps)
 
-    def edits(self, step: MpsDomain) -> Mapping[DeviceKey, Edits]:
-        """Return what makes containers clients, with limits where they are below the domain's."""
-        paths = self._requests.paths(step.domain.id)
-        most = step.domain.active_thread_percentage or ALL_THREADS
+    def edits(self, step: JoinDomain) -> Mapping[DeviceKey, Edits]:
+        """Return what makes containers clients, with limits where they are below the daemon's."""
+        paths = self._requests.paths(step.domain)
         return {
-            uuid: client_edits(
+            device.key or DeviceKey(device.known_uuid): client_edits(
                 paths,
-                active_thread_percentage=None if percentage == most else percentage,
+                active_thread_percentage=_below(
+                    limits.active_thread_percentage, step.active_thread_percentage
+                ),
+                pinned_memory_mib=_of_device(
+                    device, _below(limits.memory_mib, limits.daemon_memory_mib)
+                ),
             )
-            for uuid, percentage in step.clients.items()
+            for device, limits in zip(step.devices, step.limits, strict=True)
         }
 
-    def ensure(self, step: MpsDomain) -> None:
-        """Make sure that the domain is requested."""
-        self._requests.write_desired(step.domain)
+    def ensure(self, step: JoinDomain) -> None:
+        """Make sure that the claim has joined."""
+        self._members.join(step.wanted, step.claim)
 
-    def undo(self, step: MpsDomain, deadline: float) -> None:
-        """Request the domain's end and wait for it."""
-        self._end([step.domain.id], deadline)
+    def wait(self, step: JoinDomain, deadline: float, given_up: Callable[[], bool]) -> None:
+        """Wait until the domain's daemon serves clients with these limits."""
+        end = min(deadline, self._clock() + self._ready_seconds)
+        self._requests.wait_ready(step.wanted, end, given_up)
+
+    def undo(self, step: JoinDomain, deadline: float) -> None:
+        """Leave the domain, and wait for its end if nobody else is in it."""
+        self._leave([step.domain], step.claim, deadline)
 
     def claims(self) -> frozenset[str]:
-        """Return the claims that have their own domain."""
-        claims = map(claim_of, self._requests.list())
-        return frozenset(claim for claim in claims if claim is not None)
+        """Return the claims that have joined a domain."""
+        return self._members.claims()
 
     def sweep(self, claim: str, deadline: float) -> None:
-        """Request the end of all domains of a claim, and wait for it."""
-        self._end(sorted(own for own in self._requests.list() if claim_of(own) == claim), deadline)
+        """Leave all domains that a claim has joined."""
+        self._leave(sorted(self._members.joined(claim)), claim, deadline)
 
-    def _end(self, domains: Sequence[DomainId], deadline: float) -> None:
-        for domain in domains:
-            self._requests.remove(domain)
-        self._wait_gone(domains, deadline)
+    def _leave(self, domains: Iterable[DomainId], claim: str, deadline: float) -> None:
+        end = min(deadline, self._clock() + GONE_SECONDS)
+        ending = [domain for domain in domains if self._members.leave(domain, claim)]
+        while ending:
+            for domain in ending:
+                self._requests.wait_gone(domain, end)
+            ending = [domain for domain in ending if self._members.leave(domain, claim)]
 
 
 class _Limited(Struct, frozen=True, kw_only=True):
-    """A device, and the limits that a config sets for it.
-
-    `memory_mib` limits pinned memory (None: no limit), `percentage` limits active threads.
-    """
+    """A device, and the limits that a config sets for it."""
 
     unit: Unit
-    memory_mib: int | None
-    percentage: int
+    limits: ClientLimits
     multi_user: bool
-
-    @property
-    def wanted(self) -> DomainDevice:
-        """The device as its domain describes it."""
-        kind = self.unit.device.kind
-        return DomainDevice(uuid=self.unit.uuid, kind=kind, pinned_memory_mib=self.memory_mib)
 
 
 def client_edits(
@@ -171,20 +165,42 @@ def client_edits(
     )
 
 
+def _below(limit: int | None, of_daemon: int | None) -> int | None:
+    """Return a limit if it is below the daemon's, which a client cannot raise; else None."""
+    return limit if limit is not None and (of_daemon is None or limit < of_daemon) else None
+
+
+def _of_device(device: Device, mib: int | None) -> dict[str, int]:
+    return {} if mib is None else {device.known_uuid: mib}
+
+
 def _limited(units: Sequence[Unit], config: "MpsConfig") -> list[_Limited]:
     """Return devices under one config. Raises ConfigError if it limits a device of another one."""
     if not units:
         return []
-    memory = pinned_memory_mib(config, [unit.uuid for unit in units])
+    ordered = sorted(units, key=_order)
+    memory = pinned_memory_mib(config, [unit.device.uuid or unit.name for unit in ordered])
     return [
         _Limited(
             unit=unit,
-            memory_mib=_held_mib(unit, memory[unit.uuid]),
-            percentage=active_thread_percentage(config) or ALL_THREADS,
+            limits=ClientLimits(
+                daemon_memory_mib=_held_mib(unit, mib),
+                active_thread_percentage=active_thread_percentage(config),
+            ),
             multi_user=bool(config.multi_user),
         )
-        for unit in units
+        for unit, mib in zip(ordered, memory, strict=True)
     ]
+
+
+def _order(unit: Unit) -> tuple[str, int, int]:
+    """Return what devices under one config are numbered by: their GPU's UUID, then their place."""
+    base = unit.device.base
+    return (
+        (base.gpu, base.placement.start, base.profile_id)
+        if isinstance(base, Mig)
+        else (base.gpu, 0, 0)
+    )
 
 
 def _held_mib(unit: Unit, asked_mib: int | None) -> int | None:
@@ -193,60 +209,59 @@ def _held_mib(unit: Unit, asked_mib: int | None) -> int | None:
     return asked_mib if asked_mib is None or total is None else min(asked_mib, total // MIB)
 
 
-def pinned_memory_mib(config: "MpsConfig", uuids: Sequence[str]) -> Mapping[str, int | None]:
-    """Return the limit of each device in whole MiB, in the order of the UUIDs; None is no limit.
+def pinned_memory_mib(config: "MpsConfig", devices: Sequence[str]) -> tuple[int | None, ...]:
+    """Return the limit of each device in whole MiB, in their order; None is no limit.
 
-    The rules are those of NVIDIA's DRA driver: the default is for all devices, entries of the map
-    override it, and a key is a UUID or an index among the UUIDs in alphabetical order, which is not
-    NVML's index. Limits are rounded down. Raises ConfigError if a key names no device, or a device
-    that another key names as well.
+    `devices` are UUIDs, or names of MIG devices that are still to be made, in the order by which
+    they are numbered. The default is for all devices, and entries of the map override it; a key is
+    one of `devices`, or a number. Limits are rounded down. Raises ConfigError if a key names no
+    device, or a device that another key names as well.
     """
     default = config.default_pinned_device_memory_limit
     limits: dict[str, int | None] = dict.fromkeys(
-        sorted(uuids), None if default is None else quantity_bytes(default) // MIB
+        devices, None if default is None else quantity_bytes(default) // MIB
     )
     keys: dict[str, str] = {}
     for key, limit in (config.default_per_device_pinned_memory_limit or {}).items():
-        uuid = _device(key, list(limits))
-        if uuid in keys:
+        device = _device(key, list(limits))
+        if device in keys:
             raise ConfigError(
-                f"invalid device: {keys[uuid]} and {key} are the same device of "
+                f"invalid device: {keys[device]} and {key} are the same device of "
                 "defaultPerDevicePinnedMemoryLimit, which can have only one limit"
             )
-        keys[uuid] = key
-        limits[uuid] = quantity_bytes(limit) // MIB
-    return limits
+        keys[device] = key
+        limits[device] = quantity_bytes(limit) // MIB
+    return tuple(limits[device] for device in devices)
 
 
 def active_thread_percentage(config: "MpsConfig") -> int | None:
     """Return the percentage, None for no limit; NVIDIA's daemon takes 0 for none too."""
-    return config.default_active_thread_percentage or None
+    percentage = config.default_active_thread_percentage or ALL_THREADS
+    return None if percentage == ALL_THREADS else percentage
 
 
-def _device(key: str, uuids: Sequence[str]) -> str:
-    if key in uuids:
+def _device(key: str, devices: Sequence[str]) -> str:
+    if key in devices:
         return key
-    known = f"the devices under this config are {', '.join(uuids)}"
+    known = f"the devices under this config are {', '.join(devices)}"
     # int() alone would also accept a sign, spaces and digits of other scripts.
     if not (key.isascii() and key.isdecimal()):
         raise ConfigError(f"invalid device: unable to parse key as an integer: {key}; {known}")
-    if int(key) >= len(uuids):
+    if int(key) >= len(devices):
         raise ConfigError(f"invalid device: invalid device index: {key}; {known}, from index 0")
-    return uuids[int(key)]
+    return devices[int(key)]
 
 
-def _step(domain: DomainId, devices: Sequence[_Limited]) -> MpsDomain:
-    largest = max(device.percentage for device in devices)
-    wanted = Domain(
-        id=domain,
-        devices=tuple(device.wanted for device in devices),
-        active_thread_percentage=None if largest == ALL_THREADS else largest,
-        multi_user=any(device.multi_user for device in devices),
-    )
-    return MpsDomain(
-        devices=tuple(device.unit.device for device in devices),
-        domain=wanted,
-        clients={device.unit.key: device.percentage for device in devices},
+def _step(domain: DomainId, claim: str, devices: Sequence[_Limited]) -> JoinDomain:
+    percentages = [each.limits.active_thread_percentage for each in devices]
+    known = [percentage for percentage in percentages if percentage is not None]
+    return JoinDomain(
+        devices=tuple(each.unit.device for each in devices),
+        domain=domain,
+        claim=claim,
+        limits=tuple(each.limits for each in devices),
+        active_thread_percentage=max(known) if len(known) == len(percentages) else None,
+        multi_user=any(each.multi_user for each in devices),
     )
 
 

@@ -4,10 +4,9 @@ For equal shares, the node's share config chooses the strategy; for consumable s
 claim does.
 
 In: the shares of divided devices that a claim got. Out: for each device a step that limits the
-claim's memory. For MPS there is also a step that joins the device's domain (mps/members.py), with
-edits that make containers its clients, within their share. The first member starts a domain, and
-the last one ends it. Time-slicing divides neither memory nor SMs. sharing/limiters.py says what
-limits memory; the next paragraph is about MPS, if that limits it.
+claim's memory. For MPS there is also a step that joins the device's domain (sharing/mps.py). The
+first member starts a domain, and the last one ends it. Time-slicing divides neither memory nor SMs.
+sharing/limiters.py says what limits memory; the next paragraph is about MPS, if that limits it.
 
 If each request has only one equal share, all tenants of the device have the same limits, and they
 are the defaults of its daemon, which no client can raise. If a request can have several shares, or
@@ -15,24 +14,20 @@ parts have different sizes, tenants have different limits. A daemon has one defa
 so these are in the environment of each client, and a program that changes it can evade them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from dra_driver.cdi.model import Edits
 from dra_driver.devices.device import DeviceKey, Whole, memory_of
 from dra_driver.devices.shares import LIMITS_SINCE, ShareStrategy, memory_mib, percentage
 from dra_driver.errors import DeviceError
-from dra_driver.mps.domain import Domain, DomainDevice, DomainId, shared_domain
-from dra_driver.mps.members import SharedDomains
-from dra_driver.mps.requests import DomainRequests
+from dra_driver.mps.domain import shared_domain
 from dra_driver.sharing.base import ComputeModes, Group, Unit
 from dra_driver.sharing.limiters import Limiter
 from dra_driver.sharing.memory_groups import only_pod
-from dra_driver.sharing.mps import DomainDoer, client_edits
 from dra_driver.sharing.share_limits import grouped, limits_of, memory_of_claim, share_of
 from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.sharing.steps import (
-    ContainerLimits,
+    ClientLimits,
     JoinDomain,
     ShareLimits,
     SharingStep,
@@ -81,16 +76,7 @@ class Shares:
             pod=only_pod(claim) if by_groups and memory is not None else "",
         )
         if strategy is ShareStrategy.MPS:
-            by_mps = limited.by is Limiter.MPS
-            yield JoinDomain(
-                devices=tuple(unit.device for unit in units),
-                domain=_domain(units[0], limits_memory=by_mps),
-                claim=claim.claim,
-                clients={
-                    unit.key: _client(unit, limits[unit.key], limits_memory=by_mps)
-                    for unit in units
-                },
-            )
+            yield _join(claim, units, limits, limits_memory=limited.by is Limiter.MPS)
 
     def _check_mode(self, unit: Unit) -> None:
         """Check that a GPU accepts a second process."""
@@ -105,90 +91,37 @@ class Shares:
             )
 
 
-class Memberships(DomainDoer[JoinDomain]):
-    """Lets claims join the MPS domains that serve their shares, and leave them."""
-
-    def __init__(
-        self,
-        requests: DomainRequests,
-        members: SharedDomains,
-        clock: Callable[[], float],
-        *,
-        ready_seconds: float,
-    ) -> None:
-        super().__init__(requests, clock, ready_seconds=ready_seconds)
-        self._members = members
-
-    def edits(self, step: JoinDomain) -> Mapping[DeviceKey, Edits]:
-        """Return the edits that make containers clients, with limits below the domain's."""
-        domain = step.domain
-        paths = self._requests.paths(domain.id)
-        own = {device.uuid: device.pinned_memory_mib for device in domain.devices}
-        return {
-            key: client_edits(
-                paths,
-                active_thread_percentage=_below(
-                    client.active_thread_percentage, domain.active_thread_percentage
-                ),
-                pinned_memory_mib={
-                    uuid: mib
-                    for uuid, mib in client.memory_mib.items()
-                    if _below(mib, own.get(uuid)) is not None
-                },
-            )
-            for key, client in step.clients.items()
-        }
-
-    def ensure(self, step: JoinDomain) -> None:
-        """Make sure that the claim has joined."""
-        self._members.join(step.domain, step.claim)
-
-    def undo(self, step: JoinDomain, deadline: float) -> None:
-        """Leave the domain, and wait for its end if nobody else is in it."""
-        self._leave([step.domain.id], step.claim, deadline)
-
-    def claims(self) -> frozenset[str]:
-        """Return the claims that have joined a domain."""
-        return self._members.claims()
-
-    def sweep(self, claim: str, deadline: float) -> None:
-        """Leave all domains that a claim has joined."""
-        self._leave(sorted(self._members.joined(claim)), claim, deadline)
-
-    def _leave(self, domains: Sequence[DomainId], claim: str, deadline: float) -> None:
-        ending = [domain for domain in domains if self._members.leave(domain, claim)]
-        self._wait_gone(ending, deadline)
-
-
-def _below(limit: int | None, of_daemon: int | None) -> int | None:
-    """Return a limit if it is below the daemon's, which a client cannot raise; else None."""
-    return limit if limit is not None and (of_daemon is None or limit < of_daemon) else None
-
-
-def _client(unit: Unit, limits: ShareLimits, *, limits_memory: bool) -> ContainerLimits:
-    memory = limits.memory_mib if limits_memory else None
-    return ContainerLimits(
-        active_thread_percentage=limits.active_thread_percentage,
-        memory_mib={} if memory is None else {unit.uuid: memory},
-    )
-
-
-def _domain(unit: Unit, *, limits_memory: bool) -> Domain:
-    """Return the MPS domain for the device of a share; it is the same for every tenant."""
-    has_limits = unit.gpu.cuda_compute_capability >= LIMITS_SINCE
-    division = unit.device.division
+def _join(
+    claim: Group,
+    units: Sequence[Unit],
+    limits: Mapping[DeviceKey, ShareLimits],
+    *,
+    limits_memory: bool,
+) -> JoinDomain:
+    """Return the step that joins the domain of a share's device: the same for every tenant."""
+    gpu, device = units[0].gpu, units[0].device
+    has_limits = gpu.cuda_compute_capability >= LIMITS_SINCE
     memory: int | None = None
     percent: int | None = None
-    if has_limits and division is not None and not division.combines:
+    if has_limits and (division := device.division) is not None and not division.combines:
         # Every tenant has one share, so all have the same limits.
-        total = memory_of(unit.gpu, unit.device.base)
+        total = memory_of(gpu, device.base)
         if limits_memory and total is not None:
             memory = memory_mib(total, 1, division.count)
         percent = None if division.free_compute else percentage(1, division.count)
-    device = DomainDevice(uuid=unit.uuid, kind=unit.device.kind, pinned_memory_mib=memory)
-    return Domain(
-        id=shared_domain(unit.uuid),
-        devices=(device,),
+    return JoinDomain(
+        devices=tuple(unit.device for unit in units),
+        domain=shared_domain(units[0].uuid),
+        claim=claim.claim,
+        limits=tuple(
+            ClientLimits(
+                daemon_memory_mib=memory,
+                active_thread_percentage=limits[unit.key].active_thread_percentage,
+                memory_mib=limits[unit.key].memory_mib if limits_memory else None,
+            )
+            for unit in units
+        ),
         active_thread_percentage=percent,
         multi_user=has_limits,
+        may_take_turns=has_limits,
     )

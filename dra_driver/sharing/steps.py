@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from dra_driver.devices.device import Device, DeviceKey, Whole
+from dra_driver.devices.device import Device, Whole
 from dra_driver.devices.model import GpuUuid, PciAddress
 from dra_driver.devices.shares import ShareStrategy
-from dra_driver.mps.domain import Domain
+from dra_driver.mps.domain import Domain, DomainDevice, DomainId
 from dra_driver.sharing.limiters import Limiter
 from resource_nvidia_com.v1beta1.names import Interval, SharingStrategy
 
@@ -60,9 +61,9 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"
 
     def is_about(self, device: Device) -> bool:
         """Tell whether the step is about a device, even if the MIG device has been made again."""
-        return any((own.place, own.share) == (device.place, device.share) for own in self.devices)
+        return any(own.is_like(device) for own in self.devices)
 
-    def describe(self, key: DeviceKey) -> Description:  # noqa: ARG002 (most describe each device)
+    def describe(self, device: Device) -> Description:  # noqa: ARG002 (most describe each device)
         """Return what the step means for one of its devices."""
         return Description()
 
@@ -89,49 +90,12 @@ class TimeSlice(Step, frozen=True, kw_only=True, tag="timeSlice"):
         """The GPU; none for a MIG device."""
         return tuple(device.gpu for device in self.devices if isinstance(device.base, Whole))
 
-    def describe(self, key: DeviceKey) -> Description:  # noqa: ARG002 (it has one device)
+    def describe(self, device: Device) -> Description:  # noqa: ARG002 (it has one device)
         """Return the interval, or that it has no effect on MIG devices."""
         if not self.gpus:
             return Description(words=("no effect on MIG devices",))
         interval = str(self.interval)
         return Description(settings={"interval": interval}, words=(f"interval {interval}",))
-
-
-class MpsDomain(Step, frozen=True, kw_only=True, tag="mpsDomain"):
-    """Serves devices by an MPS domain that only this claim has.
-
-    Attributes:
-        clients: active thread percentage of containers, by device; 100 is no limit.
-    """
-
-    name: ClassVar[str] = str(SharingStrategy.MPS)
-    lives_by_itself: ClassVar[bool] = True
-    outlives_reboot: ClassVar[bool] = True
-    excludes: ClassVar[bool] = True
-
-    domain: Domain
-    clients: Mapping[DeviceKey, int]
-
-    def memory_mib(self, key: DeviceKey) -> int | None:
-        """Return the limit of pinned memory of a device, in MiB; None is no limit."""
-        limits = (device.pinned_memory_mib for device in self.domain.devices if device.uuid == key)
-        return next(limits, None)
-
-    def describe(self, key: DeviceKey) -> Description:
-        """Return the domain, and the limits of the device's containers."""
-        percentage, memory = self.clients.get(key, ALL_THREADS), self.memory_mib(key)
-        settings: dict[str, object] = {}
-        words: list[str] = []
-        if percentage != ALL_THREADS:
-            settings["activeThreadPercentage"] = percentage
-            words.append(f"{percentage} % of threads")
-        if memory is not None:
-            settings["pinnedMemoryMiB"] = memory
-            words.append(f"{memory} MiB")
-        if self.domain.multi_user:
-            settings["multiUser"] = True
-            words.append("multi-user")
-        return Description(settings=settings, words=tuple(words), domain=self.domain.id)
 
 
 class NvidiaMpsDaemon(Step, frozen=True, kw_only=True, tag="nvidiaMpsDaemon"):
@@ -160,7 +124,7 @@ class NvidiaMpsDaemon(Step, frozen=True, kw_only=True, tag="nvidiaMpsDaemon"):
         """The name of the Deployment in which that driver runs the daemon."""
         return f"mps-control-daemon-{self.daemon}"
 
-    def describe(self, key: DeviceKey) -> Description:  # noqa: ARG002 (one daemon for all)
+    def describe(self, device: Device) -> Description:  # noqa: ARG002 (one daemon for all)
         """Return the Deployment in which the daemon runs."""
         words = (f"Deployment {self.deployment}",)
         return Description(settings={"deployment": self.deployment}, words=words)
@@ -221,10 +185,10 @@ class UseShares(Step, frozen=True, kw_only=True, tag="useShares"):
         """The GPU whose memory is limited by control groups, if it is."""
         return (self.devices[0].gpu,) if self.pod else ()
 
-    def describe(self, key: DeviceKey) -> Description:
+    def describe(self, device: Device) -> Description:
         """Return the share, the limits of its containers, and what enforces them."""
         pairs = zip(self.devices, self.limits, strict=True)
-        limits = next((limits for device, limits in pairs if device.key == key), None)
+        limits = next((limits for own, limits in pairs if own.key == device.key), None)
         if limits is None:
             return Description()
         settings, words = limits.described_size()
@@ -247,34 +211,77 @@ class UseShares(Step, frozen=True, kw_only=True, tag="useShares"):
         return Description(settings=settings, words=tuple(words))
 
 
-class ContainerLimits(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """The limits of a container's processes: percent of SMs, and MiB by device; None is no limit.
+class ClientLimits(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """What limits the processes of an MPS domain on one device; None is no limit.
 
-    `memory_mib` is empty if the environment does not limit memory.
+    `daemon_memory_mib` is the daemon's own limit of each process's pinned memory there, in MiB. The
+    others are in the environment of containers: percent of SMs, and MiB of pinned memory.
     """
 
+    daemon_memory_mib: int | None = None
     active_thread_percentage: int | None = None
-    memory_mib: Mapping[str, int] = field(default_factory=dict)
+    memory_mib: int | None = None
 
 
 class JoinDomain(Step, frozen=True, kw_only=True, tag="joinDomain"):
-    """Makes a claim a member of the MPS domain that serves the device of its shares.
+    """Makes a claim a member of the MPS domain that serves its devices, or its shares' device.
 
-    `claim` is the claim's UID; `clients` are the limits in containers' environments, by share.
+    Attributes:
+        domain: the domain's id.
+        claim: the claim's UID.
+        limits: the limits on each device, in the order of `devices`.
+        active_thread_percentage: the daemon's own, 1 to 100; None limits nothing.
+        multi_user: one server for clients of all users.
+        may_take_turns: with a GPU driver too old for `multi_user`, users take turns.
     """
 
-    name: ClassVar[str] = "Shares"
+    name: ClassVar[str] = str(SharingStrategy.MPS)
     lives_by_itself: ClassVar[bool] = True
     outlives_reboot: ClassVar[bool] = True
     excludes: ClassVar[bool] = True
 
-    domain: Domain
+    domain: DomainId
     claim: str
-    clients: Mapping[DeviceKey, ContainerLimits]
+    limits: tuple[ClientLimits, ...]
+    active_thread_percentage: int | None = None
+    multi_user: bool = False
+    may_take_turns: bool = False
 
-    def describe(self, key: DeviceKey) -> Description:  # noqa: ARG002 (it is the same for all)
-        """Return the domain."""
-        return Description(domain=self.domain.id)
+    @property
+    def wanted(self) -> Domain:
+        """The domain that the supervisor is to serve. Raises StateError if a device is missing."""
+        memory = {
+            replace(device, share=None): limits.daemon_memory_mib
+            for device, limits in zip(self.devices, self.limits, strict=True)
+        }
+        return Domain(
+            id=self.domain,
+            devices=tuple(
+                DomainDevice(uuid=device.known_uuid, kind=device.kind, pinned_memory_mib=mib)
+                for device, mib in memory.items()
+            ),
+            active_thread_percentage=self.active_thread_percentage,
+            multi_user=self.multi_user,
+            may_take_turns=self.may_take_turns,
+        )
+
+    def describe(self, device: Device) -> Description:
+        """Return the domain, and the limits of the device's containers; a share has its own."""
+        settings: dict[str, object] = {}
+        words: list[str] = []
+        own = zip(self.devices, self.limits, strict=True)
+        for limits in (each for of, each in own if of.is_like(device) and device.share is None):
+            percentage, memory = limits.active_thread_percentage, limits.daemon_memory_mib
+            if percentage is not None:
+                settings["activeThreadPercentage"] = percentage
+                words.append(f"{percentage} % of threads")
+            if memory is not None:
+                settings["pinnedMemoryMiB"] = memory
+                words.append(f"{memory} MiB")
+            if self.multi_user:
+                settings["multiUser"] = True
+                words.append("multi-user")
+        return Description(settings=settings, words=tuple(words), domain=self.domain)
 
 
 class PassThrough(Step, frozen=True, kw_only=True, tag="passThrough"):
@@ -296,7 +303,7 @@ class PassThrough(Step, frozen=True, kw_only=True, tag="passThrough"):
     iommufd: bool = False
     api_device: bool = False
 
-    def describe(self, key: DeviceKey) -> Description:  # noqa: ARG002 (it has one device)
+    def describe(self, device: Device) -> Description:  # noqa: ARG002 (it has one device)
         """Return the driver and the IOMMU group."""
         settings = {"driver": self.driver, "iommuGroup": self.group, "iommuFD": self.iommufd}
         return Description(
@@ -304,5 +311,5 @@ class PassThrough(Step, frozen=True, kw_only=True, tag="passThrough"):
         )
 
 
-SharingStep = TimeSlice | MpsDomain | NvidiaMpsDaemon | UseShares | JoinDomain | PassThrough
+SharingStep = TimeSlice | NvidiaMpsDaemon | UseShares | JoinDomain | PassThrough
 """Any step that shares the devices of a claim."""

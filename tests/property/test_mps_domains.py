@@ -61,20 +61,21 @@ def test_no_device_gets_the_daemon_or_the_limits_of_another_config(
     claim: list[tuple[Group, int]],
 ) -> None:
     requests = DomainRequests(Path("/mps"), lambda: 0.0)
-    mps = Mps(requests, lambda: 0.0, ready_seconds=1.0)
+    no_members: Any = None
+    mps = Mps(requests, no_members, lambda: 0.0, ready_seconds=1.0)
     steps = mps.plan([group for group, _ in claim], 0.0)
-    assert len({step.domain.id for step in steps}) == len(steps)
-    served = [one.uuid for step in steps for one in step.domain.devices]
+    assert len({step.domain for step in steps}) == len(steps)
+    served = [one.uuid for step in steps for one in step.wanted.devices]
     assert sorted(served) == sorted(one.uuid for group, _ in claim for one in group.units)
 
     edits = {key: (step, one) for step in steps for key, one in mps.edits(step).items()}
     for group, limit in claim:
         for one in group.units:
             step, edit = edits[DeviceKey(one.uuid)]
-            (device,) = (each for each in step.domain.devices if each.uuid == one.uuid)
+            (device,) = (each for each in step.wanted.devices if each.uuid == one.uuid)
             assert (device.kind, device.pinned_memory_mib) == (one.device.kind, limit)
-            pipe = str(requests.paths(step.domain.id).pipe)
+            pipe = str(requests.paths(step.domain).pipe)
             assert pipe in {mount.host_path for mount in edit.mounts}
-            most = step.domain.active_thread_percentage
+            most = step.active_thread_percentage
             env = dict(each.split("=", 1) for each in edit.env)
             assert int(env.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", str(most))) == limit

@@ -16,9 +16,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.errors import ConflictError
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, shared_domain
-from dra_driver.mps.members import SharedDomains
+from dra_driver.mps.members import DomainMembers
 from dra_driver.mps.requests import DomainRequests
 from sampling import examples
 
@@ -50,7 +51,8 @@ class Node(RuleBasedStateMachine):
         folder = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
         self.root = Path(tempfile.mkdtemp(dir=folder))
         self.requests = DomainRequests(self.root, lambda: 0.0)
-        self.shared = SharedDomains(self.root, self.requests, lambda: 0.0)
+        self.locks = NodeLocks(self.root / "locks", lambda: 0.0)
+        self.joins = DomainMembers(self.root, self.requests, self.locks.domain)
         self.members: dict[DomainId, dict[str, Domain | None]] = {}
         self.unsure: set[tuple[DomainId, str]] = set()
 
@@ -59,10 +61,11 @@ class Node(RuleBasedStateMachine):
         self.requests.stop()
         for domain in (shared_domain("node"), shared_domain("GPU-1")):
             for claim in ("a", "b", "c"):
-                self.shared.leave(domain, claim)
-        self.shared.tidy()
+                self.joins.leave(domain, claim)
+        self.joins.tidy()
         assert not any((self.root / "desired").glob("shared_*"))
         assert not any((self.root / "members").glob("*"))
+        self.locks.close()
         shutil.rmtree(self.root)
 
     def attempt(self, call: Callable[[], object], die_after: int | None) -> bool:
@@ -88,9 +91,9 @@ class Node(RuleBasedStateMachine):
             id=domain, devices=(DomainDevice(uuid="GPU-1"),), active_thread_percentage=percentage
         )
         asked_for = self.requests.desired(domain)
-        others = self.shared.members(domain) - {claim}
+        others = self.requests.members(domain) - {claim}
         try:
-            finished = self.attempt(lambda: self.shared.join(wanted, claim), die_after)
+            finished = self.attempt(lambda: self.joins.join(wanted, claim), die_after)
         except ConflictError:
             assert others
             assert asked_for is not None
@@ -110,20 +113,20 @@ class Node(RuleBasedStateMachine):
     @rule(domain=DOMAINS, claim=CLAIMS, die_after=CALLS)
     def leave(self, domain: DomainId, claim: str, die_after: int | None) -> None:
         said: list[bool] = []
-        if not self.attempt(lambda: said.append(self.shared.leave(domain, claim)), die_after):
+        if not self.attempt(lambda: said.append(self.joins.leave(domain, claim)), die_after):
             self.unsure.add((domain, claim))
             return
         self.unsure.discard((domain, claim))
         self.members.get(domain, {}).pop(claim, None)
-        left = self.shared.members(domain)
-        assert said == [not left]
+        left = self.requests.members(domain)
+        assert said == [False], "no supervisor has begun anything that would have to end"
         assert left or self.requests.desired(domain) is None
 
     @rule(die_after=CALLS)
     def tidy(self, die_after: int | None) -> None:
-        if self.attempt(self.shared.tidy, die_after):
+        if self.attempt(self.joins.tidy, die_after):
             for domain in (shared_domain("node"), shared_domain("GPU-1")):
-                is_used = bool(self.shared.members(domain))
+                is_used = bool(self.requests.members(domain))
                 # A join that was killed before it asked is mended when it is repeated.
                 unsure = any(one == domain for one, _ in self.unsure)
                 assert is_used or self.requests.desired(domain) is None
@@ -134,7 +137,7 @@ class Node(RuleBasedStateMachine):
         for domain in (shared_domain("node"), shared_domain("GPU-1")):
             sure = {one for one in "abc" if (domain, one) not in self.unsure}
             joined = set(self.members.get(domain, {}))
-            assert self.shared.members(domain) & sure == joined & sure
+            assert self.requests.members(domain) & sure == joined & sure
 
     @invariant()
     def whoever_has_joined_is_served(self) -> None:

@@ -11,36 +11,25 @@ from dra_driver.admin.status.gone_part import gone
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerGroup, ConsumerPod
 from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices, PendingCleanup, RecordState
 from dra_driver.claims.state.records import RecordStore, StoredRecords
-from dra_driver.devices.device import Device, DeviceKey, DeviceKind, Vfio, Whole
+from dra_driver.devices.device import Device, Vfio, Whole
 from dra_driver.devices.model import MigDevice
 from dra_driver.devices.shares import ConsumedShare, ShareStrategy
 from dra_driver.host.envelope import seal, unseal
 from dra_driver.mps.domain import (
     Daemon,
-    Domain,
-    DomainDevice,
     DomainId,
     State,
     Status,
-    claim_of,
     shared_domain,
 )
 from dra_driver.shares.notes import NotedConsumable, ShareNotes
-from dra_driver.sharing.steps import MpsDomain, PassThrough, TimeSlice
+from dra_driver.sharing.steps import PassThrough, TimeSlice
 from resource_nvidia_com.v1beta1.names import Interval
 
 SLICED, SERVED, PLAIN = make.gpu(0), make.gpu(1), make.gpu(2)
 POD = ConsumerPod(name="pod-a", uid="pod-uid")
 LONG = TimeSlice(devices=(make.device(SLICED),), interval=Interval.LONG)
-HALF = MpsDomain(
-    devices=(make.device(SERVED),),
-    domain=Domain(
-        id=DomainId("uid-one"),
-        devices=(DomainDevice(uuid=SERVED.uuid, pinned_memory_mib=10240),),
-        active_thread_percentage=50,
-    ),
-    clients={DeviceKey(SERVED.uuid): 50},
-)
+HALF = make.join(make.device(SERVED), domain="uid-one", mib=10240, percentage=50)
 READY = Status(
     id=DomainId("uid-one"),
     state=State.READY,
@@ -70,9 +59,7 @@ def node(
     members: dict[str, frozenset[str]] | None = None,
     runs: bool = True,
 ) -> NodeStatus:
-    own = {
-        domain: frozenset(filter(None, [claim_of(DomainId(domain))])) for domain in domains or {}
-    }
+    own = {domain: frozenset({domain.partition("_")[0]}) for domain in domains or {}}
     return NodeStatus(
         boot_id="boot-1",
         stored=StoredRecords(records=records, damaged={}),
@@ -190,8 +177,7 @@ def test_a_shared_domain_is_a_stray_once_no_claim_has_joined_it() -> None:
 
 def test_a_member_of_a_shared_domain_is_told_how_it_is() -> None:
     domain = shared_domain(SERVED.uuid)
-    wanted = Domain(id=domain, devices=(DomainDevice(uuid=SERVED.uuid),))
-    step = replace(HALF, domain=wanted, clients={DeviceKey(SERVED.uuid): 100})
+    step = make.join(make.device(SERVED), domain=domain, claim="uid-two")
     member = record("two", SERVED, steps=(step,))
     sick = replace(READY, id=domain, state=State.FAILED, reason="no libcuda")
     found = node(member, domains={domain: sick}, members={domain: frozenset({"uid-two"})})
@@ -244,9 +230,7 @@ def test_a_mig_device_is_told_with_its_own_mps_domain() -> None:
     mig = make.device(made)
     (device,) = make.record(PLAIN).devices
     part = replace(device, name="gpu-2-mig-1g10gb-19-0", device=mig)
-    served = DomainDevice(uuid=made.uuid, kind=DeviceKind.MIG, pinned_memory_mib=4096)
-    domain = Domain(id=DomainId("uid-one_mig_0"), devices=(served,), active_thread_percentage=50)
-    serving = MpsDomain(devices=(mig,), domain=domain, clients={DeviceKey(made.uuid): 50})
+    serving = make.join(mig, domain="uid-one_mig_0", mib=4096, percentage=50)
     making = MakeMigDevices(devices=(Device(base=mig.place),), claim=ClaimUid("uid-one"))
     one = record("one", devices=(part,), steps=(making, serving))
     found = node(one, domains={"uid-one_mig_0": READY})

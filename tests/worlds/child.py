@@ -15,7 +15,6 @@ from unittest import mock
 
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.errors import ConflictError
-from dra_driver.mps.members import SharedDomains
 from worlds.configs import PATIENCE
 from worlds.driver import Driver
 from worlds.moments import of_supervisors
@@ -130,16 +129,15 @@ def _deadly(call: Callable[..., Any], when: str) -> Callable[..., Any]:
 
 
 def join_and_leave(root: str, claim: str, rounds: str) -> None:
-    """Join a shared domain and leave it again, and have it while being a member."""
+    """Join a domain and leave it again, and have it while being a member."""
     mps = MpsDomains(Path(root))
-    shared = SharedDomains(mps.files.root, mps.requests, time.monotonic)
     domain = mps.domain("shared_node", 0, 1)
     for _ in range(int(rounds)):
-        shared.join(domain, claim)
-        assert claim in shared.members(domain.id)
+        mps.members.join(domain, claim)
+        assert claim in mps.requests.members(domain.id)
         assert mps.requests.desired(domain.id)
-        shared.leave(domain.id, claim)
-        assert claim not in shared.members(domain.id)
+        mps.members.leave(domain.id, claim)
+        assert claim not in mps.requests.members(domain.id)
 
 
 def supervise(root: str, at: str) -> None:

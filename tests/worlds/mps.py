@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.driver_root.programs import MPS_CONTROL, MPS_SERVER
 from dra_driver.errors import SilenceError
 from dra_driver.host.ofd_lock import holder_of
@@ -21,7 +22,7 @@ from dra_driver.mps.daemon.control import Control
 from dra_driver.mps.daemon.health import WorkerTiming
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, Status
 from dra_driver.mps.files import DomainPaths, MpsFiles
-from dra_driver.mps.members import SharedDomains
+from dra_driver.mps.members import DomainMembers
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.mps.supervisor.cgroup import DaemonGroup
 from dra_driver.mps.supervisor.compute_modes import ComputeModes, NvmlModes
@@ -63,7 +64,8 @@ class MpsDomains:
         self.machine = Machine(root / "driver")
         self.files = MpsFiles(root=root / "mps")
         self.requests = DomainRequests(self.files.root, time.monotonic, supervisor_grace=PATIENCE)
-        self.shared = SharedDomains(self.files.root, self.requests, time.monotonic)
+        self.locks = NodeLocks(root / "domain-locks", time.monotonic)
+        self.members = DomainMembers(self.files.root, self.requests, self.locks.domain)
         self.impatient = DomainRequests(self.files.root, time.monotonic, supervisor_grace=0.05)
         self.control = Control(self.machine.driver_root, self.machine.proc_root)
         ends.OPEN.add(self)
@@ -72,6 +74,7 @@ class MpsDomains:
         ends.OPEN.discard(self)
         self.requests.stop()
         self.impatient.stop()
+        self.locks.close()
 
     def supervisor(
         self, timing: WorkerTiming = QUICK, *, modes: bool = True, name: str = ""

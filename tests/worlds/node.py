@@ -33,8 +33,8 @@ from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.nvidia_mps import NvidiaMps
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
 from dra_driver.sharing.share_memory import ShareMemory
-from dra_driver.sharing.shares import Memberships, Shares
-from dra_driver.sharing.steps import MpsDomain, PassThrough, TimeSlice, UseShares
+from dra_driver.sharing.shares import Shares
+from dra_driver.sharing.steps import JoinDomain, PassThrough, TimeSlice, UseShares
 from dra_driver.sharing.time_slicing import TimeSlicing
 from dra_driver.simulator.driver_root import Options, UserspaceChoice
 from dra_driver.simulator.layout import Fact
@@ -125,7 +125,7 @@ class Node:
             sharing=None if self.played else self._sharing(),
             survives_reboot=survives_reboot,
             mig=MigInstances(self.session.mig, self.holders.of),
-            tidy=self.mps.shared.tidy,
+            tidy=self.mps.members.tidy,
             edits=self._edits(roots) if self.finds_files else None,
         )
         self.driver.divisions |= divisions or {}
@@ -148,30 +148,26 @@ class Node:
         )
 
     def mps_requests(self) -> Any:
-        """The way from shares to the supervisor."""
+        """The way to the supervisor."""
         return self.mps.requests
 
     def _sharing(self) -> Sharing:
         self.node_memory = self.memory()
         smi = NvidiaSmi(self.machine.driver_root, self.machine.proc_root, time.monotonic)
         slices = TimeSlicing(smi, self.session)
-        mps = Mps(self.mps.requests, time.monotonic, ready_seconds=PATIENCE)
-        members = Memberships(
-            self.mps_requests(), self.mps.shared, time.monotonic, ready_seconds=PATIENCE
-        )
+        mps = Mps(self.mps_requests(), self.mps.members, time.monotonic, ready_seconds=PATIENCE)
         machines = passthrough(self.roots())
         self.sharing = Sharing(
             planners={
                 TimeSlice.name: slices,
-                MpsDomain.name: mps,
+                JoinDomain.name: mps,
                 UseShares.name: Shares(self.node_memory, self.session),
                 PassThrough.name: machines,
             },
             time_slices=slices,
-            mps_domains=mps,
+            domains=mps,
             nvidia_mps=NvidiaMps(self.session),
             shares=self.node_memory.groups,
-            memberships=members,
             passthrough=machines,
         )
         return self.sharing

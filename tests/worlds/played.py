@@ -16,9 +16,9 @@ from dra_driver.devices.device import DeviceKey, Mig, NodeDevice
 from dra_driver.devices.model import Gpu, Inventory
 from dra_driver.devices.nvml.mig import MigCalls
 from dra_driver.errors import DriverError
-from dra_driver.mps.domain import Domain, DomainDevice, claim_of, mig_domain
+from dra_driver.mps.domain import mig_domain
 from dra_driver.sharing.base import Doer, Group
-from dra_driver.sharing.steps import MpsDomain, SharingStep, TimeSlice, UseShares
+from dra_driver.sharing.steps import JoinDomain, SharingStep, TimeSlice, UseShares
 
 
 class PlayedGpus:
@@ -53,10 +53,9 @@ def only(**there: Any) -> Sharing:
     """What shares devices on a node where all steps but these need nothing."""
     names = (
         "time_slices",
-        "mps_domains",
+        "domains",
         "nvidia_mps",
         "shares",
-        "memberships",
         "passthrough",
     )
     return Sharing(**{**{name: Doer() for name in names}, **there})
@@ -88,8 +87,8 @@ class FileSharing(Doer[Any]):
 
     def alone(self) -> Sharing:
         """What shares devices on a node that has this strategy, for configs that want MPS."""
-        planners = {MpsDomain.name: self, UseShares.name: NoPlan()}
-        return only(planners=planners, time_slices=self, mps_domains=self)
+        planners = {JoinDomain.name: self, UseShares.name: NoPlan()}
+        return only(planners=planners, time_slices=self, domains=self)
 
     def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingStep, ...]:
         if self.refuse_plan:
@@ -101,11 +100,7 @@ class FileSharing(Doer[Any]):
                 if not self.survives_reboot:
                     found.append(TimeSlice(devices=devices, card=claim))
                     continue
-                domain = Domain(
-                    id=mig_domain(claim, len(found)),
-                    devices=(DomainDevice(uuid=unit.uuid, kind=unit.device.kind),),
-                )
-                found.append(MpsDomain(devices=devices, domain=domain, clients={}))
+                found.append(make.join(*devices, domain=mig_domain(claim, len(found)), claim=claim))
         return tuple(found)
 
     def edits(self, step: SharingStep) -> Mapping[DeviceKey, Edits]:
@@ -151,8 +146,8 @@ def _uuids(step: SharingStep) -> list[str]:
 def _claim(step: SharingStep) -> str:
     if isinstance(step, TimeSlice):
         return step.card
-    assert isinstance(step, MpsDomain)
-    return str(claim_of(step.domain.id))
+    assert isinstance(step, JoinDomain)
+    return step.claim
 
 
 def no_mig() -> AbstractContextManager[MigCalls]:

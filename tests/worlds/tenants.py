@@ -13,9 +13,8 @@ from dra_driver.devices.device import Device, Whole
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, ProcessKind
 from dra_driver.devices.shares import ConsumedShare, Division, EqualShare, Share, ShareStrategy
 from dra_driver.errors import SilenceError
-from dra_driver.mps.domain import Domain, DomainDevice, DomainId
 from dra_driver.sharing.limiters import Limiter
-from dra_driver.sharing.steps import MpsDomain, ShareLimits, UseShares
+from dra_driver.sharing.steps import ShareLimits, UseShares
 from dra_driver.usage.ending import EndingError
 from dra_driver.usage.model import Known, User
 from dra_driver.usage.node import NodeLook
@@ -91,10 +90,7 @@ class Tenants:
         key = device.key
         assert key is not None
         if by == "mps":
-            domain = Domain(
-                id=DomainId(name), devices=(DomainDevice(uuid=GPU.uuid, pinned_memory_mib=mib),)
-            )
-            step: Any = MpsDomain(devices=(device,), domain=domain, clients={key: 100})
+            step: Any = make.join(device, domain=name, mib=mib)
         else:
             step = UseShares(
                 devices=(device,),

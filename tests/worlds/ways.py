@@ -194,7 +194,7 @@ class Shares(Way):
         for minor in self.of.minors if self.of.by_mps else ():
             wanted = {uid for uid in prepared if _is_on(node, uid, minor)}
             domain = shared_domain(node.uuid(minor))
-            assert node.mps.shared.members(domain) == wanted
+            assert node.mps.requests.members(domain) == wanted
             assert (node.mps.requests.desired(domain) is not None) == bool(wanted)
         assert self._seen(node) == self._before
         if self.mode == "parts by mps":

@@ -61,8 +61,8 @@ class MpsConfig(ConfigModel):
     default_per_device_pinned_memory_limit: Annotated[
         SizePerDevice | None,
         Field(
-            description="The same for single devices: by UUID, or by index among the UUIDs of the "
-            "devices under this config in alphabetical order."
+            description="The same for single devices: by UUID, or by index among the devices under "
+            "this config: GPUs in alphabetical order of UUIDs, MIG devices by GPU and place."
         ),
     ] = None
     multi_user: Annotated[

@@ -32,7 +32,7 @@ from dra_driver.errors import SetupError, StateError
 from dra_driver.host.files import is_folder
 from dra_driver.host.process import read_boot_id
 from dra_driver.host.words import count
-from dra_driver.mps.domain import DomainId, Status, is_shared
+from dra_driver.mps.domain import DomainId, Status
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.shares.notes import ShareNotes, read_notes
 
@@ -117,7 +117,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
 
     Attributes:
         domains: MPS domains by id; None for one that no supervisor has handled.
-        domain_claims: UIDs of a domain's claims, by its id.
+        domain_claims: UIDs of the claims that have joined a domain, by its id.
         gone: what has happened to devices that exist no more, by claim's UID and device's name.
     """
 
@@ -140,13 +140,9 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def strays(self) -> list[str]:
-        """MPS domains that belong to no record, and shared ones that no claim has joined."""
+        """MPS domains that no claim with a record has joined."""
         known = {str(record.ref.uid) for record in self.stored.records}
-        used = {
-            domain
-            for domain, claims in self.domain_claims.items()
-            if claims & known or (claims and is_shared(domain))
-        }
+        used = {domain for domain, claims in self.domain_claims.items() if claims & known}
         return sorted(self.domains.keys() - used)
 
 
@@ -175,7 +171,7 @@ def look(directory: Path, boot_id: str, proc_root: Path | None = None) -> NodeSt
         gone=gone_part.gone(prepared, proc_root) if proc_root else {},
         domains={str(domain): _read(partial(requests.status, domain)) for domain in domains},
         domain_claims={
-            str(domain): _read(partial(requests.claims_of, domain)) or frozenset()
+            str(domain): _read(partial(requests.members, domain)) or frozenset()
             for domain in domains
         },
         supervisor_runs=requests.supervisor_runs(),

@@ -206,7 +206,7 @@ class ClaimPreparer:
         while True:
             has_ended = self._claims.cleanup.begin_release(record, deadline=end)
             with self._locks.gpus(record.touched_gpus, end):
-                # The last other claim of a shared domain may have left meanwhile, before the lock
+                # The last other claim of an MPS domain may have left meanwhile, before the lock
                 # or under it: then this call waits for the domain's end, too.
                 if not has_ended or self._claims.cleanup.end(record, NO_WAIT):
                     left = self._claims.cleanup.release(record, deadline=end)

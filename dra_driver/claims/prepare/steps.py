@@ -32,7 +32,6 @@ from dra_driver.host.turns import waiting
 from dra_driver.sharing.base import EXCLUSIVE, Doer, Group, Planner, Unit, strategy_name
 from dra_driver.sharing.steps import (
     JoinDomain,
-    MpsDomain,
     NvidiaMpsDaemon,
     PassThrough,
     SharingStep,
@@ -58,10 +57,9 @@ class Sharing(Struct, frozen=True, kw_only=True):
 
     planners: Mapping[str, Planner]
     time_slices: Doer[TimeSlice]
-    mps_domains: Doer[MpsDomain]
+    domains: Doer[JoinDomain]
     nvidia_mps: Doer[NvidiaMpsDaemon]
     shares: Doer[UseShares]
-    memberships: Doer[JoinDomain]
     passthrough: Doer[PassThrough]
 
     def doer(self, step: SharingStep) -> Doer[Any]:
@@ -69,23 +67,16 @@ class Sharing(Struct, frozen=True, kw_only=True):
         match step:
             case TimeSlice():
                 return self.time_slices
-            case MpsDomain():
-                return self.mps_domains
+            case JoinDomain():
+                return self.domains
             case NvidiaMpsDaemon():
                 return self.nvidia_mps
             case UseShares():
                 return self.shares
-            case JoinDomain():
-                return self.memberships
             case PassThrough():
                 return self.passthrough
             case _:
                 assert_never(step)
-
-    @property
-    def daemons(self) -> Mapping[str, Doer[Any]]:
-        """The doers whose effects live by themselves, and can be found without a record."""
-        return {MpsDomain.name: self.mps_domains, JoinDomain.name: self.memberships}
 
 
 class Steps:
@@ -188,15 +179,14 @@ class Steps:
 
         return [left for each in _all_or_error(_lanes(steps), lane) for left in each]
 
-    def claims(self) -> set[str]:
+    def claims(self) -> frozenset[str]:
         """Return the UIDs of claims for which something that lives by itself exists."""
-        return {uid for doer in self._sharing.daemons.values() for uid in doer.claims()}
+        return self._sharing.domains.claims()
 
     def sweep(self, uid: str, deadline: float) -> list[tuple[str, DriverError]]:
         """Undo all that exists for a claim without a record; return what could not be undone."""
-        daemons = self._sharing.daemons
-        names = [name for name, doer in daemons.items() if uid in doer.claims()]
-        return _failures(names, lambda name: daemons[name].sweep(uid, deadline))
+        sweep = partial(self._sharing.domains.sweep, deadline=deadline)
+        return [(JoinDomain.name, error) for _, error in _failures([uid], sweep)]
 
     def _undo(self, step: ClaimStep, deadline: float) -> None:
         if isinstance(step, MigStep):

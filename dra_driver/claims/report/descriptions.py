@@ -23,8 +23,7 @@ def strategy_of(record: ClaimRecord, device: DeviceRecord) -> str:
 
 def description_of(record: ClaimRecord, device: DeviceRecord) -> Description:
     """Return the sharing settings that a device's containers get."""
-    key = device.device.key
-    parts = [step.describe(key) for step in _steps_of(record, device)] if key else []
+    parts = [step.describe(device.device) for step in _steps_of(record, device)]
     settings: dict[str, object] = {}
     for part in parts:
         settings |= part.settings
@@ -54,8 +53,7 @@ def memory_limit(record: ClaimRecord, devices: Iterable[DeviceRecord]) -> int | 
 def _memory_limit(step: SharingStep, device: DeviceRecord) -> int | None:
     if isinstance(step, UseShares):
         return step.memory_mib
-    key = device.device.key
-    amount = step.describe(key).settings.get("pinnedMemoryMiB") if key else None
+    amount = step.describe(device.device).settings.get("pinnedMemoryMiB")
     return amount if isinstance(amount, int) else None
 
 

@@ -2,12 +2,12 @@
 
 That is when their daemon has died, or its server is in FAULT (mps/daemon/health.py).
 
-In: the supervisor's status files, read every few seconds. Out: a log line, and an event on the
-claim, or on every claim of a shared domain, and on each pod that has it reserved. The driver posts
-the events because the supervisor has no access to the API server. Reported deaths are kept in a
-file beside the status files, so a restarted driver reports the deaths that it missed, and none
-twice. A daemon that keeps dying is reported once in a while, with the number of deaths. A fault is
-reported once, and again by a restarted driver if it lasts.
+In: the supervisor's status files, read every few seconds. Out: a log line, and an event on each
+claim that has joined the domain, and on each pod that has it reserved. The driver posts the events
+because the supervisor has no access to the API server. Reported deaths are kept in a file beside
+the status files, so a restarted driver reports the deaths that it missed, and none twice. A daemon
+that keeps dying is reported once in a while, with the number of deaths. A fault is reported once,
+and again by a restarted driver if it lasts.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from dra_driver.claims.state.records import RecordStore
 from dra_driver.errors import StateError, try_all
 from dra_driver.host.envelope import seal, unseal
 from dra_driver.kube.outbox import Outbox
-from dra_driver.mps.domain import DomainId, State, Status, is_shared
+from dra_driver.mps.domain import DomainId, State, Status
 from dra_driver.mps.files import read_file, write_file
 from dra_driver.mps.requests import DomainRequests
 
@@ -111,12 +111,13 @@ class MpsEvents:
         at = self._reported_at.get((domain, reason))
         if at is not None and self._clock() < at + BETWEEN_EVENTS:
             return False
-        for uid in sorted(self._domains.claims_of(domain)):
-            self._post(ClaimUid(uid), reason, status)
+        members = sorted(self._domains.members(domain))
+        for uid in members:
+            self._post(ClaimUid(uid), reason, status, len(members))
         self._reported_at[domain, reason] = self._clock()
         return True
 
-    def _post(self, uid: ClaimUid, reason: str, status: Status) -> None:
+    def _post(self, uid: ClaimUid, reason: str, status: Status, claims: int) -> None:
         try:
             record = self._records.peek(uid)
         except StateError:
@@ -125,7 +126,7 @@ class MpsEvents:
             return  # the claim is being unprepared
         if reason == DEATH:
             what, action = "mps daemon of a claim died", "RestartingDaemon"
-            note = _note(record.ref, status)
+            note = _note(record.ref, status, claims)
         else:
             what, action = "mps server of a claim faulted", "WaitingForClients"
             note = status.reason
@@ -146,7 +147,7 @@ class MpsEvents:
             write_file(self._file, seal({"deaths": counts}), durable=False)
 
 
-def _note(ref: ClaimRef, status: Status) -> str:
+def _note(ref: ClaimRef, status: Status, claims: int) -> str:
     times = "" if status.restarts == 1 else f" (death number {status.restarts})"
     match status.state:
         case State.READY:
@@ -155,9 +156,8 @@ def _note(ref: ClaimRef, status: Status) -> str:
             after = f"no new daemon can be started: {status.reason}"
         case _:
             after = "a new daemon is being started"
-    of = "that serves claim" if is_shared(status.id) else "of claim"
-    others = " and others" if is_shared(status.id) else ""
+    others = " and others" if claims > 1 else ""
     return (
-        f"the MPS daemon {of} {ref}{others} died{times}: CUDA programs in the claim's containers "
-        f"have lost their GPU contexts and fail. Restart the pods; {after}"
+        f"the MPS daemon of claim {ref}{others} died{times}: CUDA programs in the claim's "
+        f"containers have lost their GPU contexts and fail. Restart the pods; {after}"
     )

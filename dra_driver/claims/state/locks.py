@@ -24,6 +24,7 @@ from dra_driver.host.turns import acquired, waiting
 
 _FIRST_POLL = 0.001
 _LONGEST_POLL = 0.05
+_DOMAIN_SECONDS = 10.0
 
 
 class NodeLocks:
@@ -55,6 +56,11 @@ class NodeLocks:
         """Hold the locks of GPUs, taken in sorted order, so that callers cannot deadlock."""
         names = {f"gpu/{uuid}": f"another claim's call for {uuid}" for uuid in sorted(set(uuids))}
         return _Held(self, names, deadline)
+
+    def domain(self, domain: str) -> "_Held":
+        """Hold the lock of an MPS domain, which calls hold for file operations only."""
+        holder = f"another call that joins or leaves MPS domain {domain}"
+        return _Held(self, {f"mps/{domain}": holder}, self._clock() + _DOMAIN_SECONDS)
 
     def take(self, name: str, holder: str, deadline: float) -> None:
         """Take a lock; `holder` describes for people who may have it now."""

@@ -24,7 +24,7 @@ from dra_driver.host.process import has_pids_of_host
 from dra_driver.mps import processes
 from dra_driver.mps.daemon import mounts
 from dra_driver.mps.daemon.limits import ANSWERED
-from dra_driver.mps.domain import Daemon, Domain, is_shared
+from dra_driver.mps.domain import Daemon, Domain
 from dra_driver.mps.files import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM, DomainPaths
 from dra_driver.mps.pipes import CONTROL_SOCKET
 
@@ -315,14 +315,11 @@ def _launch(command: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def _users_options(domain: Domain) -> list[list[str]]:
-    """Return the options to try, one after the other, for the users of a domain's clients.
-
-    A driver that is too old for several users serves a shared domain one user at a time.
-    """
+    """Return the options to try, one after the other, for the users of a domain's clients."""
     if not domain.multi_user:
         return [[]]
     several = [[option] for option in _MULTI_USER]
-    return [*several, []] if is_shared(domain.id) else several
+    return [*several, []] if domain.may_take_turns else several
 
 
 def _not_started(domain: Domain, said: str, paths: DomainPaths) -> str:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ from dra_driver.errors import DeviceError
 from dra_driver.host.ofd_lock import NamedLock
 from dra_driver.mps.domain import DomainId, State, Status, encode_status
 from dra_driver.mps.files import MpsFiles, write_file
+from dra_driver.mps.members import DomainMembers
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.mps import Mps
-from dra_driver.sharing.steps import MpsDomain
+from dra_driver.sharing.steps import JoinDomain
 from worlds.driver import Driver
 from worlds.played import only
 
@@ -38,8 +40,9 @@ def files(tmp_path: Path) -> MpsFiles:
 def sharing(tmp_path: Path, files: MpsFiles) -> Iterator[Driver]:
     """A node whose MPS supervisor is played by the test."""
     requests = DomainRequests(files.root, time.monotonic, supervisor_grace=GRACE)
-    mps = Mps(requests, time.monotonic, ready_seconds=READY)
-    made = Driver(tmp_path, sharing=only(mps_domains=mps, planners={MpsDomain.name: mps}))
+    members = DomainMembers(files.root, requests, lambda _: nullcontext())
+    mps = Mps(requests, members, time.monotonic, ready_seconds=READY)
+    made = Driver(tmp_path, sharing=only(domains=mps, planners={JoinDomain.name: mps}))
     yield made
     requests.stop()
     made.close()

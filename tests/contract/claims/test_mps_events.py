@@ -53,6 +53,7 @@ class MpsClaim:
         server.put(make.claim_object("gpu-0"))
         self.files = MpsFiles(root=folder / "mps")
         self.files.make_folders()
+        self.member(DOMAIN, make.record().ref.uid)
         self.outbox = Outbox(clock=lambda: self.time, jitter=lambda: 0.0)
         self.kube = from_kubeconfig(server.write_kubeconfig(folder / "kubeconfig"))
 
@@ -77,9 +78,13 @@ class MpsClaim:
             ref = ClaimRef(uid=ClaimUid(f"uid-{name}"), namespace="default", name=name)
             self.records.write(replace(make.record(), ref=ref))
             self.server.put(make.claim_object("gpu-0", uid=ref.uid, name=name))
-            member = self.files.members(SHARED) / ref.uid
-            member.parent.mkdir(parents=True, exist_ok=True)
-            member.touch()
+            self.member(SHARED, ref.uid)
+
+    def member(self, domain: DomainId, uid: str) -> None:
+        """Let a claim have joined a domain."""
+        member = self.files.members(domain) / uid
+        member.parent.mkdir(parents=True, exist_ok=True)
+        member.touch()
 
     def events(self) -> list[dict[str, Any]]:
         return self.server.objects("events")
@@ -231,7 +236,7 @@ def test_the_death_of_a_shared_daemon_is_reported_on_all_its_claims(claim: MpsCl
     assert len(claim.events()) == 4
     notes = {event["note"] for event in claim.events()}
     assert (
-        "the MPS daemon that serves claim default/one and others died: CUDA programs in the "
+        "the MPS daemon of claim default/one and others died: CUDA programs in the "
         "claim's containers have lost their GPU contexts and fail. Restart the pods; a new daemon "
         "serves them then"
     ) in notes

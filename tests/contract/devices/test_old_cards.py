@@ -19,11 +19,10 @@ from dra_driver.devices.model import Gpu, Inventory
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import ConfigError
 from dra_driver.mps.domain import DomainDevice
-from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
-from dra_driver.sharing.steps import MpsDomain
+from dra_driver.sharing.steps import JoinDomain
 from dra_driver.sharing.time_slicing import TimeSlicing
 from dra_driver.simulator.machine import Machine
 from dra_driver.slices.project import projection
@@ -173,15 +172,16 @@ def test_pascal_and_volta_have_time_slices(generations: Machine, product: str) -
 # MPS
 
 
-def planned(folder: Path, gpu: Gpu, wanted: GpuConfig) -> tuple[MpsDomain, ...]:
-    mps = Mps(DomainRequests(folder, time.monotonic), time.monotonic, ready_seconds=1.0)
+def planned(folder: Path, gpu: Gpu, wanted: GpuConfig) -> tuple[JoinDomain, ...]:
+    unused: Any = None
+    mps = Mps(unused, unused, time.monotonic, ready_seconds=1.0)
     return mps.plan(asked(gpu, wanted), time.monotonic() + SOON)
 
 
 def test_a_v100_can_have_mps_with_limits(tmp_path: Path, generations: Machine) -> None:
     gpu = card(look(generations), "Tesla V100-PCIE-32GB")
     [step] = planned(tmp_path, gpu, config("MPS", **LIMITS, multiUser=True))
-    domain = step.domain
+    domain = step.wanted
     assert domain.devices == (DomainDevice(uuid=gpu.uuid, pinned_memory_mib=1024),)
     assert domain.active_thread_percentage == 50
 
@@ -191,7 +191,7 @@ def test_pascal_can_have_mps_without_limits(tmp_path: Path, profile: str) -> Non
     inventory = look(Machine.create(tmp_path / "root", profile))
     gpu = next(gpu for gpu in inventory.gpus if gpu.architecture == "Pascal")
     [step] = planned(tmp_path, gpu, config("MPS"))
-    assert step.domain.devices == (DomainDevice(uuid=gpu.uuid),)
+    assert step.wanted.devices == (DomainDevice(uuid=gpu.uuid),)
 
 
 @pytest.mark.parametrize(

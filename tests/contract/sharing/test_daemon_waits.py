@@ -45,7 +45,7 @@ def waiting(node: Node, pool: ThreadPoolExecutor, refs: list[ClaimRef]) -> list[
     domain = shared_domain(node.uuid(0))
     found: list[Future[object]] = [pool.submit(node.driver.prepare, ref) for ref in refs]
     uids = {ref.uid for ref in refs}
-    eventually(lambda: uids <= node.mps.shared.members(domain), "all to have joined")
+    eventually(lambda: uids <= node.mps.requests.members(domain), "all to have joined")
     return found
 
 
@@ -98,7 +98,7 @@ def test_each_of_several_pods_that_wait_in_vain_is_told_what_is_missing(
         with pytest.raises(DriverError, match=f"^{NOT_RUNNING}.*see the state and the log"):
             call.result(PATIENCE)
     # Nothing is kept of those that have failed, and the tenant is still one.
-    assert node.mps.shared.members(shared_domain(node.uuid(0))) == {tenant.uid}
+    assert node.mps.requests.members(shared_domain(node.uuid(0))) == {tenant.uid}
     assert node.driver.claims.records.uids() == {tenant.uid}
 
 

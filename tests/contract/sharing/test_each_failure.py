@@ -65,7 +65,7 @@ class Tried:
             "devices": [device.uuid for device in node.migs()],
             "settings": (node.time_slices(), node.compute_modes()),
             "domains": {one: requests.desired(one) for one in requests.list()},
-            "members": {one: requests.claims_of(one) for one in requests.list()},
+            "members": {one: requests.members(one) for one in requests.list()},
         }
 
     def each_failure(self, call: Callable[[ClaimRef, float], object], stride: int) -> Iterator[str]:

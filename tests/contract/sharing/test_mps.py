@@ -136,7 +136,7 @@ def test_without_a_supervisor_a_claim_waits_a_little_and_says_what_is_missing(
     make_node: MakeNode,
 ) -> None:
     node = make_node()
-    node.sharing.mps_domains._requests = node.mps.impatient  # type: ignore[attr-defined]
+    node.sharing.domains._requests = node.mps.impatient  # type: ignore[attr-defined]
     with pytest.raises(DeviceError, match="the MPS supervisor is not running on this node"):
         node.driver.prepare(node.claim_gpus({"a": HALF}))
     assert node.left() == []
@@ -146,7 +146,7 @@ def test_a_gpu_is_not_given_on_before_its_daemon_has_ended(node: Node) -> None:
     ref = node.claim_gpus({"a": HALF, "b": None})
     with node.mps.supervised():
         node.driver.prepare(ref)
-    node.sharing.mps_domains._requests = node.mps.impatient  # type: ignore[attr-defined]
+    node.sharing.domains._requests = node.mps.impatient  # type: ignore[attr-defined]
     node.driver.unprepare(ref)
     ((strategy, reason),) = node.driver.cleanups(ref)
     assert strategy == "MPS"
@@ -158,7 +158,7 @@ def test_a_gpu_is_not_given_on_before_its_daemon_has_ended(node: Node) -> None:
     with pytest.raises(TransientError, match=r"GPU-.* cannot be used yet: MPS of an earlier claim"):
         node.driver.prepare(other)
     node.driver.preparer._timing = PrepareTiming(margin=0.0)
-    node.sharing.mps_domains._requests = node.mps.requests  # type: ignore[attr-defined]
+    node.sharing.domains._requests = node.mps.requests  # type: ignore[attr-defined]
     with node.mps.supervised():
         node.driver.prepare(other)
         assert node.compute_modes() == {}

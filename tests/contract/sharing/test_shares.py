@@ -218,9 +218,9 @@ def test_a_claim_keeps_its_share_when_the_driver_comes_back(node: Node) -> None:
         node.restart()
         node.driver.specs.delete(ref.uid)
         node.driver.divisions.clear()
-        node.mps.shared.leave(domain(node), ref.uid)
+        node.mps.members.leave(domain(node), ref.uid)
         assert node.driver.reconciler(ReconcileTiming()).mend() == set()
-        assert node.mps.shared.members(domain(node)) == {ref.uid}
+        assert node.mps.requests.members(domain(node)) == {ref.uid}
         assert node.driver.spec(ref) == spec
         assert node.driver.prepare(ref) == answer
         node.driver.unprepare(ref)
@@ -235,7 +235,7 @@ def test_a_claim_without_a_record_is_swept_out_of_its_domain(node: Node) -> None
         node.driver.prepare(other)
         node.driver.claims.records.delete(ref.uid)
         node.driver.unprepare(ref)
-        assert node.mps.shared.members(domain(node)) == {other.uid}
+        assert node.mps.requests.members(domain(node)) == {other.uid}
         node.driver.unprepare(other)
         assert node.left() == []
 
@@ -319,7 +319,7 @@ def test_after_a_reboot_a_share_is_prepared_again(node: Node) -> None:
     with node.mps.supervised():
         assert node.driver.reconciler(ReconcileTiming()).mend() == set()
         node.driver.prepare(ref)
-        assert node.mps.shared.members(domain(node)) == {ref.uid}
+        assert node.mps.requests.members(domain(node)) == {ref.uid}
         node.driver.unprepare(ref)
         assert node.left() == []
 

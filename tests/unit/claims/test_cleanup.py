@@ -24,8 +24,7 @@ from dra_driver.claims.state.holdings import open_holdings
 from dra_driver.devices.device import Device
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import DeviceError, DriverError, StateError, TransientError
-from dra_driver.mps.domain import Domain, DomainDevice, DomainId
-from dra_driver.sharing.steps import MpsDomain, TimeSlice
+from dra_driver.sharing.steps import TimeSlice
 
 GPU, OTHER = make.gpu(0), make.gpu(1)
 MIG = make.device(make.mig_device(0, start=0))
@@ -38,18 +37,12 @@ def made(start: int) -> MakeMigDevices:
     )
 
 
-def daemon(device: Device) -> MpsDomain:
-    served = DomainDevice(uuid=str(device.uuid), kind=device.kind)
-    domain = Domain(id=DomainId("uid-1"), devices=(served,))
-    return MpsDomain(devices=(device,), domain=domain, clients={})
-
-
 MADE, OLD_MADE = made(0), made(1)
 MODE = TurnMigModeOff(devices=(make.device(GPU),), restore=True)
 OTHER_MODE = TurnMigModeOff(devices=(make.device(OTHER),), restore=True)
 SETTING = TimeSlice(devices=(make.device(GPU),))
 OLD_SETTING = TimeSlice(devices=(make.device(GPU),), card="old")
-DAEMON, ELSEWHERE = daemon(MIG), daemon(make.device(OTHER))
+DAEMON, ELSEWHERE = make.join(MIG), make.join(make.device(OTHER))
 DEADLINE = 77.0
 
 
@@ -67,10 +60,9 @@ class Node:
         sharing = Sharing(
             planners={},
             time_slices=node,
-            mps_domains=node,
+            domains=node,
             nvidia_mps=node,
             shares=node,
-            memberships=node,
             passthrough=node,
         )
         self.cleanup = Cleanup(

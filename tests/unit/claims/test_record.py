@@ -21,8 +21,6 @@ from dra_driver.claims.model.record import (
 )
 from dra_driver.devices.device import (
     Device,
-    DeviceKey,
-    DeviceKind,
     Mig,
     Vfio,
     equal_shares,
@@ -31,12 +29,11 @@ from dra_driver.devices.device import (
 from dra_driver.devices.model import GpuUuid, Placement
 from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.errors import StateError, VersionError
-from dra_driver.mps.domain import Domain, DomainDevice, DomainId, mig_domain, shared_domain
+from dra_driver.mps.domain import DomainId, mig_domain, shared_domain
 from dra_driver.sharing.limiters import Limiter
 from dra_driver.sharing.steps import (
-    ContainerLimits,
+    ClientLimits,
     JoinDomain,
-    MpsDomain,
     NvidiaMpsDaemon,
     PassThrough,
     ShareLimits,
@@ -82,13 +79,7 @@ DIVIDED = make.record(
     steps=(
         MakeMigDevices(devices=(Device(base=PLACE),), claim=UID),
         TurnMigModeOff(devices=(gpu(1),), restore=True),
-        MpsDomain(
-            devices=(MADE,),
-            domain=Domain(
-                id=mig_domain(UID, 0), devices=(DomainDevice(uuid=FOUND.uuid, kind=DeviceKind.MIG),)
-            ),
-            clients={DeviceKey(FOUND.uuid): 100},
-        ),
+        make.join(MADE, domain=mig_domain(UID, 0), claim=UID),
     ),
     pending=(
         PendingCleanup(
@@ -171,17 +162,15 @@ SHARED = make.record(
             card=f"gpu-0 (NVIDIA H100 80GB HBM3, {GPUS[0]})",
         ),
         TimeSlice(devices=(OTHER_MIG,)),
-        MpsDomain(
+        JoinDomain(
             devices=(gpu(2), gpu(3)),
-            domain=Domain(
-                id=DomainId(UID),
-                devices=(
-                    DomainDevice(uuid=GPUS[2], pinned_memory_mib=81920),
-                    DomainDevice(uuid=GPUS[3]),
-                ),
-                active_thread_percentage=50,
+            domain=DomainId(UID),
+            claim=UID,
+            limits=(
+                ClientLimits(daemon_memory_mib=81920, active_thread_percentage=50),
+                ClientLimits(active_thread_percentage=20),
             ),
-            clients={DeviceKey(GPUS[2]): 50, DeviceKey(GPUS[3]): 20},
+            active_thread_percentage=50,
         ),
         UseShares(
             devices=(SHARE,),
@@ -192,15 +181,11 @@ SHARED = make.record(
         ),
         JoinDomain(
             devices=(SHARE,),
-            domain=Domain(
-                id=shared_domain(GPUS[5]),
-                devices=(DomainDevice(uuid=GPUS[5]),),
-                multi_user=True,
-            ),
+            domain=shared_domain(GPUS[5]),
             claim=UID,
-            clients={
-                SHARE_KEY: ContainerLimits(active_thread_percentage=25, memory_mib={GPUS[5]: 20480})
-            },
+            limits=(ClientLimits(active_thread_percentage=25, memory_mib=20480),),
+            multi_user=True,
+            may_take_turns=True,
         ),
     ),
     pending=(
@@ -228,16 +213,10 @@ SHARED = make.record(
         PendingCleanup(
             of=JoinDomain(
                 devices=PARTS,
-                domain=Domain(
-                    id=shared_domain(GPUS[6]),
-                    devices=(DomainDevice(uuid=GPUS[6]),),
-                    multi_user=True,
-                ),
+                domain=shared_domain(GPUS[6]),
                 claim=UID,
-                clients=dict.fromkeys(
-                    PART_KEYS,
-                    ContainerLimits(active_thread_percentage=50, memory_mib={GPUS[6]: 6144}),
-                ),
+                limits=(ClientLimits(active_thread_percentage=50, memory_mib=6144),) * 2,
+                multi_user=True,
             ),
             reason="a daemon hangs",
             since=2.5,
@@ -298,7 +277,6 @@ UNKNOWN: tuple[tuple[ClaimRecord, Where], ...] = (
     (OWING, ("pending", 0, "of", "step")),
     (SHARED, ("devices", 4, "device", "share", "kind")),
     (SHARED, ("devices", 5, "device", "share", "strategy")),
-    (SHARED, ("steps", 2, "domain", "devices", 0, "kind")),
     (SHARED, ("steps", 3, "limitedBy")),
 )
 
@@ -348,11 +326,6 @@ def test_damaged_bytes_are_no_record(damage: Callable[[bytes], bytes]) -> None:
     with pytest.raises(StateError, match=r"cut off|checksum") as caught:
         decode(damage(encode(RECORD)))
     assert not isinstance(caught.value, VersionError)
-
-
-def test_a_domain_that_no_daemon_could_serve_damages_a_record() -> None:
-    with pytest.raises(StateError, match="want one device or more, each once"):
-        decode(changed(encode(SHARED), "steps", 2, "domain", "devices", value=[]))
 
 
 def test_devices_overlap_with_the_whole_and_with_each_other_where_they_do() -> None:

@@ -17,7 +17,8 @@ from dra_driver.mps.domain import DomainId
 from dra_driver.mps.files import DomainPaths, MpsFiles
 from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.limiters import Limiter
-from dra_driver.sharing.shares import Memberships, Shares
+from dra_driver.sharing.mps import Mps
+from dra_driver.sharing.shares import Shares
 from dra_driver.sharing.steps import JoinDomain, SharingStep, UseShares
 
 CLAIM = "11111111-0000-4000-8000-000000000000"
@@ -38,7 +39,7 @@ class Server:
 
 SERVER: Any = Server()
 SHARES = Shares(make.limited_by_mps(), SERVER)
-MEMBERSHIPS = Memberships(SERVER, SERVER, lambda: 0.0, ready_seconds=1.0)
+MPS = Mps(SERVER, SERVER, lambda: 0.0, ready_seconds=1.0)
 
 
 def unit(request: str, gpu: Gpu, device: Device, name: str) -> Unit:
@@ -170,7 +171,7 @@ def test_of_equal_shares_the_limits_are_known_from_the_record() -> None:
         assert (one.taken, one.count, one.active_thread_percentage) == (2, 10, 20)
         assert one.memory_mib == by_mps.memory_mib == 16384
     assert by_mps.limited_by is Limiter.MPS
-    for edits in MEMBERSHIPS.edits(join).values():
+    for edits in MPS.edits(join).values():
         assert f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={GPU.uuid}=16384M" in edits.env
     (one,) = in_turns.limits
     assert (one.taken, one.count, in_turns.memory_mib) == (1, 2, None)

@@ -24,9 +24,8 @@ from dra_driver.devices.device import Device, DeviceKey, Mig, equal_shares
 from dra_driver.devices.model import Gpu, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.errors import ConfigError, DeviceError, DriverError
-from dra_driver.mps.domain import Domain, DomainDevice, DomainId
 from dra_driver.sharing.base import Doer, Group, Unit
-from dra_driver.sharing.steps import MpsDomain, NvidiaMpsDaemon, SharingStep, TimeSlice, UseShares
+from dra_driver.sharing.steps import JoinDomain, NvidiaMpsDaemon, SharingStep, TimeSlice, UseShares
 
 FOUND = make.mig_device(2, start=2)
 GPU, OTHER_GPU = make.gpu(0), make.gpu(1)
@@ -37,11 +36,7 @@ DIVISION = Division(count=2, strategy=ShareStrategy.MPS, served_as="nvidia.com/g
 SHARE = equal_shares(OTHER.base, DIVISION)[1]
 OWED = NvidiaMpsDaemon(devices=(WHOLE,), daemon="d", folder="")
 SETTING = TimeSlice(devices=(WHOLE,))
-DAEMON = MpsDomain(
-    devices=(WHOLE,),
-    domain=Domain(id=DomainId("uid-1"), devices=(DomainDevice(uuid=GPU.uuid),)),
-    clients={},
-)
+DAEMON = make.join(WHOLE)
 
 
 class Noting(Doer[Any]):
@@ -96,23 +91,21 @@ class Node:
 
     def __init__(self, **strategies: Noting) -> None:
         names = (
-            MpsDomain.name,
+            JoinDomain.name,
             TimeSlice.name,
             NvidiaMpsDaemon.name,
             UseShares.name,
-            "Members",
             "Machines",
         )
         self.by_name = {name: Noting(name) for name in names} | strategies
         self.made: list[tuple[str, MigStep]] = []
-        mps, time_slices, nvidia, shares, members, machines = self.by_name.values()
+        mps, time_slices, nvidia, shares, machines = self.by_name.values()
         self.sharing = Sharing(
             planners=self.by_name,
             time_slices=time_slices,
-            mps_domains=mps,
+            domains=mps,
             nvidia_mps=nvidia,
             shares=shares,
-            memberships=members,
             passthrough=machines,
         )
         node: Any = self
@@ -300,4 +293,3 @@ def test_what_cannot_be_undone_comes_back_with_the_reason() -> None:
     with pytest.raises(DeviceError, match="it hangs"):
         node.steps.do(steps, 7.0)
     assert node.steps.claims() == {"uid-1"}
-    assert node.steps.sweep("uid-2", 7.0) == []

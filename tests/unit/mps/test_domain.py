@@ -15,13 +15,10 @@ from dra_driver.mps.domain import (
     State,
     Status,
     check_id,
-    claim_of,
     decode_domain,
     decode_status,
     encode_domain,
     encode_status,
-    is_shared,
-    mig_domain,
     shared_domain,
 )
 
@@ -157,30 +154,10 @@ def test_a_claims_uid_is_a_domain_id(text: str) -> None:
     assert check_id(text) == text
 
 
-@given(IDS.filter(lambda name: len(name) <= 32))
-def test_a_shared_domain_is_of_no_claim_whatever_its_name(name: str) -> None:
-    domain = shared_domain(name)
-    assert check_id(domain) == domain
-    assert is_shared(domain)
-    assert claim_of(domain) is None
-
-
-@pytest.mark.parametrize("name", ["node_mig_0", f"{GPU}0", "MIG-1_mig_12"])
-def test_no_name_makes_a_shared_domain_that_of_a_claim(name: str) -> None:
-    assert claim_of(shared_domain(name)) is None
-
-
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "a\0", "x" * 122, "a."])
 def test_a_shared_domain_cannot_have_any_name(name: str) -> None:
     with pytest.raises(StateError, match="not a valid domain id"):
         shared_domain(name)
-
-
-@given(st.uuids().map(str), st.integers(0, 99))
-def test_a_claims_domain_is_no_shared_one(claim: str, number: int) -> None:
-    for domain in (DomainId(claim), mig_domain(claim, number)):
-        assert not is_shared(domain)
-        assert claim_of(domain) == claim
 
 
 def test_an_incarnation_changes_what_is_answered_and_not_what_is_served() -> None:

@@ -20,7 +20,6 @@ from dra_driver.mps.domain import (
     State,
     Status,
     encode_status,
-    mig_domain,
     shared_domain,
 )
 from dra_driver.mps.files import MpsFiles
@@ -141,7 +140,7 @@ def answer(directory: Path, domain: Domain) -> Status:
 
 @pytest.fixture
 def orphan(tmp_path: Path, requests: DomainRequests) -> Iterator[tuple[Status, socket.socket]]:
-    """A shared domain that was ready when its supervisor ended, and whose daemon listens."""
+    """A domain that was ready when its supervisor ended, and whose daemon listens."""
     lock = NamedLock(MpsFiles(root=tmp_path).lock)
     assert lock.take("busy")
     lock.release()
@@ -167,7 +166,7 @@ def orphan(tmp_path: Path, requests: DomainRequests) -> Iterator[tuple[Status, s
         {"supervisor": "an earlier one"},
     ],
 )
-def test_a_shared_domain_of_which_something_else_was_said_last_needs_a_supervisor(
+def test_a_domain_of_which_something_else_was_said_last_needs_a_supervisor(
     tmp_path: Path,
     requests: DomainRequests,
     orphan: tuple[Status, socket.socket],
@@ -189,7 +188,7 @@ def test_a_link_to_another_daemons_socket_is_not_followed(
         requests.wait_ready(SHARED, NOW)
 
 
-def test_a_shared_domain_that_was_joined_again_is_not_waited_for(
+def test_a_domain_that_was_joined_again_is_not_waited_for(
     tmp_path: Path, requests: DomainRequests, busy_supervisor: None
 ) -> None:
     requests.write_desired(SHARED)
@@ -202,15 +201,13 @@ def test_a_shared_domain_that_was_joined_again_is_not_waited_for(
     assert requests.desired(SHARED.id) == SHARED
 
 
-def test_a_domain_tells_its_claims(tmp_path: Path, requests: DomainRequests) -> None:
-    assert requests.claims_of(DomainId("claim")) == {"claim"}
-    assert requests.claims_of(mig_domain("claim", 3)) == {"claim"}
-    assert requests.claims_of(SHARED.id) == frozenset()
+def test_a_domain_tells_its_members(tmp_path: Path, requests: DomainRequests) -> None:
+    assert requests.members(SHARED.id) == frozenset()
     folder = tmp_path / "members" / SHARED.id
     folder.mkdir(parents=True)
     for name in ("one", "two", ".half", "no-id-"):
         (folder / name).touch()
-    assert requests.claims_of(SHARED.id) == {"one", "two"}
+    assert requests.members(SHARED.id) == {"one", "two"}
 
 
 def test_each_absence_of_the_supervisor_is_waited_for_again(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 import make
-from dra_driver.devices.device import DeviceUuid, equal_shares, share_key
+from dra_driver.devices.device import equal_shares
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.errors import DeviceError
 from dra_driver.sharing.base import Group, Unit
@@ -15,8 +15,8 @@ from dra_driver.sharing.shares import Shares
 from dra_driver.sharing.steps import Description, UseShares
 
 GPU = make.gpu(0)
-KEY = share_key(DeviceUuid(GPU.uuid), "3")
 TENTH = Division(count=10, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True)
+SHARES = equal_shares(make.place(GPU), TENTH)
 
 
 class Modes:
@@ -41,7 +41,7 @@ def plan(mode: int | None = 0, strategy_of_shares: ShareStrategy = ShareStrategy
 
 
 def described(by: Limiter) -> Description:
-    return replace(plan(), limited_by=by).describe(KEY)
+    return replace(plan(), limited_by=by).describe(SHARES[3])
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_limit_goes_by_what_enforces_it(
 
 
 def test_where_nothing_limits_memory_this_is_said_and_why() -> None:
-    said = plan(strategy_of_shares=ShareStrategy.TIME_SLICING).describe(KEY)
+    said = plan(strategy_of_shares=ShareStrategy.TIME_SLICING).describe(SHARES[3])
     assert said.words[-1] == "nothing limits memory"
     assert "time-slicing divides no memory" in str(said.settings["whyNotBetter"])
     assert said.settings["enforcedBy"] is None
@@ -97,5 +97,4 @@ def test_where_nothing_limits_memory_this_is_said_and_why() -> None:
 
 
 def test_of_a_share_that_the_step_does_not_know_nothing_is_said() -> None:
-    other = share_key(DeviceUuid(GPU.uuid), "4")
-    assert plan().describe(other) == Description()
+    assert plan().describe(SHARES[4]) == Description()

@@ -15,10 +15,9 @@ def test_exclusive_gpus_are_not_changed() -> None:
     sharing = Sharing(
         planners={},
         time_slices=nothing,
-        mps_domains=nothing,
+        domains=nothing,
         nvidia_mps=nothing,
         shares=nothing,
-        memberships=nothing,
         passthrough=nothing,
     )
     no_mig: Any = None

@@ -1,4 +1,5 @@
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -6,10 +7,11 @@ import pytest
 
 import make
 from dra_driver.claims.model.record import decode, encode
-from dra_driver.devices.device import DeviceKey, DeviceKind
+from dra_driver.devices.device import Device, DeviceKey, DeviceKind
 from dra_driver.devices.model import Gpu, MigDevice
-from dra_driver.errors import ConfigError
-from dra_driver.mps.domain import Domain, DomainDevice, DomainId, shared_domain
+from dra_driver.errors import ConfigError, StateError
+from dra_driver.mps.domain import Domain, DomainDevice, DomainId
+from dra_driver.mps.members import DomainMembers
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.mps import Mps, active_thread_percentage, pinned_memory_mib
@@ -21,7 +23,9 @@ ONE, TWO, THREE = make.gpu(1), make.gpu(2), make.gpu(3)
 
 @pytest.fixture
 def mps(tmp_path: Path) -> Mps:
-    return Mps(DomainRequests(tmp_path, lambda: 0.0), lambda: 0.0, ready_seconds=1.0)
+    requests = DomainRequests(tmp_path, lambda: 0.0)
+    members = DomainMembers(tmp_path, requests, lambda _: nullcontext())
+    return Mps(requests, members, lambda: 0.0, ready_seconds=1.0)
 
 
 def group(gpus: Iterable[Gpu], **config: Any) -> Group:
@@ -47,7 +51,7 @@ def test_one_plan_is_for_all_groups_with_the_largest_limits(mps: Mps) -> None:
         0.0,
     )
     assert plan.gpus == (ONE.uuid, TWO.uuid, THREE.uuid)
-    assert plan.domain == Domain(
+    assert plan.wanted == Domain(
         id=DomainId("uid"),
         devices=(
             DomainDevice(uuid=ONE.uuid, pinned_memory_mib=1024),
@@ -62,17 +66,15 @@ def test_one_plan_is_for_all_groups_with_the_largest_limits(mps: Mps) -> None:
         (),
         ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30",),
     ]
-    described = [plan.describe(DeviceKey(one.uuid)) for one in (ONE, TWO)]
+    described = [plan.describe(make.device(one)) for one in (ONE, TWO)]
     assert [one.settings.get("activeThreadPercentage") for one in described] == [30, 50]
     assert [one.settings["multiUser"] for one in described] == [True, True]
     assert described[0].words == ("30 % of threads", "1024 MiB", "multi-user")
-    other = plan.describe(DeviceKey(make.gpu(7).uuid))
-    assert "activeThreadPercentage" not in other.settings
 
 
 def test_a_group_without_a_percentage_leaves_the_daemon_without_one(mps: Mps) -> None:
     (plan,) = mps.plan([group([ONE]), group([TWO], defaultActiveThreadPercentage=30)], 0.0)
-    assert plan.domain.active_thread_percentage is None
+    assert plan.active_thread_percentage is None
     assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30" in mps.edits(plan)[DeviceKey(TWO.uuid)].env
 
 
@@ -116,33 +118,21 @@ def test_each_mig_device_has_a_domain_of_its_own_beside_the_one_of_whole_gpus(mp
     parameters = decode_config(config["opaque"]["parameters"]).normalise()
     migs = Group(claim="uid", config=parameters, units=units)
     whole, first, second = mps.plan([group([ONE]), migs], 0.0)
-    assert whole.domain.id == "uid"
-    assert first.domain == Domain(
+    assert whole.domain == "uid"
+    assert first.wanted == Domain(
         id=DomainId("uid_mig_0"),
         devices=(DomainDevice(uuid=devices[0].uuid, kind=DeviceKind.MIG),),
         active_thread_percentage=40,
     )
-    assert second.domain.id == "uid_mig_1"
-    assert second.domain.devices[0].pinned_memory_mib == 2048
+    assert second.domain == "uid_mig_1"
+    assert second.limits[0].daemon_memory_mib == 2048
     assert first.gpus == (make.gpu(0).uuid,)
     assert first.devices == (units[0].device,)
     assert list(mps.edits(first)) == [devices[0].uuid]
     record = make.record(steps=(whole, first, second))
     assert decode(encode(record)).steps == record.steps
     each = [Group(claim="uid", config=make.gpu_config("MPS"), units=(one,)) for one in units]
-    assert [step.domain.id for step in mps.plan(each, 0.0)] == ["uid_mig_0", "uid_mig_1"]
-
-
-def test_shared_domains_are_no_claims_and_no_claim_ends_them(tmp_path: Path) -> None:
-    requests = DomainRequests(tmp_path, lambda: 0.0)
-    mps = Mps(requests, lambda: 0.0, ready_seconds=1.0)
-    device = (DomainDevice(uuid=ONE.uuid),)
-    for domain in (DomainId("uid"), shared_domain("uid"), shared_domain("uid_mig_0")):
-        requests.write_desired(Domain(id=domain, devices=device))
-    assert mps.claims() == {"uid"}
-    for claim in ("uid", shared_domain("uid"), shared_domain("uid_mig_0")):
-        mps.sweep(claim, 0.0)
-    assert requests.list() == {shared_domain("uid"), shared_domain("uid_mig_0")}
+    assert [step.domain for step in mps.plan(each, 0.0)] == ["uid_mig_0", "uid_mig_1"]
 
 
 @pytest.mark.parametrize(
@@ -154,9 +144,9 @@ def test_shared_domains_are_no_claims_and_no_claim_ends_them(tmp_path: Path) -> 
 )
 def test_a_limit_above_a_gpu_s_memory_is_that_memory(mps: Mps, limits: dict[str, Any]) -> None:
     (plan,) = mps.plan([group([ONE], **limits)], 0.0)
-    (device,) = plan.domain.devices
+    (device,) = plan.wanted.devices
     assert device.pinned_memory_mib == 80 * 1024
-    said = plan.describe(DeviceKey(ONE.uuid))
+    said = plan.describe(make.device(ONE))
     assert said.settings == {"pinnedMemoryMiB": 80 * 1024}
     assert said.words == ("81920 MiB",)
 
@@ -164,13 +154,13 @@ def test_a_limit_above_a_gpu_s_memory_is_that_memory(mps: Mps, limits: dict[str,
 def test_a_limit_is_at_most_what_the_nvidia_driver_leaves_of_a_gpu(mps: Mps) -> None:
     reserved = make.gpu(1, memory_reserved_bytes=1024**3)
     (plan,) = mps.plan([group([reserved], defaultPinnedDeviceMemoryLimit="80Gi")], 0.0)
-    assert plan.describe(DeviceKey(ONE.uuid)).settings == {"pinnedMemoryMiB": 79 * 1024}
+    assert plan.describe(make.device(ONE)).settings == {"pinnedMemoryMiB": 79 * 1024}
 
 
 def test_a_limit_of_a_gpu_that_reports_no_memory_stays_as_it_is(mps: Mps) -> None:
     silent = make.gpu(2, memory_bytes=None)
     (plan,) = mps.plan([group([ONE, silent], defaultPinnedDeviceMemoryLimit="80Gi")], 0.0)
-    assert [device.pinned_memory_mib for device in plan.domain.devices] == [80 * 1024] * 2
+    assert [device.pinned_memory_mib for device in plan.wanted.devices] == [80 * 1024] * 2
 
 
 def test_a_limit_above_a_mig_device_s_memory_is_that_memory(mps: Mps) -> None:
@@ -184,7 +174,7 @@ def test_a_limit_above_a_mig_device_s_memory_is_that_memory(mps: Mps) -> None:
     )
     (plan,) = mps.plan([wanted], 0.0)
     memory = device.profile.memory_bytes // 1024**2
-    assert plan.describe(DeviceKey(device.uuid)).settings == {"pinnedMemoryMiB": memory}
+    assert plan.describe(make.device(device)).settings == {"pinnedMemoryMiB": memory}
 
 
 # Limits of a config
@@ -215,17 +205,29 @@ def mps_config(**settings: Any) -> MpsConfig:
     [("2Gi", 2048), ("10M", 9), ("1G", 953), ("1Mi", 1), ("1.5Mi", 1), ("1Ti", 1024**2)],
 )
 def test_a_limit_is_in_whole_mib(limit: str, mib: int) -> None:
-    assert pinned_memory_mib(config(limit), [A]) == {A: mib}
+    assert pinned_memory_mib(config(limit), [A]) == (mib,)
 
 
 def test_entries_override_the_default() -> None:
-    limits = pinned_memory_mib(config("2Gi", _1="3Gi", GPU_cccccccc="1Gi"), [C, A, B])
-    assert limits == {A: 2048, B: 3072, C: 1024}
+    limits = pinned_memory_mib(config("2Gi", _1="3Gi", GPU_cccccccc="1Gi"), [A, B, C])
+    assert limits == (2048, 3072, 1024)
 
 
-def test_an_index_counts_uuids_in_alphabetical_order() -> None:
-    assert list(pinned_memory_mib(config(_0="1Gi"), [C, B])) == [B, C]
-    assert pinned_memory_mib(config(_0="1Gi"), [C, B]) == {B: 1024, C: None}
+def test_an_index_counts_gpus_by_uuid_and_mig_devices_by_gpu_and_place(mps: Mps) -> None:
+    limits = {"defaultPerDevicePinnedMemoryLimit": {"0": "1Gi"}}
+    (plan,) = mps.plan([group([TWO, ONE], **limits)], 0.0)
+    assert [each.daemon_memory_mib for each in plan.limits] == [1024, None]
+    card = make.gpu(0, mig=make.mig(make.mig_device()))
+    places = [Device(base=make.place(make.mig_device(start=start))) for start in (2, 0, 1)]
+    units = (Unit(name=str(at), request="m", gpu=card, device=at) for at in places)
+    settings = {"strategy": "MPS", "mpsConfig": limits}
+    parameters = make.config(kind="MigDeviceConfig", sharing=settings)["opaque"]["parameters"]
+    migs = Group(claim="uid", config=decode_config(parameters), units=tuple(units))
+    first, *others = mps.plan([migs], 0.0)
+    assert first.devices == (places[1],)
+    assert [step.limits[0].daemon_memory_mib for step in (first, *others)] == [1024, None, None]
+    with pytest.raises(StateError, match="does not exist yet"):
+        _ = first.wanted
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from msgspec.structs import replace
 
 import make
-from dra_driver.devices.device import DeviceKey
 from dra_driver.sharing.nvidia_mps import NvidiaMps
 from dra_driver.sharing.steps import NvidiaMpsDaemon
 
@@ -27,7 +26,7 @@ class Modes:
 
 
 def test_people_are_told_which_deployment_it_is() -> None:
-    said = STEP.describe(DeviceKey(ONE.uuid))
+    said = STEP.describe(make.device(ONE))
     assert STEP.deployment == "mps-control-daemon-uid-abc"
     assert said.settings == {"deployment": "mps-control-daemon-uid-abc"}
     assert said.words == ("Deployment mps-control-daemon-uid-abc",)
