@@ -31,8 +31,8 @@ from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.prepare.node_claims import NodeClaims
-from dra_driver.claims.state.holdings import Holdings, open_holdings
-from dra_driver.claims.state.locks import NodeLocks
+from dra_driver.claims.state.ledger import Ledger
+from dra_driver.claims.state.locks import locks_of
 from dra_driver.commands import common_settings
 from dra_driver.commands.command_line import changed, option
 from dra_driver.commands.common_settings import NODE_NAME
@@ -249,15 +249,14 @@ class _Seen:
         return self._inventory
 
 
-def _session(roots: Roots, holdings: Holdings) -> DriverSession:
-    ownership = holdings.ownership
+def _session(roots: Roots, ledger: Ledger) -> DriverSession:
     return DriverSession(
         driver_root=roots.driver,
         dev=roots.dev,
         proc_root=roots.proc,
         sys_root=roots.sys,
-        made_here=lambda: ownership.made().keys(),
-        turned_on=lambda: set(ownership.gpus_turned_on()),
+        made_here=lambda: ledger.made().keys(),
+        turned_on=lambda: set(ledger.turned_on()),
         calls=NvmlCalls(clock=time.monotonic),
         with_passthrough=passthrough_gpus(roots).look,
     )
@@ -268,11 +267,11 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
     clock = time.monotonic
     roots = roots_of(settings)
     boot_id, ours = read_boot_id(roots.proc), version("dra-driver")
-    holdings = open_holdings(directory, boot_id=boot_id, version=ours)
-    session = _session(roots, holdings)
+    ledger = Ledger(directory, boot_id=boot_id, version=ours)
+    session = _session(roots, ledger)
     seen = _Seen(session.look())
-    memory = node_memory(session, roots, holdings, cgroup_root=settings.cgroup_root)
-    locks = NodeLocks(directory / "locks", clock)
+    memory = node_memory(session, roots, ledger, cgroup_root=settings.cgroup_root)
+    locks = locks_of(ledger, clock)
     holders = Holders(procs=(roots.proc, Path("/proc")), devs=(Path("/dev"),), clock=clock)
     sharing = node_sharing(
         session,
@@ -284,7 +283,9 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
         clock=clock,
     )
     claims = NodeClaims(
-        holdings,
+        ledger,
+        locks,
+        clock=clock,
         inventory=seen,
         edits=EditsCache(
             roots,
@@ -302,10 +303,10 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
     )
     try:
         # Where their file does not say whether MIG devices were made for claims, they stay.
-        take_over = TakeOver(holdings, locks, seen, lambda: False, clock)
+        take_over = TakeOver(ledger, locks, seen, lambda: False, clock)
         yield _Node(
             take_over=take_over,
-            removal=Removal(claims, locks, clock),
+            removal=Removal(claims, clock),
             requests=sharing.requests,
             settings=settings,
         )

@@ -2,7 +2,7 @@
 
 In: the claims of the node, with nobody else at work. Out: hardware as before the claims, and none
 of their files; or why something could not be undone. The steps are those of an unprepare
-(claims/prepare/cleanup.py), then those after a crash (claims/prepare/leftovers.py).
+(claims/prepare/release.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -13,11 +13,8 @@ from msgspec import Struct
 
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.model.record import RecordState
-from dra_driver.claims.prepare.leftovers import gpus_of
+from dra_driver.claims.model.record import MakeMigDevices, RecordState
 from dra_driver.claims.prepare.node_claims import NodeClaims
-from dra_driver.claims.state.locks import NodeLocks
-from dra_driver.claims.state.ownership import Ownership
 from dra_driver.claims.state.records import stored_records
 from dra_driver.errors import DriverError
 
@@ -34,7 +31,7 @@ class ClaimsLeft(Struct, frozen=True, kw_only=True):
 
 def look(directory: Path, specs: SpecStore, boot_id: str) -> ClaimsLeft:
     """Return the claims in the driver's directory, without changing anything."""
-    stored, ownership = stored_records(directory), Ownership(directory, boot_id)
+    stored = stored_records(directory)
     prepared = [
         f"{record.ref} ({', '.join(entry.name for entry in record.devices)})"
         for record in stored.records
@@ -45,63 +42,45 @@ def look(directory: Path, specs: SpecStore, boot_id: str) -> ClaimsLeft:
     things += [f"record {name}" for name in sorted(stored.damaged)]
     things += [f"CDI spec of claim UID {uid}" for uid in sorted(specs.uids())]
     things += [
-        f"MIG device of profile {slot.profile_id} at {slot.start} on {slot.gpu}"
-        for slot in ownership.made()
+        f"MIG device of profile {place.profile_id} at {place.placement.start} on {step.gpu}"
+        for record in stored.records
+        for step in record.all_steps
+        if isinstance(step, MakeMigDevices) and record.boot_id == boot_id
+        for place in step.places
     ]
-    things += [f"MIG mode of {gpu}" for gpu in ownership.gpus_turned_on()]
     return ClaimsLeft(prepared=tuple(prepared), things=tuple(things))
 
 
 class Removal:
     """Undoes what was done for claims. `clock` is monotonic, in seconds."""
 
-    def __init__(self, claims: NodeClaims, locks: NodeLocks, clock: Callable[[], float]) -> None:
+    def __init__(self, claims: NodeClaims, clock: Callable[[], float]) -> None:
         self._claims = claims
-        self._locks = locks
         self._clock = clock
 
     def run(self) -> list[str]:
         """Undo everything; return what could not be undone, with the reasons, for people."""
+        claims = self._claims
+        uids = claims.ledger.uids()
+        uids |= set(map(ClaimUid, claims.specs.uids() | claims.steps.claims()))
         problems: list[str] = []
-        for uid in sorted(self._claims.leftovers.traced()):
-            problems += _problems(f"claim UID {uid}", partial(self._take_back, uid))
-        problems += _problems("MIG devices", self._destroy)
+        for _ in range(2):  # the first round may be in the way of a mode that is turned off
+            problems = []
+            for uid in sorted(uids):
+                problems += _problems(f"claim UID {uid}", partial(self._release, uid))
         problems += _problems("MPS domains", self._tidy)
-        self._claims.leftovers.delete_halves()
+        claims.specs.files.delete_leftovers()
         return problems
 
-    def _take_back(self, uid: ClaimUid) -> list[str]:
+    def _release(self, uid: ClaimUid) -> list[str]:
         end = self._clock() + _UNDO_SECONDS
-        with self._locks.claim(uid, end):
-            record = self._claims.records.read(uid)
+        with self._claims.locks.claim(uid, end):
+            record = self._claims.ledger.read(uid)
             if record is not None:
-                self._claims.cleanup.begin_release(record, deadline=end)
-                with self._locks.gpus(record.touched_gpus, end):
-                    left = self._claims.cleanup.release(record, deadline=end)
+                left = self._claims.release.release(record, end)
                 return [f"{due.of.name} on {', '.join(due.of.gpus)}: {due.reason}" for due in left]
-            is_gone = self._claims.leftovers.take_back(uid, self._locks, end)
+            is_gone = self._claims.release.forget(uid, end)
             return [] if is_gone else ["its settings could not be undone"]
-
-    def _destroy(self) -> list[str]:
-        """Destroy the MIG devices that are left, and turn MIG mode off where it was turned on."""
-        ownership, mig = self._claims.ownership, self._claims.mig
-        end = self._clock() + _UNDO_SECONDS
-        made = {
-            slot: uid
-            for slot, uid in ownership.made().items()
-            if uid not in self._claims.records.uids()
-        }
-        with self._locks.gpus({*gpus_of(made), *ownership.gpus_turned_on()}, end):
-            problems: list[str] = []
-            try:
-                mig.take_away(made)
-            except DriverError as error:
-                problems = [str(error)]
-            return problems + [
-                f"MIG mode of {gpu} could not be turned off"
-                for gpu in ownership.gpus_turned_on()
-                if not mig.tidy(gpu) or ownership.made(gpu)
-            ]
 
     def _tidy(self) -> list[str]:
         self._claims.tidy()

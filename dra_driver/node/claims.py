@@ -17,8 +17,8 @@ from dra_driver.claims.report.device_health import Reported, reported
 from dra_driver.claims.report.mps_events import MpsEvents
 from dra_driver.claims.report.status_writer import StatusWriter
 from dra_driver.claims.report.unlimited_memory import UnlimitedMemory
-from dra_driver.claims.state.holdings import Holdings
-from dra_driver.claims.state.locks import NodeLocks
+from dra_driver.claims.state.ledger import Ledger
+from dra_driver.claims.state.locks import NodeLocks, locks_of
 from dra_driver.devices.driver_root.modprobe import NvidiaModprobe
 from dra_driver.devices.mig.making import MigInstances
 from dra_driver.host.worker import Listeners, Worker
@@ -50,27 +50,26 @@ class ClaimWork:
     def __init__(self, context: NodeContext, gpus: NodeGpus, offers: NodeOffers) -> None:
         """Build it; nothing runs yet. Raises SetupError."""
         settings, changes, watcher = context.settings, context.changes, gpus.watcher
-        self.locks = NodeLocks(context.directory / "locks", context.clock)
+        locks = locks_of(context.ledger, context.clock)
         self.sharing = node_sharing(
             gpus.session,
             context.roots,
-            locks=self.locks,
+            locks=locks,
             mps_folder=context.mps_folder,
             mps_ready_seconds=settings.mps_ready_timeout,
             memory=offers.memory,
             clock=context.clock,
         )
-        self.claims = self._claims(context, gpus)
+        self.claims = self._claims(context, gpus, locks)
         self.preparer = ClaimPreparer(
             api=context.kube,
             inventory=watcher,
             claims=self.claims,
             divisions=offers.divisions,
-            locks=self.locks,
             pool=settings.node_name,
             clock=context.clock,
-            on_release=changes.released,
         )
+        self.claims.release.done.add(changes.released)
         self._gpus = gpus
         self.changed: Listeners[[]] = Listeners()
         self.calls = ClaimCalls(self.preparer, context.metrics, clock=context.clock)
@@ -82,7 +81,7 @@ class ClaimWork:
 
     def _report(self, context: NodeContext) -> None:
         """Have reported, beside the calls, what becomes of claims and their devices."""
-        outbox, changes, records = context.outbox, context.changes, self.claims.records
+        outbox, changes, ledger = context.outbox, context.changes, context.ledger
         outbox.busy = self.calls.busy
 
         def changed(_: object = None) -> None:
@@ -94,7 +93,7 @@ class ClaimWork:
         changes.released.add(changed)
         for of_devices in (changes.inventory, changes.health):
             of_devices.add(lambda *_: self.health_stream.ring())
-        unlimited = UnlimitedMemory(records, context.events, outbox)
+        unlimited = UnlimitedMemory(ledger, context.events, outbox)
         self.calls.prepared.add(unlimited.prepared)
         self.calls.unprepared.add(unlimited.unprepared)
         if context.settings.claim_status:
@@ -106,7 +105,7 @@ class ClaimWork:
             changes.health.add(status.devices_changed)
         daemons = MpsEvents(
             self.sharing.requests,
-            records,
+            ledger,
             context.events,
             outbox,
             folder=context.mps_folder,
@@ -123,7 +122,7 @@ class ClaimWork:
 
     def device_health(self) -> Reported:
         """Return the health of all prepared claims' devices. Raises StateError."""
-        return reported(self.claims.holdings.prepared(), self._gpus.health.of_device)
+        return reported(self.claims.ledger.prepared(), self._gpus.health.of_device)
 
     def _memory_watch(self, context: NodeContext, offers: NodeOffers) -> MemoryWatch:
         memory = MemoryWatch(
@@ -131,7 +130,7 @@ class ClaimWork:
             claims=self.claims,
             groups=offers.memory.groups,
             inventory=self._gpus.watcher,
-            locks=self.locks,
+            locks=self.claims.locks,
             events=context.events,
             clock=context.clock,
             period=context.settings.rescan_interval,
@@ -152,7 +151,7 @@ class ClaimWork:
         self.changed.add(watch.ring)
         return (watch,)
 
-    def _claims(self, context: NodeContext, gpus: NodeGpus) -> NodeClaims:
+    def _claims(self, context: NodeContext, gpus: NodeGpus, locks: NodeLocks) -> NodeClaims:
         settings = context.settings
         content = EditsCache(
             context.roots,
@@ -163,7 +162,9 @@ class ClaimWork:
             make_uvm_nodes=NvidiaModprobe(context.roots.driver, context.clock).make_uvm_nodes,
         )
         return NodeClaims(
-            context.holdings,
+            context.ledger,
+            locks,
+            clock=context.clock,
             inventory=gpus.watcher,
             edits=content,
             specs=SpecStore(settings.cdi_root),
@@ -177,12 +178,12 @@ class ClaimWork:
         )
 
     def _measure(self, context: NodeContext) -> None:
-        metrics, records = context.metrics, self.claims.records
-        metrics.watch_prepared(lambda: prepared_by_type(self.claims.holdings))
-        metrics.watch_quarantined(lambda: records.quarantined)
+        metrics, ledger = context.metrics, context.ledger
+        metrics.watch_prepared(lambda: prepared_by_type(self.claims.ledger))
+        metrics.watch_quarantined(lambda: ledger.quarantined)
         metrics.watch_sharing(
             (*SharingStrategy, NvidiaMpsDaemon.name, UseShares.name, MIG),
-            self.claims.cleanup.count_pending,
+            self.claims.release.count_pending,
         )
         if context.settings.usage_metrics:
             # Off by default, and then not loaded.
@@ -194,13 +195,13 @@ class ClaimWork:
                 context.roots,
                 context.directory,
                 context.pod_resources.pods,
-                records.readable,
+                ledger.readable,
             )
             metrics.watch_usage(Sampler(look.look).series)
 
 
-def prepared_by_type(holdings: Holdings) -> Mapping[DeviceType, int]:
+def prepared_by_type(ledger: Ledger) -> Mapping[DeviceType, int]:
     """Return how many devices claims have, by their names in metrics."""
     return Counter(
-        DeviceType(entry.device.kind) for record in holdings.prepared() for entry in record.devices
+        DeviceType(entry.device.kind) for record in ledger.prepared() for entry in record.devices
     )

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.claims.report.claim_events import ClaimEvents
-from dra_driver.claims.state.holdings import Holdings, open_holdings
+from dra_driver.claims.state.ledger import Ledger
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.host.process import read_boot_id
@@ -62,7 +62,7 @@ class NodeContext(Struct, frozen=True, kw_only=True):
     metrics: Metrics
     outbox: Outbox
     events: ClaimEvents
-    holdings: Holdings
+    ledger: Ledger
     pod_resources: PodResources
     changes: Changes
     clock: Callable[[], float] = time.monotonic
@@ -114,7 +114,7 @@ def node_context(settings: Settings, environment: Mapping[str, str]) -> NodeCont
         metrics=metrics,
         outbox=outbox,
         events=ClaimEvents(kube, outbox, node=settings.node_name),
-        holdings=open_holdings(paths.data_directory, boot_id=boot_id, version=ours),
+        ledger=Ledger(paths.data_directory, boot_id=boot_id, version=ours),
         pod_resources=PodResources(
             settings.kubelet_plugins_directory_path, roots.host_roots(), clock=clock
         ),

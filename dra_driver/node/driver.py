@@ -80,8 +80,6 @@ class Driver:
         reconciler = Reconciler(
             api=context.kube,
             claims=work.claims,
-            preparer=work.preparer,
-            locks=work.locks,
             running=still_running(
                 context.pod_resources,
                 roots=context.roots,
@@ -102,7 +100,7 @@ class Driver:
         self._eviction = Eviction(
             context.kube,
             self._settings.node_name,
-            is_in_use=context.holdings.are_there,
+            is_in_use=context.ledger.anything_held,
             lock=MpsFiles(root=context.mps_folder).eviction,
             longest=self._settings.eviction_wait,
             clock=context.clock,

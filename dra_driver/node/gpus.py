@@ -5,7 +5,7 @@ from pathlib import Path
 
 import structlog
 
-from dra_driver.claims.state.ownership import Ownership
+from dra_driver.claims.state.ledger import Ledger
 from dra_driver.devices.exclusion import why_excluded, without_excluded
 from dra_driver.devices.gpu_words import gpu_words
 from dra_driver.devices.holders import Holders
@@ -35,21 +35,21 @@ class NodeGpus:
     def __init__(self, context: NodeContext) -> None:
         """Build it; nothing is asked yet. Raises SetupError."""
         settings, roots, changes = context.settings, context.roots, context.changes
-        ownership = context.holdings.ownership
+        ledger = context.ledger
         self.mig = NodeOffer(
             context.own_node,
             context.server_version,
             MigSettings.of(settings.mig, settings.mig_profiles, gate=settings.gate_of(DYNAMIC_MIG)),
             on_change=changes.offer,
         )
-        self.exclusion = NodeExclusion(settings.exclude_gpus, ownership)
+        self.exclusion = NodeExclusion(settings.exclude_gpus, ledger)
         self.session = DriverSession(
             driver_root=roots.driver,
             dev=roots.dev,
             proc_root=roots.proc,
             sys_root=roots.sys,
-            made_here=lambda: ownership.made().keys(),
-            turned_on=lambda: set(ownership.gpus_turned_on()),
+            made_here=lambda: ledger.made().keys(),
+            turned_on=lambda: set(ledger.turned_on()),
             leave_out=self.exclusion.leave_out,
             calls=NvmlCalls(clock=context.clock, answer_seconds=settings.nvml_timeout),
             lets_go=self.mig.waits_for_others,
@@ -81,9 +81,9 @@ class NodeGpus:
 class NodeExclusion:
     """What is left out on one node. `leave_out` is for one thread at a time."""
 
-    def __init__(self, setting: str, ownership: Ownership) -> None:
+    def __init__(self, setting: str, ledger: Ledger) -> None:
         self._words = gpu_words(setting)
-        self._ownership = ownership
+        self._ledger = ledger
         self._said: frozenset[str] = frozenset()
 
     def leave_out(self, inventory: Inventory) -> Inventory:
@@ -109,12 +109,10 @@ class NodeExclusion:
 
         An unreadable record may be about any GPU.
         """
-        ownership, uuid = self._ownership, gpu.uuid
         try:
-            held = ownership.holders(uuid) or ownership.made(uuid) or ownership.turned_on(uuid)
+            return self._ledger.is_about(gpu.uuid)
         except StateError:
             return True  # better seen than not taken back
-        return bool(held)
 
 
 def _line(gpu: ExcludedGpu) -> str:

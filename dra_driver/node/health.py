@@ -59,7 +59,7 @@ class NodeHealth:
         settings, changes = context.settings, context.changes
         self._session = session
         self._metrics = context.metrics
-        self._holdings = context.holdings
+        self._ledger = context.ledger
         self._events, self._outbox = context.events, context.outbox
         self._on_change = changes.health
         self.watcher = InventoryWatcher(
@@ -112,7 +112,7 @@ class NodeHealth:
 
     def _prepared(self) -> Sequence[ClaimRecord]:
         try:
-            return tuple(self._holdings.prepared())
+            return tuple(self._ledger.prepared())
         except DriverError as error:
             log.warning("mig devices of claims not checked", reason=str(error))
             return ()
@@ -120,7 +120,7 @@ class NodeHealth:
     def _note_gone(self, prepared: Iterable[ClaimRecord], inventory: Inventory) -> None:
         """Note which MIG devices of claims a look has missed; `prepared` were so when it began."""
         before = self._gone
-        self._gone = gone_devices(filter(self._holdings.still_holds, prepared), inventory, before)
+        self._gone = gone_devices(filter(self._ledger.still_holds, prepared), inventory, before)
         for key, record in self._gone.items():
             if before.get(key) is not record:
                 log.warning("mig device of a claim is gone", claim=str(record.ref), device=key[1])
@@ -178,12 +178,12 @@ class NodeHealth:
             self._outbox.put(key, partial(self._post_sick, GpuUuid(uuid), gpu.name, condition))
 
     def _post_sick(self, gpu: GpuUuid, name: str, condition: GpuCondition) -> None:
-        for record in self._holdings.users_of(gpu):
+        for record in self._ledger.users_of(gpu):
             if any(concerns(condition, entry.device) for entry in record.devices):
                 self._post(record, REASON, f"{name}: {condition.finding.text}")
 
     def _post_removed(self, gpu: GpuUuid, inventory: Inventory) -> None:
-        for record in self._holdings.users_of(gpu):
+        for record in self._ledger.users_of(gpu):
             self._post_gone(record, gpu, inventory)
 
     def _post_gone(self, record: ClaimRecord, uuid: str, inventory: Inventory) -> None:

@@ -51,7 +51,7 @@ class NodeOffers:
         self.memory = node_memory(
             gpus.session,
             context.roots,
-            context.holdings,
+            context.ledger,
             cgroup_root=settings.cgroup_root,
             by_groups=settings.share_memory == "auto",
         )
@@ -64,7 +64,7 @@ class NodeOffers:
             ),
             directory=context.directory,
         )
-        self.divisions = Divisions(context.holdings, self.shares)
+        self.divisions = Divisions(context.ledger, self.shares)
 
     def project(
         self, inventory: Inventory, *, with_counters: bool, with_consumables: bool

@@ -6,13 +6,15 @@ memory of shares is limited, and limits pods.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 
 from dra_driver.cdi.roots import Roots
 from dra_driver.claims.prepare.steps import Sharing
-from dra_driver.claims.state.holdings import Holdings
+from dra_driver.claims.state.holdings import tenants
+from dra_driver.claims.state.ledger import Ledger
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.control_groups import find_hierarchy
 from dra_driver.devices.session import DriverSession
@@ -42,7 +44,7 @@ def sees_processes(roots: Roots) -> bool:
 def node_memory(
     gpus: DriverSession,
     roots: Roots,
-    holdings: Holdings,
+    ledger: Ledger,
     *,
     cgroup_root: Path | None,
     by_groups: bool = True,
@@ -53,7 +55,7 @@ def node_memory(
     may be limited by control groups.
     """
     pods = PodGroups(find_hierarchy(cgroup_root))
-    groups = MemoryGroups(gpus, pods, holdings.tenants, is_wanted=by_groups)
+    groups = MemoryGroups(gpus, pods, partial(tenants, ledger), is_wanted=by_groups)
     return ShareMemory(groups, sees_processes=sees_processes(roots))
 
 

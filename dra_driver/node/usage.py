@@ -44,11 +44,11 @@ def node_look(
 
 def over_limit_watch(context: NodeContext, gpus: NodeGpus, shares: NodeShares) -> OverLimitWatch:
     """Return the watch that reports containers above their memory limit."""
-    settings, holdings = context.settings, context.holdings
+    settings, ledger = context.settings, context.ledger
     pods_of = context.pod_resources.pods
     return OverLimitWatch(
-        node_look(gpus.session, context.roots, context.directory, pods_of, holdings.prepared),
-        records=holdings.prepared,
+        node_look(gpus.session, context.roots, context.directory, pods_of, ledger.prepared),
+        records=ledger.prepared,
         pods_of=pods_of,
         inventory=gpus.watcher,
         what=OverLimit(of_node=settings.over_limit, of_resource=shares.over_limit),

@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+import make
 from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.state.ownership import Ownership
+from dra_driver.claims.model.record import MakeMigDevices
+from dra_driver.claims.state.ledger import Ledger
 from dra_driver.cli import main
-from dra_driver.devices.model import GpuUuid, MigSlot
+from dra_driver.devices.device import Device, Mig
+from dra_driver.devices.model import GpuUuid, Placement
 from dra_driver.shares.notes import CONFIG_FILE, KeptConfig, keep
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.machine import Machine
@@ -121,8 +124,12 @@ def test_mig_devices_of_claims_are_told_from_those_made_by_hand(
 
     assert main(asked) == 0
     by_hand = capsys.readouterr().out
-    slot = MigSlot(gpu=GpuUuid(uuid), profile_id=9, start=4)
-    Ownership(plugins / "gpu.nvidia.com", hopper.boot_id).note(slot, ClaimUid("claim"))
+    place = Mig(
+        gpu=GpuUuid(uuid), profile="3g.40gb", profile_id=9, placement=Placement(start=4, size=4)
+    )
+    step = MakeMigDevices(devices=(Device(base=place),), claim=ClaimUid("claim"))
+    ledger = Ledger(plugins / "gpu.nvidia.com", boot_id=hopper.boot_id)
+    ledger.write(make.record(uid="claim", boot_id=hopper.boot_id, steps=(step,)))
     assert main(asked) == 0
     by_claim = capsys.readouterr().out
 

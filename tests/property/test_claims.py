@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import RecordState
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import DeviceError, DriverError
 from sampling import examples
 from worlds.configs import MPS
@@ -179,7 +179,7 @@ class Node(RuleBasedStateMachine):
         else:
             del self.known[ref]
             self.ended.add(ref)
-            record = self.driver.claims.records.read(ref.uid)
+            record = self.driver.claims.ledger.read(ref.uid)
             assert record is None or (record.state is RecordState.RELEASED and record.pending)
         self.die_at = None
 
@@ -187,7 +187,7 @@ class Node(RuleBasedStateMachine):
     def restart(self) -> None:
         self.start()
         left = self.driver.reconciler(ReconcileTiming()).mend()
-        records = self.driver.claims.records
+        records = self.driver.claims.ledger
         for uid in records.uids():
             record = records.read(uid)
             assert record is not None
@@ -241,7 +241,7 @@ class Node(RuleBasedStateMachine):
     @invariant()
     def running_claims_have_their_record_and_spec(self) -> None:
         for ref, gpus in self.running.items():
-            record = self.driver.claims.records.read(ref.uid)
+            record = self.driver.claims.ledger.read(ref.uid)
             assert record is not None
             assert record.held_gpus == tuple(GPUS[minor].uuid for minor in sorted(gpus))
             assert sorted(self.driver.nodes(ref)) == [f"/dev/nvidia{n}" for n in sorted(gpus)]
@@ -251,7 +251,7 @@ class Node(RuleBasedStateMachine):
         for gpu in GPUS:
             uid = self.driver.set_on(gpu.uuid)
             if uid is not None:
-                record = self.driver.claims.records.read(ClaimUid(uid))
+                record = self.driver.claims.ledger.read(ClaimUid(uid))
                 assert record is not None
                 assert gpu.uuid in record.touched_gpus
 

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fuzz
-from dra_driver.claims.state.records import RecordStore, stored_records
+from dra_driver.claims.state.ledger import Ledger
+from dra_driver.claims.state.records import stored_records
 from dra_driver.errors import StateError
 from dra_driver.mps.files import MpsFiles, ids_in
 
@@ -24,7 +25,7 @@ def test_a_folder_of_records_may_hold_files_of_any_name(
     tmp_path_factory: pytest.TempPathFactory, names: set[bytes], content: bytes
 ) -> None:
     folder = tmp_path_factory.mktemp("records")
-    store = RecordStore(folder)
+    store = Ledger(folder, boot_id="boot-1")
     for name in names:
         (folder / "claims" / os.fsdecode(name)).write_bytes(content)
     uids = store.uids()

@@ -78,7 +78,7 @@ class Life:
 
     def records(self) -> Iterator[ClaimRecord]:
         for ref in self.claims:
-            record = self.driver.claims.records.read(ref.uid)
+            record = self.driver.claims.ledger.read(ref.uid)
             if record is not None:
                 yield record
 

@@ -51,7 +51,7 @@ class Node(RuleBasedStateMachine):
         folder = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
         self.root = Path(tempfile.mkdtemp(dir=folder))
         self.requests = DomainRequests(self.root, lambda: 0.0)
-        self.locks = NodeLocks(self.root / "locks", lambda: 0.0)
+        self.locks = NodeLocks(self.root / "locks", lambda: 0.0, on_other=lambda: None)
         self.joins = DomainMembers(self.root, self.requests, self.locks.domain)
         self.members: dict[DomainId, dict[str, Domain | None]] = {}
         self.unsure: set[tuple[DomainId, str]] = set()

@@ -7,26 +7,24 @@ import pytest
 from structlog.testing import capture_logs
 
 import make
-from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.state.ownership import Ownership
-from dra_driver.devices.model import MigSlot
+from dra_driver.claims.model.record import RecordState
+from dra_driver.claims.state.ledger import Ledger
 from dra_driver.node.gpus import NodeExclusion
+from dra_driver.sharing.steps import TimeSlice
 
 GPU, OTHER = make.gpu(0), make.gpu(1)
-UID = ClaimUid("uid")
-SLOT = MigSlot(gpu=GPU.uuid, profile_id=19, start=3)
+SETTING = TimeSlice(devices=(make.device(GPU),))
 
-Change = Callable[[Path, Ownership], object]
+Change = Callable[[Path, Ledger], object]
 
 
 def left_out_by(setting: str, directory: Path) -> NodeExclusion:
-    return NodeExclusion(setting, Ownership(directory, "boot-1"))
+    return NodeExclusion(setting, Ledger(directory, boot_id="boot-1"))
 
 
 def kept(directory: Path, change: Change) -> list[int]:
     """The indices of the GPUs that stay after a change of what is on disk."""
-    ownership = Ownership(directory, "boot-1")
-    change(directory, ownership)
+    change(directory, Ledger(directory, boot_id="boot-1"))
     found = left_out_by("0,1", directory).leave_out(make.inventory(GPU, OTHER))
     assert [one.index for one in found.excluded] == [0, 1]
     stay = [gpu.index for gpu in found.gpus]
@@ -42,18 +40,18 @@ def unreadable(directory: Path, path: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda _, ownership: ownership.mark(GPU.uuid, UID),
-        lambda _, ownership: ownership.note(SLOT, UID),
-        lambda _, ownership: ownership.note_mode(GPU.uuid),
-        lambda directory, _: unreadable(directory, f"gpus/{GPU.uuid}"),
-        lambda directory, _: unreadable(directory, f"mig/boot-1/{GPU.uuid}"),
+        lambda _, ledger: ledger.write(make.record(GPU)),
+        lambda _, ledger: ledger.write(make.record(GPU, state=RecordState.RELEASED)),
+        lambda _, ledger: ledger.write(make.record(steps=(SETTING,))),
     ],
-    ids=["marked", "with an instance", "in MIG mode", "unreadable marks", "unreadable notes"],
+    ids=["held", "released", "with a step"],
 )
-def test_a_gpu_in_use_stays_and_so_does_one_of_which_that_is_not_known(
-    tmp_path: Path, change: Change
-) -> None:
+def test_a_gpu_in_use_stays(tmp_path: Path, change: Change) -> None:
     assert kept(tmp_path, change) == [0]
+
+
+def test_all_stay_while_a_record_cannot_be_read(tmp_path: Path) -> None:
+    assert kept(tmp_path, lambda *_: unreadable(tmp_path, "claims/uid.json")) == [0, 1]
 
 
 def test_a_gpu_that_stays_is_still_not_to_be_published(tmp_path: Path) -> None:

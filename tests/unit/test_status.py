@@ -10,7 +10,8 @@ from dra_driver.admin.status.command import NodeStatus, look, report, table
 from dra_driver.admin.status.gone_part import gone
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerGroup, ConsumerPod
 from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices, PendingCleanup, RecordState
-from dra_driver.claims.state.records import RecordStore, StoredRecords
+from dra_driver.claims.state.ledger import Ledger
+from dra_driver.claims.state.records import StoredRecords
 from dra_driver.devices.device import Device, Vfio, Whole
 from dra_driver.devices.model import MigDevice
 from dra_driver.devices.shares import ConsumedShare, ShareStrategy
@@ -205,7 +206,7 @@ def test_admin_access_is_told() -> None:
 
 def test_it_only_looks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = tmp_path / "gpu.nvidia.com"
-    RecordStore(directory).write(ONE)
+    Ledger(directory, boot_id="boot-1").write(ONE)
     (directory / "claims" / "bad.json").write_text("{")
     before = sorted(tmp_path.rglob("*"))
     words = ["status", "--output=json", f"--kubelet-plugins-directory-path={tmp_path}"]
@@ -326,7 +327,7 @@ def test_a_claim_of_a_pod_group_is_shown_with_the_group() -> None:
 
 
 def test_a_step_or_domain_that_cannot_be_read_hides_nothing_else(tmp_path: Path) -> None:
-    records = RecordStore(tmp_path)
+    records = Ledger(tmp_path, boot_id="boot-1")
     records.write(record("bad", PLAIN, steps=(LONG,)))
     records.write(record("one", SLICED, steps=(LONG,)))
     file = tmp_path / "claims/uid-bad.json"

@@ -12,7 +12,7 @@ from dra_driver import cli
 from dra_driver.admin import removal
 from dra_driver.admin.status.command import look
 from dra_driver.cdi.store import SpecStore
-from dra_driver.claims.state.records import RecordStore
+from dra_driver.claims.state.ledger import Ledger
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import StateError
 
@@ -67,7 +67,7 @@ def test_something_else_in_a_folders_place_is_named_and_what_to_do(
     cause: str,
 ) -> None:
     directory = tmp_path / DRIVER_NAME
-    RecordStore(directory).write(make.record(make.gpu(0)))
+    Ledger(directory, boot_id="boot-1").write(make.record(make.gpu(0)))
     (directory / name).rename(directory / "moved")
     obstacle(directory / name)
     assert cli.main(words(command, tmp_path)) == 1
@@ -95,7 +95,7 @@ def test_who_may_not_read_the_records_is_told_to_be_root(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # what is above is for this user alone
     place = Path("place")
-    RecordStore(place / DRIVER_NAME).write(make.record(make.gpu(0)))
+    Ledger(place / DRIVER_NAME, boot_id="boot-1").write(make.record(make.gpu(0)))
     for folder in (tmp_path, place, place / DRIVER_NAME):
         folder.chmod(0o755)
     folder = {".": place, "claims": place / DRIVER_NAME / closed}[closed]
@@ -118,7 +118,7 @@ def test_hidden_files_among_the_records_are_no_claims(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     directory = tmp_path / DRIVER_NAME
-    RecordStore(directory)
+    Ledger(directory, boot_id="boot-1")
     for folder in ("claims", "quarantine"):
         for name in (".uid-1.json.tmp", ".nfs0000001", ".hidden.json"):
             (directory / folder / name).write_text("{")

@@ -75,7 +75,7 @@ def die_at(at: str) -> Callable[[str], None]:
 
 def hold(file: str, uid: str) -> None:
     """Hold a claim's lock for ever."""
-    locks = NodeLocks(Path(file), time.monotonic)
+    locks = NodeLocks(Path(file), time.monotonic, on_other=lambda: None)
     with locks.claim(uid, time.monotonic() + 30):
         print("held", flush=True)  # noqa: T201
         time.sleep(600)

@@ -21,12 +21,11 @@ from dra_driver.claims.prepare.device_metadata import CONTAINER_FOLDER
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.preparer import ClaimPreparer, PrepareTiming
 from dra_driver.claims.prepare.steps import Sharing
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
-from dra_driver.claims.reconcile.reconciler import Reconciler
+from dra_driver.claims.reconcile.reconciler import Reconciler, ReconcileTiming
 from dra_driver.claims.reconcile.still_running import PodHolder, StillRunning
 from dra_driver.claims.state.divisions import Divisions, WantedDivisions
-from dra_driver.claims.state.holdings import Holdings, open_holdings
-from dra_driver.claims.state.locks import NodeLocks
+from dra_driver.claims.state.ledger import Ledger
+from dra_driver.claims.state.locks import locks_of
 from dra_driver.devices.device import Base
 from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.mig.refusals import Refusals
@@ -78,7 +77,7 @@ class Driver:
         mig: MigInstances | None = None,
         tidy: Callable[[], object] = lambda: None,
         shares_wanted: WantedDivisions | None = None,
-        holdings: Holdings | None = None,
+        ledger: Ledger | None = None,
         device_metadata: bool = True,
         edits: EditsCache | None = None,
         switches_modes: bool = True,
@@ -94,10 +93,12 @@ class Driver:
         self._play_pods()
         self.refusals = Refusals(time.monotonic, on_change=lambda: None)
         self.plugin = root / "plugin"
-        if holdings is None:
-            holdings = open_holdings(self.plugin, boot_id=boot_id, version=VERSION)
+        if ledger is None:
+            ledger = Ledger(self.plugin, boot_id=boot_id, version=VERSION)
         self.claims = NodeClaims(
-            holdings,
+            ledger,
+            locks_of(ledger, time.monotonic),
+            clock=time.monotonic,
             inventory=self.gpus,
             edits=edits or self.gpus,
             specs=self.specs,
@@ -111,13 +112,12 @@ class Driver:
         )
         moments.tell(self.claims, step)
         self.node_divisions = self._node_divisions(shares_wanted)
-        self.locks = NodeLocks(self.plugin / "locks", time.monotonic)
+        self.locks = self.claims.locks
         self.preparer = ClaimPreparer(
             api=self.reader,
             inventory=self.gpus,
             claims=self.claims,
             divisions=self.node_divisions,
-            locks=self.locks,
             pool="node-1",
             clock=time.monotonic,
             timing=timing,
@@ -134,7 +134,7 @@ class Driver:
     def _node_divisions(self, wanted: WantedDivisions | None) -> Divisions:
         played = PlayedShares()
         self.divisions = played.divisions
-        return Divisions(self.claims.holdings, played if wanted is None else wanted)
+        return Divisions(self.claims.ledger, played if wanted is None else wanted)
 
     def close(self) -> None:
         if self in ends.OPEN:
@@ -147,8 +147,6 @@ class Driver:
         return Reconciler(
             api=self.reader,
             claims=self.claims,
-            preparer=self.preparer,
-            locks=self.locks,
             running=StillRunning(
                 pods_with=self.pods_with,
                 groups=[PodGroups(self.root / "cgroup")],
@@ -213,13 +211,13 @@ class Driver:
 
     def cleanups(self, ref: ClaimRef) -> list[tuple[str, str]]:
         """What could not be taken back of a claim: strategy and reason."""
-        record = self.claims.records.read(ref.uid)
+        record = self.claims.ledger.read(ref.uid)
         cleanups = record.pending if record else ()
         return [(cleanup.of.name, cleanup.reason) for cleanup in cleanups]
 
     def left(self) -> list[str]:
         """What claims have left on disk."""
-        folders = [self.plugin / name for name in ("claims", "gpus", "mig", "device-metadata")]
+        folders = [self.plugin / name for name in ("claims", "device-metadata")]
         folders += [self.root / "cdi", self.root / "hardware"]
         files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
         return sorted(str(path.relative_to(self.root)) for path in files)

@@ -80,7 +80,7 @@ class LimitedNode(Node):
         return node_memory(
             self.session,
             roots,
-            self.holdings,
+            self.ledger,
             cgroup_root=self.groups.root,
             by_groups=self.by_groups,
         )

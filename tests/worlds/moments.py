@@ -3,9 +3,9 @@
 The driver's store and what carries out steps are wrapped, and a test is told which moment it is. It
 may end the process there, or fill a disk.
 
-    prepare    marked, intended, made, intended, applied, recorded, described, specified
-    unprepare  undone, unspecified, forgotten
-    take-over  marked, recorded, noted, mode noted, for each claim; struck or put aside
+    prepare    intended, mode on, made, intended, applied, recorded, described, specified
+    unprepare  released, undone, unspecified, forgotten
+    take-over  recorded, for each claim; struck or put aside
 
 A supervisor's, for a domain:
 
@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dra_driver.admin.takeover.take_over import TakeOver
-from dra_driver.claims.model.record import ClaimRecord, ClaimStep, MigStep, RecordState
+from dra_driver.claims.model.record import ClaimStep, MigStep, RecordState, TurnMigModeOn
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.mps.daemon import mounts
 from dra_driver.mps.daemon.control import Control
@@ -58,27 +58,24 @@ def _around(
 
 def tell(claims: NodeClaims, step: Step) -> None:
     """Tell `step` of the moments of calls for claims."""
-    marked: set[str] = set()
     written = {
         RecordState.PREPARING: "intended",
         RecordState.PREPARED: "recorded",
         RecordState.RELEASED: "forgotten",
     }
 
-    def begun(record: ClaimRecord) -> None:
-        if record.ref.uid in marked:
-            marked.discard(record.ref.uid)
-            step("marked")
-
     def done(steps: Sequence[ClaimStep], _: object) -> None:
         if steps:
             step("made" if isinstance(steps[0], MigStep) else "applied")
 
-    _around(claims.ownership, "mark", after=lambda _, uid: marked.add(uid))
-    _around(claims.ownership, "note", after=lambda *_: step("noted"))
-    _around(claims.ownership, "note_mode", after=lambda _: step("mode noted"))
-    _around(claims.records, "write", before=begun, after=lambda it: step(written[it.state]))
-    _around(claims.records, "delete", after=lambda _: step("forgotten"))
+    def changed(it: ClaimStep) -> None:
+        if isinstance(it, TurnMigModeOn):
+            step("mode on")
+
+    _around(claims.ledger, "write", after=lambda it: step(written[it.state]))
+    _around(claims.ledger, "release", after=lambda _: step("released"))
+    _around(claims.ledger, "delete", after=lambda _: step("forgotten"))
+    _around(claims.mig, "do", after=changed)
     _around(claims.steps, "do", after=done)
     _around(
         claims.specs,

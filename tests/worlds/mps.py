@@ -64,7 +64,7 @@ class MpsDomains:
         self.machine = Machine(root / "driver")
         self.files = MpsFiles(root=root / "mps")
         self.requests = DomainRequests(self.files.root, time.monotonic, supervisor_grace=PATIENCE)
-        self.locks = NodeLocks(root / "domain-locks", time.monotonic)
+        self.locks = NodeLocks(root / "domain-locks", time.monotonic, on_other=lambda: None)
         self.members = DomainMembers(self.files.root, self.requests, self.locks.domain)
         self.impatient = DomainRequests(self.files.root, time.monotonic, supervisor_grace=0.05)
         self.control = Control(self.machine.driver_root, self.machine.proc_root)

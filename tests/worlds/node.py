@@ -17,7 +17,7 @@ from dra_driver.cdi.model import claim_device_name
 from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.claims.model.claim import ClaimRef, ref_of
 from dra_driver.claims.prepare.steps import Sharing
-from dra_driver.claims.state.holdings import open_holdings
+from dra_driver.claims.state.ledger import Ledger
 from dra_driver.devices.device import Base, Device, Whole, name_of
 from dra_driver.devices.holders import Holders
 from dra_driver.devices.mig.making import MigInstances
@@ -99,16 +99,15 @@ class Node:
         ends.OPEN.add(self)
         state, boot_id = self.root / "state", self.machine.boot_id
         self.step = step
-        self.holdings = open_holdings(state / "plugin", boot_id=boot_id, version=VERSION)
-        notes = self.holdings.ownership
+        self.ledger = Ledger(state / "plugin", boot_id=boot_id, version=VERSION)
         self.holders = Holders((Path("/proc"),), (self.machine.dev_root / "dev",))
         self.calls = NvmlCalls(clock=time.monotonic)
         roots = self.roots()
         self.pci = PciBus(roots.sys)
         self.session = session_on(
             self.machine,
-            made_here=lambda: notes.made().keys(),
-            turned_on=lambda: set(notes.gpus_turned_on()),
+            made_here=lambda: self.ledger.made().keys(),
+            turned_on=lambda: set(self.ledger.turned_on()),
             calls=self.calls,
             with_passthrough=passthrough_gpus(roots).look
             if self.pci.has_iommu()
@@ -119,7 +118,7 @@ class Node:
             state,
             *self.session.look().gpus,
             boot_id=boot_id,
-            holdings=self.holdings,
+            ledger=self.ledger,
             api=api,
             step=step,
             sharing=None if self.played else self._sharing(),
@@ -138,7 +137,7 @@ class Node:
     def memory(self) -> ShareMemory:
         """What keeps shares to their memory on this node, which has no control groups."""
         cgroups = self.root / "cgroup"
-        return node_memory(self.session, self.roots(), self.holdings, cgroup_root=cgroups)
+        return node_memory(self.session, self.roots(), self.ledger, cgroup_root=cgroups)
 
     def roots(self) -> Roots:
         """Where the node's files are."""
@@ -189,7 +188,7 @@ class Node:
             survives_reboot=survives_reboot,
             divisions=self.driver.divisions,
         )
-        self.driver.claims.leftovers.delete_halves()
+        self.driver.specs.delete_leftovers()
 
     def look(self) -> None:
         """Let the driver see what there is now."""
@@ -225,7 +224,7 @@ class Node:
     ) -> TakeOver:
         """What takes the node over from NVIDIA's driver."""
         take_over = TakeOver(
-            self.driver.claims.holdings,
+            self.driver.claims.ledger,
             self.driver.locks,
             self.driver.gpus,
             makes_mig,

@@ -13,7 +13,7 @@ from uuid import NAMESPACE_DNS, uuid5
 
 from dra_driver.admin.takeover.nvidia_checkpoint import checksum
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from worlds.node import Node
 
 VENDOR = "k8s.gpu.nvidia.com"

@@ -19,8 +19,8 @@ from worlds.node import Node, Step, no_step
 Moments = Mapping[str, Sequence[str]]
 """The moments of each call."""
 
-PREPARE = ("marked", "intended", "applied", "recorded", "described", "specified")
-UNPREPARE = ("undone", "unspecified", "forgotten")
+PREPARE = ("intended", "applied", "recorded", "described", "specified")
+UNPREPARE = ("released", "undone", "unspecified", "forgotten")
 OWN: Moments = MappingProxyType({"prepare": PREPARE, "unprepare": UNPREPARE})
 DOMAIN: Moments = MappingProxyType(
     {
@@ -77,7 +77,7 @@ class Played(Way):
     def __init__(self, mode: str) -> None:
         self.mode = mode
         if mode == "exclusive":
-            taken = ("marked", "recorded", "described", "specified")
+            taken = ("recorded", "described", "specified")
             self.moments = {"prepare": taken, "unprepare": UNPREPARE}
 
     def create(self, root: Path) -> Node:
@@ -190,7 +190,7 @@ class Shares(Way):
     def check(self, node: Node, ref: ClaimRef, prepared_by: str) -> None:
         claims = [one for one in (ref if prepared_by else None, self.other) if one]
         prepared = {one.uid for one in claims}
-        assert node.driver.claims.records.uids() == prepared
+        assert node.driver.claims.ledger.uids() == prepared
         for minor in self.of.minors if self.of.by_mps else ():
             wanted = {uid for uid in prepared if _is_on(node, uid, minor)}
             domain = shared_domain(node.uuid(minor))
@@ -226,7 +226,7 @@ class Shares(Way):
 
 def _is_on(node: Node, uid: str, minor: int) -> bool:
     """Whether a claim has a share of a GPU."""
-    record = node.driver.claims.records.read(ClaimUid(uid))
+    record = node.driver.claims.ledger.read(ClaimUid(uid))
     return record is not None and node.gpu(minor).uuid in record.held_gpus
 
 

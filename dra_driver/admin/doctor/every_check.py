@@ -141,6 +141,12 @@ OF_NODES: tuple[Check, ...] = (
         why="a claim that was deleted keeps its GPU while its pod runs, and other claims wait",
         look=Sources.gone_claims,
     ),
+    _of_node(
+        id="damaged-records",
+        title="records of claims",
+        why="what was made for a claim whose record is damaged is undone by nobody",
+        look=Sources.damaged_records,
+    ),
     Check(
         id="runtime-cdi",
         title="CDI in the container runtime",

@@ -26,6 +26,7 @@ from dra_driver.admin.doctor.facts.once import Once
 from dra_driver.admin.doctor.facts.places import Places
 from dra_driver.admin.doctor.facts.pod_facts import DaemonPod, pods_of
 from dra_driver.admin.doctor.facts.runtime_config import RuntimeConfig
+from dra_driver.claims.state.records import stored_records
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import DeviceError, DriverError, SetupError
@@ -133,6 +134,11 @@ class Sources:
         return self.of_gpus(
             lambda inventory: node_checks.gone(gone_claims(self.places, inventory, why_gone))
         )
+
+    def damaged_records(self) -> Iterable[Seen]:
+        """Judge the records that cannot be read."""
+        stored = stored_records(self.places.plugins / DRIVER_NAME)
+        return self.of_gpus(lambda inventory: node_checks.damaged(stored, inventory))
 
     def passthrough(self) -> Iterable[Seen]:
         """Judge whether virtual machines can have the GPUs, where the driver offers them."""

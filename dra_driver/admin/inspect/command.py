@@ -27,7 +27,7 @@ from dra_driver.admin.status.usage_command import PLUGINS
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.roots import Roots, roots_of
-from dra_driver.claims.state.ownership import Ownership
+from dra_driver.claims.state.ledger import Ledger
 from dra_driver.commands import common_settings
 from dra_driver.commands.command_line import bounds, changed, not_installed, option, shaped
 from dra_driver.commands.common_settings import (
@@ -247,8 +247,8 @@ def look(
         dev=roots.dev,
         proc_root=roots.proc,
         sys_root=roots.sys,
-        made_here=lambda: _noted(lambda notes: notes.made().keys(), frozenset(), at),
-        turned_on=lambda: _noted(lambda notes: set(notes.gpus_turned_on()), set(), at),
+        made_here=lambda: _noted(lambda ledger: ledger.made().keys(), frozenset(), at),
+        turned_on=lambda: _noted(lambda ledger: set(ledger.turned_on()), set(), at),
         leave_out=lambda there: without_excluded(there, excluded),
         with_passthrough=passthrough_gpus(roots).look if vfio else lambda inventory: inventory,
     )
@@ -258,11 +258,11 @@ def look(
         session.close()
 
 
-def _noted(question: Callable[[Ownership], T], nothing: T, at: tuple[Path, Path]) -> T:
-    """Read the driver's notes in a directory and a procfs; without permission there are none."""
+def _noted(question: Callable[[Ledger], T], nothing: T, at: tuple[Path, Path]) -> T:
+    """Ask the ledger in a directory and a procfs; without permission it has nothing."""
     directory, proc = at
     try:
-        return question(Ownership(directory, read_boot_id(proc)))
+        return question(Ledger(directory, boot_id=read_boot_id(proc)))
     except (SetupError, StateError):
         return nothing
 

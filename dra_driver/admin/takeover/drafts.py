@@ -27,7 +27,13 @@ from dra_driver.admin.takeover.nvidia_checkpoint import (
 from dra_driver.cdi.model import claim_device_id
 from dra_driver.claims.model.claim import Claim, ClaimRef, ClaimUid, Result, parse_claim
 from dra_driver.claims.model.config import group_by_config
-from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, MakeMigDevices, RecordState
+from dra_driver.claims.model.record import (
+    ClaimRecord,
+    DeviceRecord,
+    MakeMigDevices,
+    RecordState,
+    TurnMigModeOn,
+)
 from dra_driver.claims.prepare.allocation import consumed, kind_named
 from dra_driver.devices.device import Base, Device, Mig, MigIds, Vfio, Whole, mig_of, place_of
 from dra_driver.devices.mig.partitions import partition_named
@@ -110,12 +116,6 @@ class Drafts:
         if not devices:
             return None
         return self._record(claim, parsed, devices, sharing, RecordState.PREPARED)
-
-    def turned_on(self, record: ClaimRecord) -> Sequence[GpuUuid]:
-        """Return the GPUs whose MIG mode was turned on for a claim, and is to be turned off."""
-        made = (step for step in record.steps if isinstance(step, MakeMigDevices))
-        gpus = (self._gpu(step.gpu) for step in made)
-        return [gpu.uuid for gpu in gpus if gpu and gpu.mig and not gpu.mig.needs_reset]
 
     def on_vfio(self, claim: PeerClaim) -> Iterator[PciAddress]:
         """Yield the addresses of a claim's GPUs that are bound to a VFIO driver.
@@ -343,15 +343,22 @@ class Drafts:
             groups=parsed.groups,
         )
 
-    def _making(self, devices: Iterable[DeviceRecord], claim: ClaimUid) -> Iterator[MakeMigDevices]:
-        """Yield the steps by which that driver made the devices exist, one per GPU."""
+    def _making(
+        self, devices: Iterable[DeviceRecord], claim: ClaimUid
+    ) -> Iterator[TurnMigModeOn | MakeMigDevices]:
+        """Yield the steps by which that driver made the devices exist, by GPU.
+
+        A mode that changes without a reset counts as turned on for the claim.
+        """
         by_gpu: dict[GpuUuid, dict[Base, None]] = {}
         for entry in devices:
             base = entry.device.base
             if not entry.admin_access and isinstance(base, Mig) and self._is_making(base):
                 by_gpu.setdefault(base.gpu, {})[place_of(base)] = None
-        for places in by_gpu.values():
-            made = tuple(Device(base=place) for place in places)
+        for uuid, places in by_gpu.items():
+            gpu, made = self._gpu(uuid), tuple(Device(base=place) for place in places)
+            if gpu and gpu.mig and not gpu.mig.needs_reset:
+                yield TurnMigModeOn(devices=made, claim=claim)
             yield MakeMigDevices(devices=made, claim=claim)
 
     def _is_making(self, mig: Mig) -> bool:

@@ -16,8 +16,8 @@ from dra_driver.admin.connect import connect
 from dra_driver.admin.takeover.settings import TakeOverSettings
 from dra_driver.admin.takeover.take_over import TakeOver, advice
 from dra_driver.cdi.roots import roots_of
-from dra_driver.claims.state.holdings import open_holdings
-from dra_driver.claims.state.locks import NodeLocks
+from dra_driver.claims.state.ledger import Ledger
+from dra_driver.claims.state.locks import locks_of
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import ConflictError, DriverError, SetupError
@@ -61,9 +61,10 @@ def take_over(settings: TakeOverSettings, directory: Path, stream: TextIO) -> No
         sys_root=roots.sys,
         with_passthrough=passthrough_gpus(roots).look if wants_vfio else lambda seen: seen,
     )
-    locks = NodeLocks(directory / "locks", clock)
+    ledger = Ledger(directory, boot_id=boot_id, version=ours)
+    locks = locks_of(ledger, clock)
     work = TakeOver(
-        open_holdings(directory, boot_id=boot_id, version=ours),
+        ledger,
         locks,
         _Looking(session),
         lambda: makes_mig(settings),

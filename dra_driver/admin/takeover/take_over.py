@@ -29,7 +29,8 @@ from dra_driver.admin.takeover.nvidia_checkpoint import (
 )
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.claims.state.holdings import Holdings, made_for
+from dra_driver.claims.state.holdings import made_for, neighbours
+from dra_driver.claims.state.ledger import Ledger
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.model import InventorySource, PciAddress
 from dra_driver.errors import (
@@ -78,7 +79,7 @@ class TakeOver:
 
     def __init__(  # noqa: PLR0913 (all that it asks)
         self,
-        holdings: Holdings,
+        ledger: Ledger,
         locks: NodeLocks,
         inventory: InventorySource,
         makes_mig: Callable[[], bool],
@@ -88,8 +89,8 @@ class TakeOver:
         rival: Callable[[], Path | None] = lambda: None,
         only_plan: bool = False,
     ) -> None:
-        self._directory = holdings.records.directory
-        self._holdings = holdings
+        self._directory = ledger.directory
+        self._ledger = ledger
         self._locks = locks
         self._inventory = inventory
         self._makes_mig = makes_mig
@@ -131,7 +132,7 @@ class TakeOver:
             self._left = {}
             return True
         checkpoint = parse_checkpoint(data)
-        if checkpoint.boot_id not in (None, self._holdings.boot_id):
+        if checkpoint.boot_id not in (None, self._ledger.boot_id):
             # Its settings are gone; the kubelet prepares the claims of pods that still exist.
             log.info("checkpoint of nvidia's driver is of a former boot", boot=checkpoint.boot_id)
             self._put_aside()
@@ -161,7 +162,7 @@ class TakeOver:
                 records += [] if record is None else [record]
         for record in self._named(records):
             try:
-                if not self._write(record, drafts, deadline):
+                if not self._write(record, deadline):
                     left[record.ref.uid] = StateError("another claim has its GPU already")
             except DriverError as error:  # another call has it, or the disk refused
                 left[record.ref.uid] = TransientError(str(error))
@@ -215,39 +216,31 @@ class TakeOver:
         return Drafts(
             checkpoint,
             inventory,
-            boot_id=self._holdings.boot_id,
+            boot_id=self._ledger.boot_id,
             mps_folder=self._directory / "mps",
             makes_mig=makes_mig,
         )
 
-    def _write(self, record: ClaimRecord, drafts: Drafts, deadline: float) -> bool:
+    def _write(self, record: ClaimRecord, deadline: float) -> bool:
         """Write a claim's record, then the notes of what was made for it. It may be repeated.
 
         Returns whether the claim is this driver's now; it is not if another claim has its GPU.
         """
-        uid, ownership = record.ref.uid, self._holdings.ownership
+        uid = record.ref.uid
         with self._locks.claim(uid, deadline), self._locks.gpus(record.touched_gpus, deadline):
             try:
-                former = self._holdings.records.read(uid)
+                former = self._ledger.read(uid)
             except VersionError as error:
                 log.warning("claim not taken over", claim_uid=uid, reason=str(error))
                 return True
             if former is None:
-                if self._holdings.neighbours(record).rival is not None:
+                if neighbours(self._ledger, record).rival is not None:
                     return False
                 if self._only_plan:
                     _say("claim would be taken over", record)
                     return True
-                for gpu in record.held_gpus:
-                    ownership.mark(gpu, uid)
-                self._holdings.records.write(record)
+                self._ledger.write(record)
                 _say("claim taken over", record)
-            elif self._only_plan or made_for(former) != made_for(record):
-                return True  # it was undone meanwhile, or prepared again
-            for slot in made_for(record):
-                ownership.note(slot, uid)
-            for gpu in drafts.turned_on(record):
-                ownership.note_mode(gpu)
         return True
 
     def _strike(self, data: bytes, taken: Collection[str]) -> None:

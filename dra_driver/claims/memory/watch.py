@@ -87,7 +87,7 @@ class MemoryWatch(Worker):
 
     def check(self) -> None:
         """Check all claims that control groups limit, and unshared GPUs. Raises StateError."""
-        records = self._claims.records.readable()
+        records = self._claims.ledger.readable()
         limited = [record.ref.uid for record in records if _limited(record)]
         self._told = {uid: told for uid, told in self._told.items() if uid in limited}
         self._not_in_force.intersection_update(limited)
@@ -120,10 +120,8 @@ class MemoryWatch(Worker):
     def _check_claim(self, uid: ClaimUid, pods: Sequence[ConsumerPod]) -> None:
         end = self._clock() + _LOCK_SECONDS
         with self._locks.claim(uid, end):
-            record = self._claims.records.read(uid)
-            if record is None or not (
-                self._claims.holdings.is_prepared(record) and _limited(record)
-            ):
+            record = self._claims.ledger.read(uid)
+            if record is None or not (self._claims.ledger.is_prepared(record) and _limited(record)):
                 return
             with self._locks.gpus(record.touched_gpus, end):
                 record = self._handed_over(record, pods)
@@ -148,7 +146,7 @@ class MemoryWatch(Worker):
             replace(step, pod=there[0].uid) if step in limited else step for step in record.steps
         )
         record = replace(record, steps=steps, pods=there)
-        self._claims.records.write(record)
+        self._claims.ledger.write(record)
         log.info("share handed over", claim=str(record.ref), pod=there[0].name)
         return record
 

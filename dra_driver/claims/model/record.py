@@ -54,6 +54,28 @@ class MakeMigDevices(Step, frozen=True, kw_only=True, tag="makeMigDevices"):
         return tuple(device.base for device in self.devices if isinstance(device.base, Mig))
 
 
+class TurnMigModeOn(Step, frozen=True, kw_only=True, tag="turnMigModeOn"):
+    """Turns on MIG mode of a GPU, for MIG devices that are made there for a claim.
+
+    Each claim for which devices are made on a GPU whose mode this driver turned on has this step.
+    Undo turns the mode off once no other claim has it.
+    """
+
+    name: ClassVar[str] = MIG
+
+    claim: ClaimUid
+
+    @property
+    def gpu(self) -> GpuUuid:
+        """The GPU whose mode is turned on."""
+        return self.devices[0].gpu
+
+    @property
+    def places(self) -> tuple[Mig, ...]:
+        """The places where MIG devices are to be made."""
+        return tuple(device.base for device in self.devices if isinstance(device.base, Mig))
+
+
 class TurnMigModeOff(Step, frozen=True, kw_only=True, tag="turnMigModeOff"):
     """Turns off MIG mode of a GPU, so that it can be used as a whole.
 
@@ -70,7 +92,7 @@ class TurnMigModeOff(Step, frozen=True, kw_only=True, tag="turnMigModeOff"):
         return self.devices[0].gpu
 
 
-MigStep = MakeMigDevices | TurnMigModeOff
+MigStep = TurnMigModeOn | MakeMigDevices | TurnMigModeOff
 """A step that makes devices exist."""
 
 ClaimStep = MigStep | SharingStep
@@ -156,6 +178,17 @@ class ClaimRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
     def held(self) -> tuple[Device, ...]:
         """The devices that this claim keeps others away from."""
         return tuple(entry.device for entry in self.devices if not entry.admin_access)
+
+    @property
+    def all_steps(self) -> tuple[ClaimStep, ...]:
+        """What was done for it and is not undone: what could not be undone before comes first."""
+        return (*(cleanup.of for cleanup in self.pending), *self.steps)
+
+    @property
+    def gpus(self) -> frozenset[GpuUuid]:
+        """The GPUs that it is about: those that it holds, and those of all its steps."""
+        in_steps = (device.gpu for step in self.all_steps for device in step.devices)
+        return frozenset((*self.held_gpus, *in_steps))
 
     @property
     def touched_gpus(self) -> tuple[GpuUuid, ...]:

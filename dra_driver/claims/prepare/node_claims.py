@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.store import SpecStore
-from dra_driver.claims.prepare.cleanup import Cleanup
 from dra_driver.claims.prepare.device_metadata import MetadataFiles
-from dra_driver.claims.prepare.leftovers import Leftovers
 from dra_driver.claims.prepare.mig import MigDevices
+from dra_driver.claims.prepare.release import Release
 from dra_driver.claims.prepare.specs import ClaimSpecs
 from dra_driver.claims.prepare.steps import Sharing, Steps
 from dra_driver.claims.prepare.transaction import Transaction
-from dra_driver.claims.state.holdings import Holdings
+from dra_driver.claims.state.ledger import Ledger
+from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.mig.refusals import Refusals
 from dra_driver.devices.model import InventorySource
@@ -23,13 +23,15 @@ class NodeClaims:
     `switches_modes` says whether MIG modes may be switched for claims, `device_metadata` whether
     containers get files with metadata of their devices. `on_failed_undo` is called with the name of
     each step that cannot be undone. `tidy` ends what claims shared and none uses any more; it
-    raises StateError.
+    raises StateError. `clock` is monotonic, in seconds.
     """
 
     def __init__(  # noqa: PLR0913 (the one place where all parts meet)
         self,
-        holdings: Holdings,
+        ledger: Ledger,
+        locks: NodeLocks,
         *,
+        clock: Callable[[], float],
         inventory: InventorySource,
         edits: EditsCache,
         specs: SpecStore,
@@ -41,15 +43,14 @@ class NodeClaims:
         tidy: Callable[[], object] = lambda: None,
         device_metadata: bool = True,
     ) -> None:
-        self.holdings = holdings
-        self.records = holdings.records
-        self.ownership = holdings.ownership
+        self.ledger = ledger
+        self.locks = locks
         self.tidy = tidy
-        modes, failed = switches_modes, on_failed_undo
-        self.mig = MigDevices(mig, holdings, inventory, switches, switches_modes=modes)
+        self.mig = MigDevices(mig, ledger, switches, switches_modes=switches_modes)
         self.steps = Steps(self.mig, sharing)
-        metadata = MetadataFiles(self.records.directory, is_on=device_metadata)
+        metadata = MetadataFiles(ledger.directory, is_on=device_metadata)
         self.specs = ClaimSpecs(specs, metadata, edits, inventory, self.steps)
-        self.transaction = Transaction(holdings, self.mig, self.steps, self.specs)
-        self.cleanup = Cleanup(holdings, self.specs, self.steps, inventory, on_failed=failed)
-        self.leftovers = Leftovers(holdings, self.specs, self.steps, self.mig, failed)
+        self.transaction = Transaction(ledger, self.mig, self.steps, self.specs)
+        self.release = Release(
+            ledger, self.locks, self.specs, self.steps, clock, on_failed=on_failed_undo
+        )

@@ -8,7 +8,7 @@ that is starting, a GPU whose former claim the kubelet is about to unprepare.
 The kubelet repeats Prepare for claims that are in use (after its restart, for a new sandbox). The
 answer is then the same and nothing is touched. Unprepare needs no API server, and a claim that is
 not known counts as unprepared. The steps on disk and hardware are in claims/prepare/transaction.py
-and claims/prepare/cleanup.py.
+and claims/prepare/release.py.
 """
 
 import threading
@@ -26,13 +26,12 @@ from dra_driver.claims.model.claim import (
     parse_claim,
     uid_of,
 )
-from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, PendingCleanup, RecordState
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.claims.prepare.allocation import allocation_of, as_recorded, recorded_gpus
 from dra_driver.claims.prepare.node_claims import NodeClaims
-from dra_driver.claims.prepare.steps import NO_WAIT
+from dra_driver.claims.prepare.release import keeps_pod
 from dra_driver.claims.state.divisions import Divisions
-from dra_driver.claims.state.holdings import Rival, share_steps
-from dra_driver.claims.state.locks import NodeLocks
+from dra_driver.claims.state.holdings import Rival, neighbours, share_steps
 from dra_driver.claims.state.records import check_uid
 from dra_driver.claims.state.validity import has_devices_of, why_gone
 from dra_driver.devices.device import overlap
@@ -100,26 +99,25 @@ class ClaimPreparer:
         inventory: InventorySource,
         claims: NodeClaims,
         divisions: Divisions,
-        locks: NodeLocks,
         pool: str,
         clock: Callable[[], float],
         timing: PrepareTiming = PrepareTiming(),
-        on_release: Callable[[], None] = lambda: None,
     ) -> None:
         self._api = api
         self._inventory = inventory
         self._claims = claims
-        self._records = claims.records
+        self._ledger = claims.ledger
+        self._release = claims.release
         self._divisions = divisions
-        self._locks = locks
+        self._locks = claims.locks
         self._pool = pool
         self._clock = clock
         self._timing = timing
-        self._on_release = on_release
         self._changed = threading.Condition()
         self._released = 0
         self._unwanted: dict[ClaimUid, int] = {}
         self._stopping = False
+        claims.release.done.add(self._wake)
 
     def stop(self) -> None:
         """End all waiting: calls that wait now fail, and later ones do not wait."""
@@ -148,35 +146,23 @@ class ClaimPreparer:
         end = self._end(deadline)
         self._claims.mig.given_up(uid)
         with self._wanting_no_more(uid), self._locks.claim(uid, end):
-            record = self._records.read(uid)
+            record = self._ledger.read(uid)
             if record is None:
-                self._claims.leftovers.take_back(uid, self._locks, end)
+                self._release.forget(uid, end)
             else:
                 self._release_all(record, end)
-
-    def discard(self, record: ClaimRecord, *, deadline: float) -> bool:
-        """Unprepare a claim if its record is still this one; tell whether it was.
-
-        Raises ConflictError and StateError as `unprepare` does.
-        """
-        with self._locks.claim(record.ref.uid, deadline):
-            if self._records.read(record.ref.uid) != record:
-                return False
-            self._release(record, deadline)
-            return True
 
     def _release_all(self, record: ClaimRecord, end: float) -> None:
         """Release a claim, and wait for processes that still use a MIG device made for it."""
         pause = self._timing.first_pause
         while True:
-            kept = [
-                cleanup
-                for cleanup in self._release(record, end)
-                if self._claims.cleanup.keeps_pod(cleanup, self._timing.longest_in_use)
-            ]
-            if not kept:
+            left_undone = self._release.release(record, end)
+            answers = self._inventory.current().driver_version is not None
+            longest = self._timing.longest_in_use
+            kept = [cleanup for cleanup in left_undone if keeps_pod(cleanup, longest)]
+            if not (kept and answers):
                 return
-            left = self._records.read(record.ref.uid)
+            left = self._ledger.read(record.ref.uid)
             if left is None or not self._pause(min(pause, end - self._clock())):
                 raise TransientError(
                     f"claim {record.ref} cannot be unprepared yet: {kept[0].reason}; the pod "
@@ -192,28 +178,11 @@ class ClaimPreparer:
                 self._changed.wait_for(lambda: self._stopping, seconds)
             return seconds > 0 and not self._stopping
 
-    def _release(self, record: ClaimRecord, end: float) -> tuple[PendingCleanup, ...]:
-        left = self._undo(record, end)
+    def _wake(self) -> None:
+        """Make prepares that wait for a device try again: a claim has given something back."""
         with self._changed:
             self._released += 1
             self._changed.notify_all()
-        self._on_release()
-        if record.state is not RecordState.RELEASED:
-            log.info("claim unprepared", **_facts(record))
-        return left
-
-    def _undo(self, record: ClaimRecord, end: float) -> tuple[PendingCleanup, ...]:
-        while True:
-            has_ended = self._claims.cleanup.begin_release(record, deadline=end)
-            with self._locks.gpus(record.touched_gpus, end):
-                # The last other claim of an MPS domain may have left meanwhile, before the lock
-                # or under it: then this call waits for the domain's end, too.
-                if not has_ended or self._claims.cleanup.end(record, NO_WAIT):
-                    left = self._claims.cleanup.release(record, deadline=end)
-                    is_ending = any(each.of.lives_by_itself for each in left)
-                    if not (has_ended and is_ending) or self._clock() >= end:
-                        return left
-                    record = self._records.read(record.ref.uid) or record
 
     def _end(self, deadline: float) -> float:
         timing = self._timing
@@ -266,8 +235,8 @@ class ClaimPreparer:
         return self._stopping or uid in self._unwanted
 
     def _attempt(self, ref: ClaimRef, end: float) -> tuple[DeviceRecord, ...]:
-        record = self._records.read(ref.uid)
-        known = record if record and self._claims.holdings.is_prepared(record) else None
+        record = self._ledger.read(ref.uid)
+        known = record if record and self._ledger.is_prepared(record) else None
         try:
             claim = self._read(ref, end, known)
         except DriverError as error:
@@ -329,27 +298,24 @@ class ClaimPreparer:
             inventory = named = admitting(inventory, set(former.held_gpus))
             if has_devices_of(claim, former):
                 named = as_recorded(inventory, former)
-        boot_id = self._claims.holdings.boot_id
-        allocation = allocation_of(claim, self._pool, named, self._divisions, boot_id)
+        allocation = allocation_of(claim, self._pool, named, self._divisions, self._ledger.boot_id)
         draft = allocation.draft
         if former:
             # The former record is of another boot or allocation, or a crash interrupted it.
-            draft = replace(draft, pending=self._release(former, end))
-            self._claims.cleanup.check_free(draft.pending, draft)
+            draft = replace(draft, pending=self._release.release(former, end))
+            self._release.check_free(draft.pending, draft)
             gpus = recorded_gpus(draft.devices, inventory)
             allocation = replace(allocation, draft=draft, gpus=gpus)
         if not draft.devices:
             return ()
         try:
             with self._locks.gpus(draft.touched_gpus, end):
-                neighbours = self._claims.holdings.neighbours(draft)
-                if neighbours.rival is None:
-                    self._clear(neighbours.former, draft, end)
-                    begun = self._claims.transaction.begin(
-                        allocation, deadline=end, lost=neighbours.lost
-                    )
-            if neighbours.rival is not None:
-                raise self._conflict(neighbours.rival, end)
+                others = neighbours(self._ledger, draft)
+                if others.rival is None:
+                    self._clear(others.former, draft, end)
+                    begun = self._claims.transaction.begin(allocation, deadline=end)
+            if others.rival is not None:
+                raise self._conflict(others.rival, end)
             record = self._claims.transaction.complete(
                 begun, deadline=end, given_up=lambda: self._is_given_up(draft.ref.uid)
             )
@@ -378,23 +344,25 @@ class ClaimPreparer:
         if not self._is_given_up(uid):  # otherwise Unprepare, or the next start, does the rest
             until = min(end + _UNDO_SECONDS, until + _LONGEST_UNDO_SECONDS)
         try:
-            record = self._records.read(uid)
+            record = self._ledger.read(uid)
             if record is not None and record.state is RecordState.PREPARING:
-                self._undo(record, until)
+                self._release.release(record, until)
         except DriverError as error:
             log.warning("preparation not undone yet", claim_uid=uid, reason=str(error))
 
     def _clear(self, former: Iterable[ClaimUid], draft: ClaimRecord, end: float) -> None:
-        """Take back what earlier claims have left on the draft's GPUs."""
-        for uid in sorted(former):
+        """Take back what earlier claims have left on the draft's GPUs.
+
+        Raises TransientError if something is left that excludes all other use of a device.
+        """
+        for uid in former:
             try:
                 # This does not wait: the call that holds that claim may be waiting for these GPUs.
                 with self._locks.claim(uid, self._clock()):
-                    record = self._records.read(uid)
-                    if record is None:
-                        self._claims.leftovers.vacate(uid, draft)
-                    else:
-                        self._claims.cleanup.vacate(record, draft, deadline=end)
+                    record = self._ledger.read(uid)
+                    if record is not None:
+                        left = self._release.settle(record, end, gpus=draft.held_gpus)
+                        self._release.check_free(left, draft)
             except ConflictError as error:
                 if self._is_in_the_way(uid, draft):
                     raise TransientError(
@@ -404,11 +372,9 @@ class ClaimPreparer:
 
     def _is_in_the_way(self, uid: ClaimUid, draft: ClaimRecord) -> bool:
         """Tell whether a former claim had, or has left, something that a draft wants."""
-        former = self._records.peek(uid)
-        if former is None:
-            return True
-        left = (device for cleanup in former.pending for device in cleanup.of.devices)
-        return overlap([*former.held, *left], draft.held)
+        former = self._ledger.peek(uid)
+        left = (device for step in former.all_steps for device in step.devices) if former else ()
+        return former is not None and overlap([*former.held, *left], draft.held)
 
     def _conflict(self, rival: Rival, end: float) -> DriverError:
         """Return the error for a device that another claim holds: final, or one that may pass."""

@@ -12,7 +12,13 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, MakeMigDevices, TurnMigModeOff
+from dra_driver.claims.model.record import (
+    ClaimRecord,
+    DeviceRecord,
+    MakeMigDevices,
+    TurnMigModeOff,
+    TurnMigModeOn,
+)
 from dra_driver.claims.prepare.mig import MigDevices
 from dra_driver.devices.device import Base, Device, Mig, Vfio, Whole, place_of
 from dra_driver.devices.mig.partitions import is_whole
@@ -31,7 +37,7 @@ def resolve(mig: MigDevices, draft: ClaimRecord, gpus: Mapping[GpuUuid, Gpu]) ->
         _with_base(entry, _found(mig, entry, gpus[entry.device.gpu], uid))
         for entry in draft.devices
     )
-    steps = (*_to_make(devices, gpus, uid), *_to_turn_off(mig, devices, gpus))
+    steps = (*_to_make(mig, devices, gpus, uid), *_to_turn_off(mig, devices, gpus))
     return replace(draft, devices=devices, steps=steps)
 
 
@@ -127,9 +133,9 @@ def _with_base(entry: DeviceRecord, base: Base) -> DeviceRecord:
 
 
 def _to_make(
-    entries: Sequence[DeviceRecord], gpus: Iterable[GpuUuid], uid: ClaimUid
-) -> Iterator[MakeMigDevices]:
-    """Yield a step for each GPU on which MIG devices have to be made."""
+    mig: MigDevices, entries: Sequence[DeviceRecord], gpus: Iterable[GpuUuid], uid: ClaimUid
+) -> Iterator[TurnMigModeOn | MakeMigDevices]:
+    """Yield the steps for each GPU on which MIG devices have to be made."""
     for gpu in gpus:
         places = {
             place_of(entry.device.base): None
@@ -137,7 +143,10 @@ def _to_make(
             if not entry.device.exists and entry.device.gpu == gpu
         }
         if places:
-            yield MakeMigDevices(devices=tuple(Device(base=place) for place in places), claim=uid)
+            devices = tuple(Device(base=place) for place in places)
+            if mig.needs_mode(gpu):
+                yield TurnMigModeOn(devices=devices, claim=uid)
+            yield MakeMigDevices(devices=devices, claim=uid)
 
 
 def _in_mig_mode(entry: DeviceRecord, gpu: Gpu) -> DeviceError:

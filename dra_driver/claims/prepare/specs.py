@@ -169,7 +169,7 @@ class ClaimSpecs:
         uids = set(map(ClaimUid, self.files.uids()))
         return uids & self._metadata.complete() if self._metadata.is_on else uids
 
-    def traced(self) -> set[str]:
+    def uids(self) -> set[str]:
         """Return the claims for which any file exists."""
         return self.files.uids() | self._metadata.uids()
 

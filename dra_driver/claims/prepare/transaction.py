@@ -1,9 +1,9 @@
 """Prepares a claim step by step, each between two consistent states.
 
-In: a claim with its configs, or its record. Out: marks on GPUs, a record, devices that exist and
-are shared as the configs say, and a CDI spec. claims/prepare/cleanup.py undoes it.
+In: a claim with its configs, or its record. Out: a record, devices that exist and are shared as the
+configs say, and a CDI spec. claims/prepare/release.py undoes it.
 
-    resolve -> plan -> mark -> intend -> do -> wait -> record -> describe -> specify
+    resolve -> plan -> intend -> do -> wait -> record -> describe -> specify
 
 Hardware is changed only under a record that says what will be changed. After a kill at any point,
 the next call for the claim or claims/reconcile/reconciler.py repairs the state. If no hardware is
@@ -13,7 +13,7 @@ takes a lock. Callers hold the locks of the claim and of the GPUs it touches, bu
 `complete`, so that a wait for a daemon does not hold up other users of the GPU.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,8 +25,8 @@ from dra_driver.claims.prepare.allocation import Allocation
 from dra_driver.claims.prepare.mig import MigDevices
 from dra_driver.claims.prepare.specs import ClaimSpecs
 from dra_driver.claims.prepare.steps import Steps, mig_steps, sharing_steps
-from dra_driver.claims.state.holdings import Holdings
-from dra_driver.devices.model import GpuUuid
+from dra_driver.claims.state.holdings import owed
+from dra_driver.claims.state.ledger import Ledger
 from dra_driver.sharing import time_slicing
 
 
@@ -42,48 +42,43 @@ class Transaction:
 
     def __init__(
         self,
-        holdings: Holdings,
+        ledger: Ledger,
         mig: MigDevices,
         steps: Steps,
         specs: ClaimSpecs,
     ) -> None:
-        self._holdings = holdings
-        self._records = holdings.records
+        self._ledger = ledger
         self._mig = mig
         self._steps = steps
         self._specs = specs
 
-    def begin(
-        self, allocation: Allocation, *, deadline: float, lost: Collection[GpuUuid] = ()
-    ) -> Begun:
+    def begin(self, allocation: Allocation, *, deadline: float) -> Begun:
         """Prepare a claim; if a daemon was asked for, `complete` waits for it.
 
-        On `lost` GPUs something may be set for a claim whose record is lost, so what is found there
-        does not count as the state to restore. Raises ConfigError if a config asks for what these
+        Where a record is lost, something may be set for its claim, so what is found there does not
+        count as the state to restore. Raises ConfigError if a config asks for what these
         devices or this driver cannot do, DeviceError or TransientError if the hardware refuses or
         takes longer than until the deadline, StateError if the disk refuses. In any case the
         record, which is then PREPARING, says what was changed.
         """
         draft = allocation.draft
-        self._mig.make_room(draft)
-        owed = (*self._holdings.owed(draft), *map(time_slicing.of_unknown, lost))
+        lost = filter(self._ledger.has_lost, draft.held_gpus)
+        left = (*owed(self._ledger, draft), *map(time_slicing.of_unknown, lost))
         record = resolve.resolve(self._mig, draft, allocation.gpus)
         # For devices that are still to be made this plan is thrown away. It reveals a wrong config
         # before anything is made.
-        sharing = self._steps.plan(record, allocation, owed, deadline)
+        sharing = self._steps.plan(record, allocation, left, deadline)
         spec: Spec | None = None
         if record.is_complete:
             record = replace(record, steps=(*record.steps, *sharing))
             spec = self._specs.of(record)
         # Up to here nothing was changed that would have to be undone.
-        for uuid in record.held_gpus:
-            self._holdings.ownership.mark(uuid, record.ref.uid)
         if record.steps:
             self._write(replace(record, state=RecordState.PREPARING))
             made = self._steps.do(mig_steps(record.steps), deadline)
             if not record.is_complete:
                 record = resolve.with_made(record, made)
-                sharing = self._steps.plan(record, allocation, owed, deadline)
+                sharing = self._steps.plan(record, allocation, left, deadline)
                 if sharing:
                     record = replace(record, steps=(*record.steps, *sharing))
                     self._write(replace(record, state=RecordState.PREPARING))
@@ -111,16 +106,14 @@ class Transaction:
         """
         remade = resolve.remake(self._mig, record)
         if remade != record:
-            self._records.write(remade)
+            self._ledger.write(remade)
         return remade
 
     def restore(self, record: ClaimRecord) -> None:
-        """Restore marks, sharing and CDI spec of a prepared claim as its record says.
+        """Restore sharing and CDI spec of a prepared claim as its record says.
 
         Raises DeviceError or TransientError if a GPU is not there, StateError if the disk refuses.
         """
-        for uuid in record.touched_gpus:
-            self._holdings.ownership.mark(uuid, record.ref.uid)
         self._steps.ensure(record.steps)
         self._specs.restore(record)
 
@@ -134,8 +127,8 @@ class Transaction:
         """Store a record, synced only if a power cut could leave what nobody finds without it.
 
         That can be MIG modes, and what earlier claims left. What sharing sets does not survive a
-        power cut, or is found without a record (`sweep`), as marks and files are. Containers and
+        power cut, or is found without a record (`sweep`), as files are. Containers and
         CDI specs do not survive either. So a claim that loses its record is like one that is
         allocated and not prepared yet: the kubelet prepares it in the new boot, or unprepares it.
         """
-        self._records.write(record, durable=bool(mig_steps(record.steps) or record.pending))
+        self._ledger.write(record, durable=bool(mig_steps(record.steps) or record.pending))

@@ -3,11 +3,14 @@
 On this node, half-done preparations are undone, and missing or outdated CDI specs are written.
 Against the API server, a claim that no longer exists, was replaced, or lost its devices is
 unprepared, in case the kubelet never does it (its state was lost, or the node was replaced under
-its name). claims/reconcile/orphans.py handles specs without a record. A claim must have been gone
-for a while, because the kubelet ends a deleted pod's containers first, and looks for leftovers
-every 60 s; and nothing may run with it any more, by what the node itself says
-(claims/reconcile/still_running.py). An API server that does not answer is no reason to unprepare a
-claim.
+its name). A claim must have been gone for a while, because the kubelet ends a deleted pod's
+containers first, and looks for leftovers every 60 s; and nothing may run with it any more, by what
+the node itself says (claims/reconcile/still_running.py). An API server that does not answer is no
+reason to unprepare a claim.
+
+A claim without a record can have a CDI spec, if its record was damaged, and without the spec no
+container of a running pod can be restarted. So the spec goes once the kubelet has named no pod with
+the claim for a while, and with it what lives by itself, such as MPS daemons.
 
 Every step takes the claim's lock, as the kubelet's calls do, and gives way to them.
 """
@@ -16,14 +19,12 @@ import math
 from collections.abc import Callable, Iterable
 
 import structlog
+from msgspec import Struct
 
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.prepare.node_claims import NodeClaims
-from dra_driver.claims.prepare.preparer import ClaimPreparer
-from dra_driver.claims.reconcile.orphans import OrphanedSpecs, ReconcileTiming
 from dra_driver.claims.reconcile.still_running import StillRunning
-from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.records import written_at
 from dra_driver.claims.state.validity import why_gone
 from dra_driver.errors import ConflictError, DriverError, UnavailableError
@@ -31,6 +32,29 @@ from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.kube.client import KubeClient
 
 log = structlog.get_logger()
+
+
+class ReconcileTiming(Struct, frozen=True, kw_only=True):
+    """How often to look. All in seconds."""
+
+    period: float = 600.0
+    """Between two looks if nothing is left to do."""
+
+    retry: float = 10.0
+    """Between two looks at claims that could not be finished or seem to be gone, and between two
+    looks for records without a CDI spec."""
+
+    grace: float = 90.0
+    """How long a claim must have been gone before it is unprepared."""
+
+    lock_timeout: float = 1.0
+    """How long to wait for a lock that a call of the kubelet has."""
+
+    undo_timeout: float = 10.0
+    """For the hardware to undo what was set for one claim."""
+
+    request_timeout: float = 20.0
+    """For one request to the API server."""
 
 
 class Reconciler(Worker):
@@ -42,13 +66,11 @@ class Reconciler(Worker):
     kept for that, once for each reason.
     """
 
-    def __init__(  # noqa: PLR0913 (all that it brings in line)
+    def __init__(
         self,
         *,
         api: KubeClient,
         claims: NodeClaims,
-        preparer: ClaimPreparer,
-        locks: NodeLocks,
         running: StillRunning,
         clock: Callable[[], float],
         timing: ReconcileTiming = ReconcileTiming(),
@@ -57,15 +79,11 @@ class Reconciler(Worker):
         super().__init__("claim-reconciler")
         self._api = api
         self._claims = claims
-        self._preparer = preparer
-        self._locks = locks
+        self._ledger, self._locks = claims.ledger, claims.locks
         self._running = running
         self._on_kept = on_kept
         self._clock = clock
         self._timing = timing
-        self._orphans = OrphanedSpecs(
-            api=api, claims=claims, locks=locks, running=running, clock=clock, timing=timing
-        )
         self._gone_since: dict[ClaimUid, float] = {}
         self._unanswered: set[ClaimUid] = set()
         self._once, self._kept = LogOnce(), LogOnce()
@@ -73,27 +91,31 @@ class Reconciler(Worker):
     def mend(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
         """Bring records, hardware and CDI specs on this node into agreement; return what is left.
 
-        Without `only`, that covers all claims, and then what they shared and none uses any more.
+        Without `only`, that covers all claims of which anything is there, and then what they shared
+        and none uses any more.
         """
-        is_full = only is None
+        specs = self._claims.specs
+        uids = self._ledger.uids()
         if only is None:
-            only = self._claims.leftovers.traced()
-            self._tidy_modes()
-        left = {uid for uid in sorted(only) if not self._done(uid, self._mend_claim)}
-        if is_full and not self._stop.is_set():
+            specs.files.delete_leftovers()
+            uids |= set(map(ClaimUid, specs.uids() | self._claims.steps.claims()))
+            self._gone_since = {uid: at for uid, at in self._gone_since.items() if uid in uids}
+        else:
+            uids = set(only)
+        left = {uid for uid in sorted(uids) if not self._done(uid, self._mend_claim)}
+        if only is None and not self._stop.is_set():
             self._claims.tidy()
         return left
 
     def mend_unfinished(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
-        """Mend claims with a record and no fitting CDI spec, and MIG modes; return the claims left.
+        """Mend claims with a record and no fitting CDI spec; return the claims left.
 
         Either something could not be undone for them, or somebody emptied the CDI or metadata
         folder, or replaced the GPU driver's files. The kubelet does not notice that, and the
         runtime refuses their containers.
         """
-        self._tidy_modes()
         specs = self._claims.specs
-        uids = self._claims.records.uids()
+        uids = self._ledger.uids()
         unfinished = (uids - specs.complete()) | (uids & specs.outdated())
         return self.mend(unfinished if only is None else unfinished.intersection(only))
 
@@ -102,8 +124,7 @@ class Reconciler(Worker):
         why_unknown = self._running.why_unknown() if only is None else None
         if why_unknown is not None and self._once.is_new(why_unknown):
             log.warning("claims that are gone will stay prepared", reason=why_unknown)
-        uids = self._claims.records.uids()
-        self._gone_since = {uid: at for uid, at in self._gone_since.items() if uid in uids}
+        uids = self._ledger.uids()
         self._unanswered &= uids
         self._kept.keep(uids)
         todo = list(uids if only is None else uids.intersection(only))
@@ -128,12 +149,9 @@ class Reconciler(Worker):
         return left
 
     def _run(self) -> None:
-        period = self._timing.period
         rounds = [
-            _Round(self._delete_halves, math.inf),
-            _Round(self.mend, period),
-            _Round(self.compare, period),
-            _Round(self.compare_orphans, period),
+            _Round(self.mend, self._timing.period),
+            _Round(self.compare, self._timing.period),
             _Round(self.mend_unfinished, self._timing.retry),
         ]
         while not self._stop.is_set():
@@ -141,16 +159,6 @@ class Reconciler(Worker):
                 due_round.run_when_due(self._clock, self._timing.retry)
             due = min(each.due for each in rounds)
             self._stop.wait(max(0.0, due - self._clock()))
-
-    def compare_orphans(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
-        """Delete CDI specs of claims that are gone; return the claims to look at again."""
-        return self._orphans.look(only)
-
-    def _delete_halves(self, only: Iterable[ClaimUid] | None) -> set[ClaimUid]:
-        """Delete files that a killed process did not finish; once is enough."""
-        del only
-        self._claims.leftovers.delete_halves()
-        return set()
 
     def _done(self, uid: ClaimUid, work: Callable[[ClaimUid], bool]) -> bool:
         """Do the work for one claim, so that its failure does not affect other claims."""
@@ -170,51 +178,43 @@ class Reconciler(Worker):
         return done
 
     def _mend_claim(self, uid: ClaimUid) -> bool:
-        with self._locks.claim(uid, self._clock() + self._timing.lock_timeout):
-            record = self._claims.records.read(uid)
+        lock_deadline = self._clock() + self._timing.lock_timeout
+        deadline = self._clock() + self._timing.undo_timeout
+        with self._locks.claim(uid, lock_deadline):
+            record = self._ledger.read(uid)
             if record is None:
-                if self._claims.specs.files.exists(uid):
-                    return True  # it may be in use: claims/reconcile/orphans.py
-                return self._claims.leftovers.take_back(uid, self._locks, self._undo_deadline())
-            if not self._claims.holdings.is_prepared(record):
-                self._claims.cleanup.end(record, self._undo_deadline())
-            with self._locks.gpus(record.touched_gpus, self._clock() + self._timing.lock_timeout):
-                return self._mend_record(record)
+                return self._may_forget(uid) and self._claims.release.forget(uid, deadline)
+            if record.state is not RecordState.PREPARED:
+                if record.state is RecordState.PREPARING:
+                    log.info("preparation taken back", claim=str(record.ref))
+                release = self._claims.release.release
+                return not release(record, deadline, lock_deadline=lock_deadline)
+            with self._locks.gpus(record.touched_gpus, lock_deadline):
+                if self._ledger.is_prepared(record):
+                    if not self._claims.specs.files.exists(uid):
+                        log.warning("cdi spec is gone, and written again", claim=str(record.ref))
+                    self._claims.transaction.restore(record)
+                return not self._claims.release.settle(record, deadline)
 
-    def _mend_record(self, record: ClaimRecord) -> bool:
-        deadline = self._undo_deadline()
-        match record.state:
-            case RecordState.PREPARED if not self._claims.holdings.is_of_this_boot(record):
-                # Nothing uses it. The kubelet prepares the claim again or unprepares it.
-                return self._claims.cleanup.lapse(record, deadline=deadline)
-            case RecordState.PREPARED:
-                if not self._claims.specs.files.exists(record.ref.uid):
-                    log.warning("cdi spec is gone, and written again", claim=str(record.ref))
-                self._claims.transaction.restore(record)
-                return not self._claims.cleanup.settle(record, deadline=deadline)
-            case RecordState.RELEASED if self._claims.holdings.is_of_this_boot(record):
-                return not self._claims.cleanup.settle(record, deadline=deadline)
-            case RecordState.PREPARING | RecordState.RELEASED:
-                log.info("preparation taken back", claim=str(record.ref), state=record.state)
-                return not self._claims.cleanup.release(record, deadline=deadline)
+    def _may_forget(self, uid: ClaimUid) -> bool:
+        """Tell whether no container can need the spec of a claim without a record."""
+        if not self._claims.specs.files.exists(uid):
+            return True
+        if (why := self._running.by_kubelet(uid)) is not None:
+            self._gone_since.pop(uid, None)
+            if self._once.is_new(why, uid):
+                log.info("spec without a record kept", claim_uid=uid, reason=why)
+            return False
+        return self._is_over(uid)
 
-    def _tidy_modes(self) -> None:
-        """Turn off MIG modes that were turned on here and could not be turned off before."""
-        for gpu in self._claims.ownership.gpus_turned_on():
-            try:
-                with self._locks.gpus([gpu], self._clock() + self._timing.lock_timeout):
-                    self._claims.mig.tidy(gpu)
-            except ConflictError:
-                continue  # a call has its lock, and turns the mode off itself
-            except DriverError as error:
-                log.debug("mig mode not looked at", gpu=gpu, reason=str(error))
-
-    def _undo_deadline(self) -> float:
-        return self._clock() + self._timing.undo_timeout
+    def _is_over(self, uid: ClaimUid) -> bool:
+        """Tell whether a claim has been gone for long enough, and begin to count if it is new."""
+        since = self._gone_since.setdefault(uid, self._clock())
+        return self._clock() - since >= self._timing.grace
 
     def _compare_claim(self, uid: ClaimUid) -> bool:
         with self._locks.claim(uid, self._clock() + self._timing.lock_timeout):
-            record = self._claims.records.read(uid)
+            record = self._ledger.read(uid)
         if record is None or record.state is RecordState.RELEASED:
             return True
         reason = why_gone(self._api, record, timeout=self._timing.request_timeout)
@@ -222,19 +222,17 @@ class Reconciler(Worker):
             self._gone_since.pop(uid, None)
             self._kept.forget(uid)
             return True
-        since = self._gone_since.setdefault(uid, self._clock())
-        if self._clock() - since < self._timing.grace:
+        if not self._is_over(uid):
             return False
-        records = self._claims.records
-        others = (other for other in records.readable() if other.ref.uid != uid)
-        written = written_at(records.directory, uid)
+        others = (other for other in self._ledger.readable() if other.ref.uid != uid)
+        written = written_at(self._ledger.directory, uid)
         if (running := self._running.why(record, others, written)) is not None:
             why = f"claim {record.ref} {reason}, but {running}"
             if self._kept.is_new(why, uid):
                 log.warning("claim kept for what still runs", claim=str(record.ref), reason=why)
                 self._on_kept(record, why)
             return False
-        if self._preparer.discard(record, deadline=self._undo_deadline()):
+        if self._claims.release.discard(record, self._clock() + self._timing.undo_timeout):
             log.warning(
                 "claim unprepared without the kubelet", claim=str(record.ref), reason=reason
             )

@@ -18,7 +18,7 @@ import structlog
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.report.claim_events import ClaimEvents
-from dra_driver.claims.state.records import RecordStore
+from dra_driver.claims.state.ledger import Ledger
 from dra_driver.errors import StateError, try_all
 from dra_driver.host.envelope import seal, unseal
 from dra_driver.kube.outbox import Outbox
@@ -48,7 +48,7 @@ class MpsEvents:
     def __init__(
         self,
         domains: DomainRequests,
-        records: RecordStore,
+        records: Ledger,
         events: ClaimEvents,
         outbox: Outbox,
         *,

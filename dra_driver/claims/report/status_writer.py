@@ -105,7 +105,7 @@ class StatusWriter:
         Raises StateError.
         """
         self._outbox.put(_CHECK, self.check, after=PERIOD)
-        recorded = (record.ref for record in self._claims.records.readable())
+        recorded = (record.ref for record in self._claims.ledger.readable())
         for ref in dict.fromkeys((*recorded, *self._written)):
             with suppress(StateError):  # code that reads all records reports it
                 self._check(ref, is_urgent=is_urgent)
@@ -135,12 +135,12 @@ class StatusWriter:
 
     def _record(self, ref: ClaimRef) -> ClaimRecord | None:
         """Return the record of a claim that is not unprepared."""
-        record = self._claims.records.peek(ref.uid)
+        record = self._claims.ledger.peek(ref.uid)
         return None if record is None or record.state is RecordState.RELEASED else record
 
     def _is_outdated(self, record: ClaimRecord) -> bool:
         """Tell whether a claim is prepared, and its status was not written as it is to be now."""
-        if not self._claims.holdings.is_prepared(record) or not record.ref.name:
+        if not self._claims.ledger.is_prepared(record) or not record.ref.name:
             return False
         return self._written.get(record.ref) != self._entries(record)
 

@@ -11,7 +11,7 @@ from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_events import ClaimEvents, about_all
 from dra_driver.claims.state.holdings import share_steps
-from dra_driver.claims.state.records import RecordStore
+from dra_driver.claims.state.ledger import Ledger
 from dra_driver.host.words import named
 from dra_driver.kube.outbox import Outbox
 from dra_driver.sharing.limiters import Limiter
@@ -23,7 +23,7 @@ NOT_LIMITED = "GPUMemoryNotLimited"
 class UnlimitedMemory:
     """Has Events posted about prepared claims. Methods may be called from any thread."""
 
-    def __init__(self, records: RecordStore, events: ClaimEvents, outbox: Outbox) -> None:
+    def __init__(self, records: Ledger, events: ClaimEvents, outbox: Outbox) -> None:
         self._records = records
         self._events = events
         self._outbox = outbox

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from dra_driver.claims.state.holdings import Holdings
+from dra_driver.claims.state.ledger import Ledger
 from dra_driver.devices.device import Base, Device, overlap
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.shares import ConsumedShare, Division
@@ -54,8 +54,8 @@ class Divisions:
     consume a part of it, as no counter includes these.
     """
 
-    def __init__(self, holdings: Holdings, config: WantedDivisions) -> None:
-        self._holdings = holdings
+    def __init__(self, ledger: Ledger, config: WantedDivisions) -> None:
+        self._ledger = ledger
         self._config = config
         self._offered: _Offered | None = None
 
@@ -125,7 +125,7 @@ class Divisions:
 
     def _held(self, gpu: GpuUuid) -> Iterator[Device]:
         """Yield what claims have of a GPU, except by admin access."""
-        for record in self._holdings.users_of(gpu):
+        for record in self._ledger.users_of(gpu):
             yield from (device for device in record.held if device.gpu == gpu)
 
 

@@ -5,6 +5,9 @@ enough. The second half of each lock is a byte of one file, at an offset that is
 lock's name (host/ofd_lock.py). The kernel releases it when its process dies. Unlike a lock file for
 each claim, it leaves nothing behind that would have to be removed.
 
+The first bytes of the file say which process had each GPU's lock last. A process that finds another
+one there does not know what the records say of that GPU now: its ledger reads them again.
+
 Threads of one process queue on the thread lock and wake at once. Only a lock that another process
 holds is polled, because Linux has no such lock call with a time limit.
 """
@@ -17,10 +20,15 @@ from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
+from dra_driver.claims.state.ledger import Ledger
 from dra_driver.claims.state.records import disk_refused
 from dra_driver.errors import ConflictError, StateError
 from dra_driver.host import ofd_lock
 from dra_driver.host.turns import acquired, waiting
+
+_GPU = "gpu/"
+_SLOTS = 64
+_SLOT_BYTES = 32
 
 _FIRST_POLL = 0.001
 _LONGEST_POLL = 0.05
@@ -30,12 +38,17 @@ _DOMAIN_SECONDS = 10.0
 class NodeLocks:
     """Named locks on one file. `clock` is monotonic, in seconds; deadlines are its values.
 
-    Raises ConflictError if a lock is still held at the deadline, and StateError if the file cannot
-    be made on this disk.
+    `on_other` is called under a GPU's lock that another process had since this one had it. Raises
+    ConflictError if a lock is still held at the deadline, and StateError if the file cannot be made
+    on this disk.
     """
 
-    def __init__(self, file: Path, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, file: Path, clock: Callable[[], float], *, on_other: Callable[[], None]
+    ) -> None:
         self._clock = clock
+        self._on_other = on_other
+        self._me = os.urandom(_SLOT_BYTES // 2)
         self._guard = threading.Lock()
         self._threads: dict[str, tuple[threading.Lock, int]] = {}
         self._path = file
@@ -54,7 +67,7 @@ class NodeLocks:
 
     def gpus(self, uuids: Iterable[str], deadline: float) -> "_Held":
         """Hold the locks of GPUs, taken in sorted order, so that callers cannot deadlock."""
-        names = {f"gpu/{uuid}": f"another claim's call for {uuid}" for uuid in sorted(set(uuids))}
+        names = {_GPU + uuid: f"another claim's call for {uuid}" for uuid in sorted(set(uuids))}
         return _Held(self, names, deadline)
 
     def domain(self, domain: str) -> "_Held":
@@ -69,6 +82,8 @@ class NodeLocks:
             self._acquire(lock, holder, deadline)
             try:
                 self._lock_range(name, holder, deadline)
+                if name.startswith(_GPU):
+                    self._say_who(name)
             except BaseException:
                 lock.release()
                 raise
@@ -112,6 +127,21 @@ class NodeLocks:
                 threading.Event().wait(min(pause, left))
             pause = min(2 * pause, _LONGEST_POLL)
 
+    def _say_who(self, name: str) -> None:
+        """Write down which process has a GPU's lock; `on_other` if it was another one before.
+
+        Two GPUs may have one slot: then it says which GPU it is about, and the records are read
+        more often than they need to be.
+        """
+        file, hashed = self._opened(), _hash(name)
+        mine = hashed[: _SLOT_BYTES - len(self._me)] + self._me
+        at = hashed[-1] % _SLOTS * _SLOT_BYTES
+        with suppress(OSError):  # a disk that cannot be written: the records are read each time
+            if os.pread(file, _SLOT_BYTES, at) == mine:
+                return
+            os.pwrite(file, mine, at)
+        self._on_other()
+
     def _opened(self) -> int:
         """Return the file; it is opened once the disk is writable."""
         if self._file is not None:
@@ -134,6 +164,11 @@ class NodeLocks:
                 f"cannot lock on the driver's directory: {error.strerror}; it must be on a local "
                 "file system"
             ) from error
+
+
+def locks_of(ledger: Ledger, clock: Callable[[], float]) -> NodeLocks:
+    """Return the locks of a ledger's claims and GPUs, whose file is beside the records."""
+    return NodeLocks(ledger.directory / "locks", clock, on_other=ledger.reread)
 
 
 class _Held:
@@ -169,10 +204,14 @@ class _Held:
                 raise
 
 
-@lru_cache(maxsize=256)
 def _offset(name: str) -> int:
     """Return the byte of a name: 62 bits of a hash, so that two names on a node do not collide."""
-    return int.from_bytes(sha256(name.encode()).digest()[:8]) >> 2
+    return int.from_bytes(_hash(name)[:8]) >> 2
+
+
+@lru_cache(maxsize=256)
+def _hash(name: str) -> bytes:
+    return sha256(name.encode()).digest()
 
 
 def _busy(holder: str) -> ConflictError:

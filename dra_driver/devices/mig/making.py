@@ -70,15 +70,14 @@ class MigInstances:
             return _at(calls, slot)
 
     def make(self, place: Mig) -> Mig:
-        """Make the MIG device at a place, turning MIG mode on if need be.
+        """Make the MIG device at a place of a GPU in MIG mode.
 
         A device that exists already is returned as it is, and a GPU instance without a compute
         instance is completed. If anything fails, everything that this call did is undone. Raises
-        HeldError if MIG mode cannot be turned on because others have the GPU open, TransientError
-        if other instances or processes are in the way, and DeviceError if NVML refuses or the card
-        would need a reset.
+        TransientError if other instances or processes are in the way, and DeviceError if NVML
+        refuses.
         """
-        with self._told_who(place.gpu, MigMode.ENABLED), self._calls() as calls:
+        with self._calls() as calls:
             instance = _at(calls, place.slot)
             if isinstance(instance, MigDevice):
                 return mig_of(replace(instance, made_here=True))
@@ -147,10 +146,6 @@ def _held(gpu: GpuUuid, mode: MigMode, minor: int, holders: Sequence[Holder]) ->
 def _make(calls: MigCalls, place: Mig, instance: BareInstance | None, undo: ExitStack) -> MigIds:
     """Take the steps that are left, and register the undo of each once it is done."""
     gpu = place.gpu
-    if calls.mode(gpu) is not MigMode.ENABLED:
-        calls.set_mode(gpu, MigMode.ENABLED)
-        undo.callback(_try, calls.set_mode, gpu, MigMode.DISABLED)
-        log.info("mig mode changed", gpu=gpu, mode=str(MigMode.ENABLED))
     if instance is None:
         number = calls.create_gpu_instance(gpu, place.profile_id, place.placement)
         undo.callback(_try, calls.destroy_gpu_instance, gpu, number)

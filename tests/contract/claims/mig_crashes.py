@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import RecordState
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from worlds.configs import MPS_ON_MIG
 from worlds.node import Node
 
@@ -57,7 +57,7 @@ def then_unprepare(node: Node, ref: ClaimRef) -> None:
 def then_start(node: Node, ref: ClaimRef) -> None:
     """The driver starts and looks around; a claim is prepared whole, or not at all."""
     assert node.driver.reconciler(ReconcileTiming()).mend() == set()
-    record = node.driver.claims.records.read(ref.uid)
+    record = node.driver.claims.ledger.read(ref.uid)
     if record is None:
         assert node.mig_shapes() == {}
     else:

@@ -10,7 +10,7 @@ from testbed.apiserver.server import ApiServer
 
 import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import ConflictError, NotFoundError, TransientError
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from worlds.api import ClaimApi

@@ -401,9 +401,9 @@ def test_of_a_claim_that_is_being_prepared_or_of_another_boot_nothing_is_said(
     place: Place, tmp_path: Path
 ) -> None:
     place.driver.prepare(place.put("gpu-1"))
-    record = place.driver.claims.records.read(REF.uid)
+    record = place.driver.claims.ledger.read(REF.uid)
     assert record is not None
-    place.driver.claims.records.write(replace(record, boot_id="boot-0"))
+    place.driver.claims.ledger.write(replace(record, boot_id="boot-0"))
     place.look()
     place.look(60)
     assert place.writes() == 0

@@ -251,8 +251,8 @@ def test_claims_that_overlap_crosswise_do_not_wait_for_each_other(driver: Driver
 
 
 def test_locks_hold_between_instances_and_time_out(tmp_path: Path) -> None:
-    mine = NodeLocks(tmp_path / "locks", time.monotonic)
-    theirs = NodeLocks(tmp_path / "locks", time.monotonic)
+    mine = NodeLocks(tmp_path / "locks", time.monotonic, on_other=lambda: None)
+    theirs = NodeLocks(tmp_path / "locks", time.monotonic, on_other=lambda: None)
     with mine.claim("a", soon()):
         with pytest.raises(ConflictError, match="UID a in another process of this driver is"):
             theirs.claim("a", soon(0.02)).__enter__()
@@ -265,7 +265,7 @@ def test_locks_hold_between_instances_and_time_out(tmp_path: Path) -> None:
 
 
 def test_gpus_are_locked_in_one_order_and_once(tmp_path: Path) -> None:
-    locks = NodeLocks(tmp_path / "locks", time.monotonic)
+    locks = NodeLocks(tmp_path / "locks", time.monotonic, on_other=lambda: None)
     names = sorted(f"GPU-{n}" for n in range(20))
     with locks.gpus(names[10:], soon()):
         # A call for all of them stops at the tenth, in whatever order it names them.
@@ -277,7 +277,7 @@ def test_gpus_are_locked_in_one_order_and_once(tmp_path: Path) -> None:
 
 
 def test_a_lock_of_this_process_times_out_too(tmp_path: Path) -> None:
-    locks = NodeLocks(tmp_path / "locks", time.monotonic)
+    locks = NodeLocks(tmp_path / "locks", time.monotonic, on_other=lambda: None)
     with locks.gpus(["GPU-1", "GPU-0", "GPU-1"], soon()):
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(locks.gpus(["GPU-0"], soon(0.02)).__enter__)
@@ -291,7 +291,7 @@ def test_a_lock_of_this_process_times_out_too(tmp_path: Path) -> None:
 
 
 def test_a_killed_process_lets_go_of_its_locks(tmp_path: Path) -> None:
-    locks = NodeLocks(tmp_path / "locks", time.monotonic)
+    locks = NodeLocks(tmp_path / "locks", time.monotonic, on_other=lambda: None)
     with child.start("hold", tmp_path / "locks", "a", stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"

@@ -10,7 +10,7 @@ import pytest
 import make
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import RecordState
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.claims.state.records import stored_records
 from dra_driver.errors import DeviceError
 from worlds.configs import CONFIGS
@@ -73,7 +73,7 @@ def test_a_claim_whose_record_a_power_cut_took_is_as_if_it_was_never_prepared(
         calls[call]()
     driver.unprepare(ref)
     assert driver.left() == []
-    assert driver.claims.records.quarantined == 0
+    assert driver.claims.ledger.quarantined == 0
 
 
 @pytest.mark.parametrize("mode", CONFIGS)
@@ -130,7 +130,7 @@ def test_what_cannot_be_undone_does_not_block_unprepare_and_is_tried_again(drive
     driver.unprepare(ref)
     driver.unprepare(ref)
     assert not driver.specs.exists(ref.uid)
-    record = driver.claims.records.read(ref.uid)
+    record = driver.claims.ledger.read(ref.uid)
     assert record is not None
     assert record.state is RecordState.RELEASED
 

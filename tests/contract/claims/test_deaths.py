@@ -8,9 +8,8 @@ import pytest
 from crashes import deaths
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import RecordState
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from worlds import child
-from worlds.configs import CONFIGS
 from worlds.node import Node
 from worlds.ways import WAYS, Way
 
@@ -57,7 +56,7 @@ def test_killed_at_any_moment_a_claim_is_prepared_or_gone_and_nothing_is_left(
                 assert node.driver.reconciler(ReconcileTiming()).mend() == set()
             else:
                 {"prepare": node.driver.prepare, "unprepare": node.driver.unprepare}[what](ref)
-            record = node.driver.claims.records.read(ref.uid)
+            record = node.driver.claims.ledger.read(ref.uid)
             assert what == "mend" or (record is not None) is (what == "prepare")
             if record is not None:
                 assert record.state is RecordState.PREPARED
@@ -69,13 +68,3 @@ def test_killed_at_any_moment_a_claim_is_prepared_or_gone_and_nothing_is_left(
         way.check(node, ref, "")
         way.end(node)
         assert node.left() == [*way.left]
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_a_mark_outlasts_the_record_and_goes_with_the_next_start(tmp_path: Path, name: str) -> None:
-    way = WAYS[name]()
-    node = way.create(tmp_path / "node")
-    ref = kill(way, node, name, "unprepare", "forgotten")
-    assert node.left() == [f"plugin/gpus/{node.gpu(1).uuid}/{ref.uid}"]
-    assert node.driver.reconciler(ReconcileTiming()).mend() == set()
-    assert node.left() == []

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 import driver_tree
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.prepare.specs import SETTLED_LOOKS
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from worlds.configs import MPS, SHARES
 from worlds.node import MakeNode, Node
 

@@ -9,7 +9,7 @@ from testbed.disk import SmallDisk
 
 import make
 from dra_driver.claims.model.record import RecordState
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import DeviceError, StateError, TransientError
 from dra_driver.sharing.steps import TimeSlice
 from worlds.configs import MPS, MPS_ON_MIG
@@ -88,7 +88,7 @@ def test_what_cannot_be_written_down_as_pending_is_found_again(
     driver.unprepare(ref)
     driver.unprepare(ref)
     assert not driver.specs.exists(ref.uid)
-    record = start().claims.records.read(ref.uid)
+    record = start().claims.ledger.read(ref.uid)
     assert record is not None
     assert [cleanup.of.name for cleanup in record.pending] == [TimeSlice.name]
     driver.sharing.refuse_undo = None
@@ -134,7 +134,7 @@ def test_a_directory_that_cannot_be_written_is_an_error_and_nothing_is_lost(
         assert driver.left() == before
         assert driver.set_on(GPU) == ref.uid
         assert driver.prepare(ref) == devices
-    record = driver.claims.records.read(ref.uid)
+    record = driver.claims.ledger.read(ref.uid)
     assert record is not None
     assert record.state is RecordState.PREPARED
     driver.unprepare(ref)

@@ -1,5 +1,6 @@
 """How long processes on a claim's MIG device keep its pod: some minutes, over all calls."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -7,9 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.model.record import ClaimRecord, PendingCleanup
+from dra_driver.claims.model.record import (
+    ClaimRecord,
+    MakeMigDevices,
+    PendingCleanup,
+    TurnMigModeOn,
+)
 from dra_driver.claims.prepare.preparer import PrepareTiming
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import TransientError
 from worlds.node import Node
 
@@ -25,7 +31,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def stored(node: Node, ref: ClaimRef) -> ClaimRecord:
-    record = node.driver.claims.records.read(ref.uid)
+    record = node.driver.claims.ledger.read(ref.uid)
     assert record is not None
     return record
 
@@ -40,14 +46,11 @@ def test_a_foreign_handle_keeps_the_pod_for_some_minutes_and_the_place_for_ever(
             node.driver.unprepare(ref, SOON)
     # Minutes and a restart of the driver later:
     record = stored(node, ref)
-    (cleanup,) = record.pending
-    assert cleanup.since is not None
-    node.driver.claims.records.write(
-        replace(record, pending=(replace(cleanup, since=cleanup.since - LONGEST),))
-    )
+    long_ago = [replace(one, since=(one.since or 0.0) - LONGEST) for one in record.pending]
+    node.driver.claims.ledger.write(replace(record, pending=tuple(long_ago)))
     node.restart()
     node.driver.unprepare(ref, SOON)
-    assert [one.of.name for one in stored(node, ref).pending] == ["MIG"]
+    assert [type(one.of) for one in stored(node, ref).pending] == [TurnMigModeOn, MakeMigDevices]
     newcomer = node.claim(node.name("1g.20gb", 0), name="newcomer")
     with pytest.raises(TransientError, match="MIG of an earlier claim has not ended"):
         node.driver.prepare(newcomer, SOON)
@@ -65,14 +68,14 @@ def on_try(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[]
 
     def watch(act: Callable[[], None]) -> Tries:
         tries: Tries = []
-        release = node.driver.claims.cleanup.release
+        release = node.driver.claims.release.release
 
-        def watched(record: ClaimRecord, *, deadline: float) -> tuple[PendingCleanup, ...]:
+        def watched(record: ClaimRecord, deadline: float) -> tuple[PendingCleanup, ...]:
             tries.append(record)
             act()
-            return release(record, deadline=deadline)
+            return release(record, deadline)
 
-        monkeypatch.setattr(node.driver.claims.cleanup, "release", watched)
+        monkeypatch.setattr(node.driver.claims.release, "release", watched)
         return tries
 
     return watch
@@ -120,12 +123,9 @@ def test_it_is_kept_no_longer_when_the_node_s_clock_is_set_back(node: Node) -> N
     with pytest.raises(TransientError):
         node.driver.unprepare(ref, SOON)
     record = stored(node, ref)
-    (cleanup,) = record.pending
-    assert cleanup.since is not None
-    tomorrow = cleanup.since + 86400
-    node.driver.claims.records.write(replace(record, pending=(replace(cleanup, since=tomorrow),)))
+    tomorrow = time.time() + 86400
+    later = tuple(replace(one, since=tomorrow) for one in record.pending)
+    node.driver.claims.ledger.write(replace(record, pending=later))
     with pytest.raises(TransientError):
         node.driver.unprepare(ref, SOON)
-    (cleanup,) = stored(node, ref).pending
-    assert cleanup.since is not None
-    assert cleanup.since < tomorrow
+    assert all((one.since or tomorrow) < tomorrow for one in stored(node, ref).pending)

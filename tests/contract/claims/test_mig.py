@@ -7,7 +7,7 @@ import structlog
 
 import make
 from dra_driver.claims.model.record import RecordState
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.devices.model import MigDevice
 from dra_driver.errors import ConfigError, ConflictError, DeviceError, DriverError, TransientError
 from worlds.configs import MPS_ON_MIG
@@ -30,7 +30,7 @@ def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(node: Node) -> 
     assert node.driver.nodes(ref) == [
         f"/dev/nvidia0-gi{made.gpu_instance}-ci{made.compute_instance}"
     ]
-    record = node.driver.claims.records.read(ref.uid)
+    record = node.driver.claims.ledger.read(ref.uid)
     assert record is not None
     assert [one.device.uuid for one in record.devices] == [made.uuid]
     node.driver.unprepare(ref)
@@ -246,21 +246,6 @@ def test_a_mig_device_whose_sharing_lives_on_is_not_destroyed_below_it(node: Nod
     assert node.left() == []
 
 
-def test_below_daemons_of_a_lost_record_that_have_not_ended_nothing_is_destroyed(
-    node: Node,
-) -> None:
-    node.restart(survives_reboot=True)
-    ref = node.claim(node.name("1g.10gb", 0), configs=[MPS_ON_MIG])
-    node.driver.prepare(ref)
-    node.driver.claims.records.delete(ref.uid)
-    node.driver.sharing.refuse_undo = TransientError("the daemon has not ended")
-    node.driver.unprepare(ref)
-    assert node.mig_shapes() == {0: ["1g.10gb@0"]}
-    node.driver.sharing.refuse_undo = None
-    node.driver.unprepare(ref)
-    assert node.left() == []
-
-
 # Admin access
 
 
@@ -294,7 +279,7 @@ def test_a_held_mig_device_keeps_the_pod_until_it_is_let_go(node: Node) -> None:
     newcomer = node.claim(node.name("1g.20gb", 0), name="newcomer")
     with pytest.raises(TransientError, match="MIG of an earlier claim has not ended"):
         node.driver.prepare(newcomer, SOON)
-    beside = node.claim(node.name("1g.10gb", 1), name="beside")
+    beside = node.claim(node.name("1g.10gb", 2), name="beside")
     node.driver.prepare(beside)
     node.machine.release_instance(made.uuid)
     node.driver.unprepare(ref)
@@ -318,27 +303,12 @@ def test_a_held_mig_device_is_destroyed_by_the_reconciler_later(node: Node) -> N
     assert node.left() == []
 
 
-def test_of_a_lost_record_each_mig_device_goes_that_nobody_holds(node: Node) -> None:
-    ref = node.claim(node.name("1g.10gb", 0), node.name("1g.10gb", 1))
-    node.driver.prepare(ref)
-    held = node.migs()[0]
-    node.machine.hold_instance(held.uuid)
-    node.driver.claims.records.delete(ref.uid)
-    node.driver.specs.delete(ref.uid)
-    reconciler = node.driver.reconciler(ReconcileTiming())
-    assert reconciler.mend() == {ref.uid}
-    assert [mig.uuid for mig in node.migs()] == [held.uuid]
-    node.machine.release_instance(held.uuid)
-    assert reconciler.mend() == set()
-    assert node.left() == []
-
-
 def test_what_nvml_refuses_for_good_does_not_keep_the_pod(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
     node.machine.fail_call("nvmlGpuInstanceDestroy", UNKNOWN_ERROR)
     node.driver.unprepare(ref)
-    record = node.driver.claims.records.read(ref.uid)
+    record = node.driver.claims.ledger.read(ref.uid)
     assert record is not None
     assert record.state is RecordState.RELEASED
     with pytest.raises(TransientError, match="has not ended"):
@@ -390,25 +360,22 @@ def test_after_a_reboot_nothing_of_others_is_destroyed(node: Node) -> None:
     assert node.mig_shapes() == {0: ["1g.10gb@0"]}
 
 
-def test_a_claim_whose_record_is_lost_has_its_mig_device_taken_away_in_the_end(node: Node) -> None:
+def test_a_mig_device_whose_record_is_damaged_is_left_to_an_admin_and_in_nobody_elses_way(
+    node: Node,
+) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
     (record,) = (node.driver.plugin / "claims").iterdir()
-    record.write_text("damaged")
-    assert node.driver.reconciler(ReconcileTiming()).mend() == set()
-    assert node.mig_shapes() == {0: ["1g.10gb@0"]}, "it may be in use"
+    record.write_bytes(record.read_bytes()[:-9])
+    assert node.driver.reconciler(ReconcileTiming()).mend() == {ref.uid}
     node.driver.unprepare(ref)
-    assert node.mig_shapes() == {}
-    assert node.mig_modes() == {}
-
-
-def test_the_next_claim_takes_away_what_a_lost_record_left(node: Node) -> None:
-    ref = node.claim(node.name("1g.10gb", 0))
-    node.driver.prepare(ref)
-    (record,) = (node.driver.plugin / "claims").iterdir()
-    record.write_text("damaged")
-    node.driver.prepare(node.claim(node.name("1g.20gb", 0), name="next"))
-    assert node.mig_shapes() == {0: ["1g.20gb@0"]}
+    assert (node.mig_shapes(), node.mig_modes()) == ({0: ["1g.10gb@0"]}, {0: 1})
+    beside = node.claim(node.name("1g.10gb", 2), name="beside")
+    node.driver.prepare(beside)
+    with pytest.raises(TransientError, match="there is no room"):
+        node.driver.prepare(node.claim(node.name("1g.20gb", 0), name="next"), SOON)
+    node.driver.unprepare(beside)
+    assert node.mig_shapes() == {0: ["1g.10gb@0"]}
 
 
 def test_a_mode_that_cannot_be_turned_off_keeps_nobody_and_is_tried_again(node: Node) -> None:
@@ -431,7 +398,7 @@ def test_a_mode_that_cannot_be_turned_off_is_said_once(node: Node) -> None:
         node.driver.unprepare(ref)
         for _ in range(3):
             reconciler.mend_unfinished()
-    assert [one["event"] for one in said].count("mig mode not turned off yet") == 1
+    assert [one["event"] for one in said].count("step not undone") == 1
 
 
 def test_instances_made_here_are_known_as_such_in_the_inventory(node: Node) -> None:

@@ -18,7 +18,7 @@ from dra_driver.claims.report.mps_events import (
     LOOK_SECONDS,
     MpsEvents,
 )
-from dra_driver.claims.state.records import RecordStore
+from dra_driver.claims.state.ledger import Ledger
 from dra_driver.errors import UnavailableError
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.outbox import Outbox
@@ -48,7 +48,7 @@ class MpsClaim:
     def __init__(self, folder: Path, server: ApiServer) -> None:
         self.folder, self.server = folder, server
         self.time = 0.0
-        self.records = RecordStore(folder)
+        self.records = Ledger(folder, boot_id="boot-1")
         self.records.write(make.record())
         server.put(make.claim_object("gpu-0"))
         self.files = MpsFiles(root=folder / "mps")

@@ -9,7 +9,7 @@ import pytest
 
 import make
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.claims.state.records import stored_records
 from dra_driver.errors import ConflictError, VersionError
 from worlds.configs import MPS
@@ -53,12 +53,11 @@ def test_nothing_of_such_a_claim_is_touched(tmp_path: Path, newer: Callable[[Pat
     for _ in range(2):
         assert reconciler.mend() == {ref.uid}
         assert reconciler.compare() == {ref.uid}
-        assert reconciler.compare_orphans() == set()
     assert driver.left() == before
     assert (driver.plugin / "claims" / f"{UID}.json").read_bytes() == record
     assert driver.set_on(make.gpu(1).uuid) == UID
-    assert driver.claims.records.quarantined == 0
-    assert not driver.claims.cleanup.count_pending()
+    assert driver.claims.ledger.quarantined == 0
+    assert not driver.claims.release.count_pending()
     driver.close()
 
 

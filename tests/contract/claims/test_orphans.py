@@ -1,21 +1,18 @@
-"""CDI specs without a record: deleted only once the API server says that the claim is gone."""
+"""CDI specs without a record: deleted only once the kubelet has named no pod with them for long."""
 
 import threading
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, PodName
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
-from dra_driver.claims.reconcile.reconciler import Reconciler
-from dra_driver.errors import AccessError, DriverError, StateError, UnavailableError
-from worlds.configs import MPS
+from dra_driver.claims.reconcile.reconciler import Reconciler, ReconcileTiming
+from dra_driver.errors import StateError, TransientError
+from worlds.configs import MPS, PATIENCE
 from worlds.driver import Driver
 
 GRACE = 90.0
-LONG = 30.0
+POD = PodName(namespace="default", name="pod")
 
 
 class Clock:
@@ -31,83 +28,76 @@ def orphaned(driver: Driver, **facts: Any) -> ClaimRef:
     ref = driver.api.add("gpu-1", **facts)
     driver.prepare(ref)
     (driver.plugin / "claims" / f"{ref.uid}.json").write_bytes(b"")
-    assert not driver.reconciler(ReconcileTiming()).mend()
-    assert driver.claims.records.read(ref.uid) is None
+    driver.pods_running[ref.uid] = [POD]
     return ref
 
 
-def looked(driver: Driver, reconciler: Reconciler, clock: Clock) -> None:
+def looked(reconciler: Reconciler, clock: Clock) -> None:
     """Let it look again and again, for longer than the grace."""
     for _ in range(4):
         reconciler.mend()
         reconciler.compare()
-        reconciler.compare_orphans()
         clock.now += GRACE
 
 
-def test_the_spec_of_a_claim_in_use_stays_although_its_record_is_lost(driver: Driver) -> None:
-    ref, clock = orphaned(driver), Clock()
-    driver.api.asked.clear()
-    looked(driver, driver.reconciler(ReconcileTiming(grace=GRACE), clock), clock)
-    assert driver.specs.exists(ref.uid)
-    assert driver.api.asked == ["", "claim", "claim", "claim"], "claims are listed once"
+@pytest.fixture(params=[False, True], ids=["", "sharing that lives by itself"])
+def used(request: pytest.FixtureRequest, driver: Driver) -> tuple[Driver, ClaimRef]:
+    driver.sharing.survives_reboot = request.param
+    return driver, orphaned(driver, configs=[MPS])
 
 
+@pytest.mark.parametrize("word", ["it runs", "it cannot be asked"])
 @pytest.mark.parametrize("end", ["unprepared", "gone"])
-def test_what_lives_by_itself_for_a_claim_in_use_lives_until_its_end(
-    tmp_path: Path, end: str
+def test_what_a_claim_in_use_has_stays_although_its_record_is_lost_until_its_end(
+    used: tuple[Driver, ClaimRef], word: str, end: str
 ) -> None:
-    driver, clock = Driver(tmp_path, survives_reboot=True), Clock()
-    ref = orphaned(driver, configs=[MPS])
+    (driver, ref), clock = used, Clock()
+    driver.api.claims.clear()  # which says nothing of what runs
+    if word == "it cannot be asked":
+        driver.pods_running.clear()
+        driver.kubelet_trouble = TransientError("no socket")
     reconciler = driver.reconciler(ReconcileTiming(grace=GRACE), clock)
-    looked(driver, reconciler, clock)
-    assert driver.shared
+    looked(reconciler, clock)
+    assert driver.claims.ledger.read(ref.uid) is None
+    assert driver.specs.exists(ref.uid)
+    assert not driver.sharing.survives_reboot or driver.shared
+    driver.kubelet_trouble = None
+    driver.pods_running.clear()
     if end == "unprepared":
         driver.unprepare(ref)
     else:
-        driver.api.claims.clear()
-        for _ in range(2):
-            reconciler.compare_orphans()
-            clock.now += GRACE
-    assert driver.left() == []
-    driver.close()
+        assert reconciler.mend() == {ref.uid}
+        clock.now += GRACE - 1
+        assert reconciler.mend({ref.uid}) == {ref.uid}
+        assert driver.specs.exists(ref.uid)
+        clock.now += 1
+        assert reconciler.mend({ref.uid}) == set()
+    assert not driver.specs.exists(ref.uid)
+    assert not (driver.sharing.survives_reboot and driver.shared)
+    assert list((driver.plugin / "device-metadata").iterdir()) == []
 
 
-def two_orphans(driver: Driver) -> list[ClaimRef]:
-    refs = [driver.api.add(f"gpu-{n}", uid=f"uid-{n}", name=f"claim-{n}") for n in range(2)]
-    for ref in refs:
-        driver.prepare(ref)
-        (driver.plugin / "claims" / f"{ref.uid}.json").unlink()
-    return refs
-
-
-@pytest.mark.parametrize(
-    "error", [UnavailableError("etcd"), AccessError("a policy", status=403)], ids=repr
-)
-def test_a_claim_that_cannot_be_asked_for_keeps_no_other_spec(
-    driver: Driver, error: DriverError
+def test_a_claim_that_a_pod_has_again_meanwhile_is_waited_for_from_the_beginning(
+    driver: Driver,
 ) -> None:
-    refs, clock = two_orphans(driver), Clock()
+    ref, clock = orphaned(driver), Clock()
     reconciler = driver.reconciler(ReconcileTiming(grace=GRACE), clock)
-    reconciler.compare_orphans()  # now their names are known
-
-    def trouble(name: str) -> None:
-        if name == refs[0].name:
-            raise error
-
-    driver.api.trouble = trouble
-    driver.api.claims.clear()
-    for _ in range(3):
-        assert refs[0].uid in reconciler.compare_orphans()
-        clock.now += GRACE
-    assert [driver.specs.exists(ref.uid) for ref in refs] == [True, False]
+    for running in ([], [POD], []):
+        driver.pods_running[ref.uid] = running
+        assert reconciler.mend() == {ref.uid}
+        clock.now += GRACE - 1
+    assert driver.specs.exists(ref.uid)
 
 
 def test_a_spec_that_cannot_be_deleted_keeps_no_other_from_it(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refs, clock = two_orphans(driver), Clock()
-    driver.api.claims.clear()
+    refs, clock = [orphaned(driver, uid=f"uid-{n}", name=f"claim-{n}") for n in range(1)], Clock()
+    other = driver.api.add("gpu-0", uid="other", name="other")
+    driver.prepare(other)
+    (driver.plugin / "claims" / f"{other.uid}.json").unlink()
+    refs.append(other)
+    driver.pods_running.clear()
     delete = driver.claims.specs.delete
 
     def refuses(uid: ClaimUid) -> None:
@@ -116,118 +106,36 @@ def test_a_spec_that_cannot_be_deleted_keeps_no_other_from_it(
         delete(uid)
 
     monkeypatch.setattr(driver.claims.specs, "delete", refuses)
-    reconciler = driver.reconciler(ReconcileTiming(grace=GRACE), clock)
-    for _ in range(3):
-        reconciler.compare_orphans()
-        clock.now += GRACE
+    looked(driver.reconciler(ReconcileTiming(grace=GRACE), clock), clock)
     assert [driver.specs.exists(ref.uid) for ref in refs] == [True, False]
 
 
-@pytest.mark.parametrize("loss", ["deleted", "replaced"])
-@pytest.mark.parametrize("seen_before", [False, True])
-def test_the_spec_of_a_claim_that_is_gone_is_deleted_after_a_while(
-    driver: Driver, loss: str, seen_before: bool
-) -> None:
-    ref, clock = orphaned(driver), Clock()
-    reconciler = driver.reconciler(ReconcileTiming(grace=GRACE), clock)
-    if seen_before:
-        assert reconciler.compare_orphans() == set()
-    driver.api.claims.clear()
-    if loss == "replaced":
-        driver.api.add("gpu-1", uid="other")
-    assert reconciler.compare_orphans() == {ref.uid}
-    clock.now += GRACE - 1
-    assert reconciler.compare_orphans({ref.uid}) == {ref.uid}
-    assert driver.specs.exists(ref.uid)
-    clock.now += 1
-    assert reconciler.compare_orphans({ref.uid}) == set()
-    assert driver.left() == []
-
-
-def test_the_spec_of_a_claim_that_is_gone_stays_while_the_kubelet_names_a_pod_with_it(
-    driver: Driver,
-) -> None:
-    ref, clock = orphaned(driver), Clock()
-    driver.api.claims.clear()
-    driver.pods_running[ref.uid] = [PodName(namespace="default", name="pod")]
-    reconciler = driver.reconciler(ReconcileTiming(grace=GRACE), clock)
-    before = driver.left()
-    looked(driver, reconciler, clock)
-    assert driver.left() == before
-    driver.pods_running.clear()
-    looked(driver, reconciler, clock)
-    assert driver.left() == []
-
-
-@pytest.mark.parametrize(
-    "error", [UnavailableError("away"), AccessError("you may not list", status=403)]
-)
-def test_without_an_api_server_that_says_so_none_is_deleted(
-    driver: Driver, error: DriverError
-) -> None:
-    ref, clock = orphaned(driver), Clock()
-    driver.api.claims.clear()
-
-    def trouble(_: str) -> None:
-        raise error
-
-    driver.api.trouble = trouble
-    looked(driver, driver.reconciler(ReconcileTiming(grace=GRACE), clock), clock)
-    assert driver.specs.exists(ref.uid)
-
-
-def test_a_spec_whose_record_is_there_once_the_api_server_has_answered_stays(
-    driver: Driver,
-) -> None:
-    ref = driver.api.add("gpu-1")
+def test_a_spec_whose_record_is_there_again_stays(driver: Driver) -> None:
+    ref, clock = driver.api.add("gpu-1"), Clock()
     driver.prepare(ref)
     file = driver.plugin / "claims" / f"{ref.uid}.json"
     record = file.read_bytes()
     file.unlink()
-    driver.api.claims.clear()
-    driver.api.trouble = lambda _: file.write_bytes(record) and None
-    assert driver.reconciler(ReconcileTiming(grace=0.0)).compare_orphans() == set()
+    reconciler = driver.reconciler(ReconcileTiming(grace=GRACE), clock)
+    assert reconciler.mend() == {ref.uid}
+    file.write_bytes(record)
+    looked(reconciler, clock)
     assert driver.specs.exists(ref.uid)
 
 
-def test_a_spec_that_nvidia_s_driver_wrote_is_left_alone_until_its_claim_is_unprepared(
-    driver: Driver,
-) -> None:
-    ref, clock = driver.api.add("gpu-1", uid="theirs"), Clock()
-    theirs = driver.root / "cdi" / "k8s.gpu.nvidia.com-claim_theirs.yaml"
-    theirs.parent.mkdir()
-    theirs.touch()
-    (driver.plugin / "gpus" / "GPU-1").mkdir(parents=True)
-    (driver.plugin / "gpus" / "GPU-1" / ref.uid).touch()
-    looked(driver, driver.reconciler(ReconcileTiming(grace=GRACE), clock), clock)
-    assert theirs.exists()
-    driver.unprepare(ref)
-    assert not theirs.exists()
-
-
-def test_leftovers_that_cannot_be_deleted_at_the_start_end_nothing(
+def test_folders_that_cannot_be_read_at_the_start_end_nothing(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tries: list[float] = []
-
     def refuse() -> int:
-        tries.append(time.monotonic())
-        if len(tries) < 3:
-            raise StateError("the CDI folder cannot be read")
-        return 0
+        raise StateError("the CDI folder cannot be read")
 
     monkeypatch.setattr(driver.specs, "delete_leftovers", refuse)
     compared = threading.Event()
-    driver.api.trouble = lambda _: compared.set()
     driver.prepare(driver.api.add("gpu-1"))
-    compared.clear()
+    driver.api.trouble = lambda _: compared.set()
     reconciler = driver.reconciler(ReconcileTiming(period=0.01, retry=0.01))
     reconciler.start()
-    assert compared.wait(LONG)
-    end = time.monotonic() + LONG
-    while len(tries) < 3 and time.monotonic() < end:
-        time.sleep(0.01)
+    assert compared.wait(PATIENCE)
     compared.clear()
-    assert compared.wait(LONG), "it goes on"
-    reconciler.stop(LONG)
-    assert len(tries) == 3, "and once it was done it is not done again"
+    assert compared.wait(PATIENCE), "it goes on"
+    reconciler.stop(PATIENCE)

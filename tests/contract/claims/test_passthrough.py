@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 import make
 from dra_driver.cdi.roots import find_roots
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.devices.model import Inventory, PciAddress
 from dra_driver.errors import DeviceError, DriverError
 from dra_driver.node.passthrough import passthrough_gpus
@@ -316,7 +316,7 @@ def test_a_claim_of_nvidias_driver_goes_on_and_its_gpu_stays_where_it_is(
         del entry_of(theirs.claims[ref.uid])["vfio"]["info"]["pciBusID"]
         theirs.write()
     assert told_of_taking_over(vms) == [CARDS[1]]
-    (record,) = vms.holdings.records.readable()
+    (record,) = vms.ledger.readable()
     assert record.steps[0].devices[0].base.address == CARDS[1]  # type: ignore[union-attr]
     (answer,) = vms.driver.prepare(ref)
     assert answer.cdi_device_ids == (f"k8s.gpu.nvidia.com/claim={ref.uid}-gpu-vfio-1",)
@@ -337,7 +337,7 @@ def test_what_nvidias_driver_had_begun_for_a_machine_is_dropped(vms: Vms) -> Non
     theirs, ref = NvidiaDriver(vms), vms.claim(FIRST)
     theirs.begin(ref)
     assert told_of_taking_over(vms) == [CARDS[0]]
-    assert list(vms.holdings.records.readable()) == []
+    assert list(vms.ledger.readable()) == []
     assert vms.left() == []
     vms.driver.prepare(ref)
     assert vms.driver.nodes(ref) == [vms.group()]

@@ -86,13 +86,13 @@ def test_steps_come_in_the_order_that_what_follows_a_crash_relies_on(
     driver = Driver(tmp_path, step=steps.append)
     driver.prepare(driver.api.add("gpu-1", configs=CONFIGS[mode]))
     driver.close()
-    assert steps == ["marked", *plan, "recorded", "described", "specified"]
+    assert steps == [*plan, "recorded", "described", "specified"]
 
 
 def test_after_unprepare_nothing_is_left(driver: Driver) -> None:
     ref = driver.api.add("gpu-1", "gpu-3")
     driver.prepare(ref)
-    assert len(driver.left()) == 5
+    assert len(driver.left()) == 3
     driver.unprepare(ref)
     assert driver.left() == []
 
@@ -170,9 +170,8 @@ def test_a_gpu_that_is_left_out_is_prepared_for_those_alone_who_had_it(tmp_path:
     had = before.api.add("gpu-1", configs=[MPS])
     first = before.prepare(had)
     after = Driver(tmp_path, boot_id="boot-2", api=before.api)
-    holders = after.claims.ownership.holders
     after.gpus.inventory = without_excluded(
-        after.gpus.inventory, ("1", "2"), lambda gpu: bool(holders(gpu.uuid))
+        after.gpus.inventory, ("1", "2"), lambda gpu: after.claims.ledger.is_about(gpu.uuid)
     )
     assert after.prepare(had) == first
     for name in ("gpu-1", "gpu-2"):
@@ -197,7 +196,7 @@ def test_after_a_reboot_a_claim_is_prepared_again(tmp_path: Path) -> None:
     after = Driver(tmp_path, boot_id="boot-2", api=before.api)
     after.prepare(ref)
     assert after.set_on(make.gpu(1).uuid) == ref.uid
-    record = after.claims.records.read(ref.uid)
+    record = after.claims.ledger.read(ref.uid)
     assert record is not None
     assert record.boot_id == "boot-2"
     before.close()
@@ -387,15 +386,6 @@ def test_a_gpu_of_a_gone_claim_that_is_never_freed_is_an_error_that_says_so(driv
     assert "the kubelet tries again" in str(caught.value)
 
 
-def test_a_mark_that_a_crash_left_keeps_nobody_away(driver: Driver) -> None:
-    ref = driver.api.add("gpu-1")
-    folder = driver.plugin / "gpus" / make.gpu(1).uuid
-    folder.mkdir(parents=True)
-    (folder / "nobody").touch()
-    driver.prepare(ref)
-    assert [mark.name for mark in folder.iterdir()] == [ref.uid]
-
-
 def test_an_api_server_that_is_away_is_waited_for(driver: Driver) -> None:
     ref = driver.api.add("gpu-1")
 
@@ -471,7 +461,7 @@ def test_a_damaged_record_is_put_aside_and_the_claim_prepared_again(driver: Driv
     for count in (1, 2):
         file.write_bytes(file.read_bytes()[:-9])
         assert driver.prepare(ref) == answer
-        assert driver.claims.records.quarantined == count
+        assert driver.claims.ledger.quarantined == count
     aside = sorted(path.name for path in (driver.plugin / "quarantine").iterdir())
     assert aside == [f"{ref.uid}.json", f"{ref.uid}.json.1"]
 

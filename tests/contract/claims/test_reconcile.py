@@ -10,7 +10,7 @@ from msgspec.structs import replace
 import make
 from dra_driver.claims.model.claim import PodName
 from dra_driver.claims.model.record import RecordState
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.claims.reconcile.still_running import PodHolder
 from dra_driver.devices.holders import Holder
 from dra_driver.devices.model import Inventory
@@ -37,7 +37,7 @@ def test_missing_specs_are_written_and_others_left_alone(driver: Driver) -> None
     file.rename(orphan)
     foreign = file.with_name("nvidia.com-gpu.yaml")
     foreign.touch()
-    assert not driver.reconciler(ReconcileTiming()).mend()
+    assert driver.reconciler(ReconcileTiming()).mend() == {"orphan"}
     assert sorted(driver.root.joinpath("cdi").iterdir()) == sorted([file, orphan, foreign])
 
 
@@ -67,7 +67,7 @@ def test_what_could_not_be_taken_back_is_tried_again_by_the_running_thread(drive
         assert looked.wait(PATIENCE)  # at all claims, which comes again in ten minutes only
         driver.sharing.refuse_undo = DeviceError("the GPU does not answer")
         driver.unprepare(ref)
-        assert driver.claims.records.read(ref.uid) is not None
+        assert driver.claims.ledger.read(ref.uid) is not None
         driver.sharing.refuse_undo = None
         eventually(lambda: driver.left() == [], "everything to be taken back")
     finally:
@@ -108,9 +108,9 @@ def test_a_damaged_record_is_put_aside_and_its_spec_stays(driver: Driver) -> Non
     ref = driver.api.add("gpu-1")
     driver.prepare(ref)
     (driver.plugin / "claims" / f"{ref.uid}.json").write_bytes(b"\0" * 100)
-    assert not driver.reconciler(ReconcileTiming()).mend()
+    assert driver.reconciler(ReconcileTiming()).mend() == {ref.uid}
     assert driver.specs.exists(ref.uid)
-    assert driver.claims.records.quarantined == 1
+    assert driver.claims.ledger.quarantined == 1
     driver.unprepare(ref)
     assert driver.left() == []
 
@@ -138,7 +138,7 @@ def test_a_spec_of_a_former_boot_is_deleted_and_the_record_kept(tmp_path: Path) 
     after = Driver(tmp_path, boot_id="boot-2", api=before.api)
     assert not after.reconciler(ReconcileTiming()).mend()
     assert not after.specs.exists(ref.uid)
-    assert after.claims.records.read(ref.uid) is not None
+    assert after.claims.ledger.read(ref.uid) is not None
     before.close()
     after.close()
 
@@ -147,7 +147,7 @@ def test_a_spec_of_a_former_boot_is_deleted_and_the_record_kept(tmp_path: Path) 
 def test_half_done_work_of_a_former_boot_is_forgotten(tmp_path: Path, state: RecordState) -> None:
     driver = Driver(tmp_path, boot_id="boot-2")
     step = TimeSlice(devices=(make.device(make.gpu(0)),), card="u")
-    driver.claims.records.write(make.record(state=state, steps=(step,)))
+    driver.claims.ledger.write(make.record(state=state, steps=(step,)))
     driver.sharing.refuse_undo = True
     assert not driver.reconciler(ReconcileTiming()).mend()
     assert driver.left() == []
@@ -172,7 +172,7 @@ def test_a_claim_that_stays_gone_is_unprepared(driver: Driver, loss: str) -> Non
     for now in (1000.0, 1089.0):
         clock.now = now
         assert reconciler.compare() == {ref.uid}
-        assert driver.claims.records.read(ref.uid), "the kubelet still has time to do it"
+        assert driver.claims.ledger.read(ref.uid), "the kubelet still has time to do it"
     clock.now = 1090.0
     assert not reconciler.compare()
     assert driver.left() == []
@@ -247,7 +247,7 @@ def test_monitoring_and_pods_of_other_claims_keep_no_claim_that_is_gone(driver: 
         holder("uid-pod-2", time.time() + 1),
     ]
     assert not driver.reconciler(ReconcileTiming(grace=0.0)).compare()
-    assert driver.claims.records.read(ref.uid) is None
+    assert driver.claims.ledger.read(ref.uid) is None
 
 
 def test_a_claim_in_use_is_never_touched(driver: Driver) -> None:
@@ -272,7 +272,7 @@ def test_an_api_server_that_does_not_say_is_no_reason_to_unprepare(
 
     driver.api.trouble = trouble
     assert driver.reconciler(ReconcileTiming(grace=0.0)).compare() == {ref.uid}
-    assert driver.claims.records.read(ref.uid)
+    assert driver.claims.ledger.read(ref.uid)
 
 
 def test_an_api_server_that_is_away_is_asked_twice_for_all_claims(driver: Driver) -> None:
@@ -306,7 +306,7 @@ def test_a_claim_that_the_api_server_fails_for_keeps_no_other_from_being_taken_b
     reconciler = driver.reconciler(ReconcileTiming(grace=0.0))
     for _ in range(3):
         reconciler.compare()
-    left = {one.ref.uid for one in driver.claims.records.readable()}
+    left = {one.ref.uid for one in driver.claims.ledger.readable()}
     assert left == {refs[0].uid, refs[1].uid}
 
 
@@ -319,17 +319,17 @@ def test_a_claim_that_comes_back_is_not_counted_as_gone(driver: Driver) -> None:
     for now, claims in ((1000.0, {}), (1050.0, whole), (1095.0, {}), (1180.0, {})):
         clock.now, driver.api.claims = now, claims
         reconciler.compare()
-    assert driver.claims.records.read(ref.uid)
+    assert driver.claims.ledger.read(ref.uid)
 
 
 def test_a_claim_prepared_again_meanwhile_is_left_alone(driver: Driver) -> None:
     ref = driver.api.add("gpu-1")
     driver.prepare(ref)
     driver.api.results(ref)[0]["device"] = "gpu-2"
-    stale = driver.claims.records.read(ref.uid)
+    stale = driver.claims.ledger.read(ref.uid)
     assert stale is not None
     driver.prepare(ref)
-    assert not driver.preparer.discard(stale, deadline=time.monotonic() + PATIENCE)
+    assert not driver.claims.release.discard(stale, time.monotonic() + PATIENCE)
     assert driver.nodes(ref) == ["/dev/nvidia2"]
 
 

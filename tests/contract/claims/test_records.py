@@ -9,9 +9,9 @@ from structlog.testing import capture_logs
 import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import RecordState
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.claims.state.records import stored_records
-from dra_driver.errors import StateError, TransientError
+from dra_driver.errors import StateError
 from worlds.configs import CONFIGS
 from worlds.driver import Driver
 
@@ -30,26 +30,25 @@ def damaged(driver: Driver) -> tuple[ClaimRef, Path]:
 def test_a_damaged_record_is_moved_aside_by_nobody_without_its_lock(driver: Driver) -> None:
     _, path = damaged(driver)
     with driver.locks.claim("damaged", deadline=0.0):  # somebody is about to write it again
-        with pytest.raises(TransientError, match="a GPU is being given back"):
-            driver.prepare(driver.api.add("gpu-1", uid="other", name="other"), seconds=0.05)
-        assert driver.claims.records.peek(ClaimUid("damaged")) is None
-        assert not driver.claims.cleanup.count_pending()
+        driver.prepare(driver.api.add("gpu-1", uid="other", name="other"))
+        assert driver.claims.ledger.peek(ClaimUid("damaged")) is None
+        assert not driver.claims.release.count_pending()
         assert path.exists()
-        assert driver.claims.records.quarantined == 0
+        assert driver.claims.ledger.quarantined == 0
     driver.reconciler(ReconcileTiming()).mend()
     assert not path.exists()
-    assert driver.claims.records.quarantined == 1
+    assert driver.claims.ledger.quarantined == 1
 
 
 def test_whoever_looks_again_sees_a_record_as_it_is_by_now(driver: Driver) -> None:
     ref = driver.api.add("gpu-1", uid="seen", name="seen")
     driver.prepare(ref)
-    records = driver.claims.records
+    records = driver.claims.ledger
     first = records.peek(ref.uid)
     assert first is not None
     assert records.peek(ref.uid) is first  # not read again
 
-    records.note_release(ref.uid)  # changes the file's mode alone
+    records.release(ref.uid)  # changes the file's mode alone
     released = records.peek(ref.uid)
     assert released is not None
     assert released.state is RecordState.RELEASED
@@ -67,7 +66,7 @@ def test_whoever_looks_again_sees_a_record_as_it_is_by_now(driver: Driver) -> No
 def test_of_a_thousand_records_none_is_read_twice(driver: Driver) -> None:
     ref = driver.api.add("gpu-1", uid="seen", name="seen")
     driver.prepare(ref)
-    records = driver.claims.records
+    records = driver.claims.ledger
     first = records.peek(ref.uid)
     assert first is not None
     for number in range(1000):
@@ -85,7 +84,7 @@ def test_what_another_process_has_changed_is_read_as_it_is_by_now(
     other = Driver(driver.root, api=driver.api)
     ref = driver.api.add("gpu-1", uid="seen", name="seen", configs=CONFIGS[mode])
     driver.prepare(ref)
-    mine, theirs = driver.claims.records, other.claims.records
+    mine, theirs = driver.claims.ledger, other.claims.ledger
     first = mine.read(ref.uid)
     assert first is not None
     assert theirs.read(ref.uid) == first
@@ -94,7 +93,7 @@ def test_what_another_process_has_changed_is_read_as_it_is_by_now(
     assert mine.read(ref.uid) == theirs.peek(ref.uid) != first
     mine.write(first)
     assert theirs.read(ref.uid) == mine.peek(ref.uid) == first
-    theirs.note_release(ref.uid)
+    theirs.release(ref.uid)
     found = mine.read(ref.uid)
     assert found is not None
     assert found.state is RecordState.RELEASED
@@ -111,7 +110,7 @@ def test_a_record_that_the_disk_does_not_give_out_hides_no_other(driver: Driver)
     data = path.read_bytes()
     path.unlink()
     path.mkdir()
-    records = driver.claims.records
+    records = driver.claims.ledger
     with capture_logs() as logs:
         for _ in range(2):
             assert [one.ref.uid for one in records.readable()] == [good.uid]
@@ -125,11 +124,11 @@ def test_a_record_that_the_disk_does_not_give_out_hides_no_other(driver: Driver)
     stored = stored_records(driver.plugin)
     assert [record.ref.uid for record in stored.records] == [good.uid]
     assert stored.damaged[path.name].startswith(f"cannot read {path}: it is not a plain file; ")
-    assert not driver.claims.cleanup.count_pending()
-    assert driver.claims.holdings.are_there()
+    assert not driver.claims.release.count_pending()
+    assert driver.claims.ledger.anything_held()
     driver.unprepare(good)
     with pytest.raises(StateError):  # what the other holds is not known
-        driver.claims.holdings.are_there()
+        driver.claims.ledger.anything_held()
 
 
 def test_after_a_reboot_a_claim_gets_the_card_that_it_had(tmp_path: Path) -> None:
@@ -168,5 +167,5 @@ def test_a_record_under_a_wrong_name_is_put_aside(driver: Driver) -> None:
     driver.prepare(ref)
     folder = driver.plugin / "claims"
     (folder / f"{ref.uid}.json").rename(folder / "other.json")
-    assert driver.claims.records.read(ClaimUid("other")) is None
-    assert driver.claims.records.quarantined == 1
+    assert driver.claims.ledger.read(ClaimUid("other")) is None
+    assert driver.claims.ledger.quarantined == 1

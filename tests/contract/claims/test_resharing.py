@@ -32,7 +32,7 @@ def end(node: DividedNode, ref: ClaimRef) -> None:
 
 def prepared_with(node: DividedNode, ref: ClaimRef) -> tuple[int, ShareStrategy]:
     assert node.driver is not None
-    record = node.driver.claims.records.read(ref.uid)
+    record = node.driver.claims.ledger.read(ref.uid)
     assert record is not None
     division = record.devices[0].device.division
     assert division is not None

@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.model.record import MigStep
 from dra_driver.devices.device import Mig
 from dra_driver.devices.model import MigUuid
 from dra_driver.errors import DeviceError
@@ -18,7 +19,7 @@ def test_a_mig_device_that_others_made_is_used_and_left(node: Node) -> None:
     node.look()
     ref = node.claim(node.name("2g.20gb", 2))
     node.driver.prepare(ref)
-    record = node.driver.claims.records.read(ref.uid)
+    record = node.driver.claims.ledger.read(ref.uid)
     assert record is not None
     assert record.devices[0].device.uuid == static
     assert record.steps == ()
@@ -54,7 +55,7 @@ def test_a_static_mig_device_that_went_is_told_of_when_prepared_again(node: Node
 
 def had_another(node: Node, ref: ClaimRef) -> None:
     """Let the record of a claim with one MIG device name another one, which was there before."""
-    records = node.driver.claims.records
+    records = node.driver.claims.ledger
     record = records.read(ref.uid)
     assert record is not None
     (entry,) = record.devices
@@ -85,7 +86,7 @@ def test_a_mig_device_made_here_may_be_replaced_unless_it_is_shared(node: Node) 
     answer = node.driver.prepare(ref)
     had_another(node, ref)
     assert node.driver.prepare(ref) == answer
-    record = node.driver.claims.records.read(ref.uid)
+    record = node.driver.claims.ledger.read(ref.uid)
     assert record is not None
     assert record.devices[0].device.uuid == node.migs()[0].uuid
     shared = node.claim(node.name("1g.10gb", 1), name="shared", configs=[MPS_ON_MIG])
@@ -100,15 +101,14 @@ def test_a_mig_device_that_two_claims_have_goes_with_the_last_of_them(node: Node
     """As NVIDIA's driver gives a MIG device to several claims, which then are taken over."""
     first = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(first)
-    records, ownership = node.driver.claims.records, node.driver.claims.ownership
-    record = records.read(first.uid)
+    ledger = node.driver.claims.ledger
+    record = ledger.read(first.uid)
     assert record is not None
     last = replace(first, uid=ClaimUid("last"), name="last")
-    ownership.mark(node.gpu().uuid, last.uid)
-    (made,) = record.steps
-    records.write(replace(record, ref=last, steps=(replace(made, claim=last.uid),)))
+    steps = [replace(step, claim=last.uid) for step in record.steps if isinstance(step, MigStep)]
+    ledger.write(replace(record, ref=last, steps=tuple(steps)))
     node.driver.unprepare(first)
     assert node.mig_shapes() == {0: ["1g.10gb@0"]}
-    assert set(ownership.made().values()) == {last.uid}
+    assert list(ledger.made().values()) == [{last.uid}]
     node.driver.unprepare(last)
     assert node.left() == []

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, PodName
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import AccessError, TransientError, UnavailableError
 from worlds.configs import LONG
 from worlds.node import MakeNode, Node
@@ -147,7 +147,7 @@ def test_a_begun_claim_that_cannot_be_read_stays_alone_in_the_file(node: Node) -
     theirs.claims[odd.uid]["status"] = {"allocation": None}
     theirs.prepare(ref)
     taken_over(node)
-    assert (node.driver.claims.records.uids(), theirs.file.exists()) == ({ref.uid}, True)
+    assert (node.driver.claims.ledger.uids(), theirs.file.exists()) == ({ref.uid}, True)
 
 
 def test_tenants_of_one_gpu_are_taken_over_side_by_side(node: Node) -> None:
@@ -234,12 +234,12 @@ def test_whose_the_mig_devices_are_is_waited_for_and_other_claims_are_not(node: 
         assert not take_over.run()
     assert "has not said yet whether mig-manager" in lines[-1]["reason"]
     assert lines[-1]["advice"] == "to try again, delete this driver's pod on this node"
-    assert [one.ref.uid for one in node.driver.claims.records.readable()] == [whole.uid]
+    assert [one.ref.uid for one in node.driver.claims.ledger.readable()] == [whole.uid]
     assert theirs.file.exists()
     node.driver.unprepare(whole)
     said.clear()
     assert take_over.run()
-    assert [one.ref.uid for one in node.driver.claims.records.readable()] == [part.uid]
+    assert [one.ref.uid for one in node.driver.claims.ledger.readable()] == [part.uid]
     node.driver.prepare(part)
     node.driver.unprepare(part)
     assert node.left() == []
@@ -277,12 +277,12 @@ def test_names_are_had_from_the_kubelet_and_claims_that_are_gone_are_taken_back(
     node.driver.pods_running[nameless.uid] = [PodName(namespace="default", name="pod")]
     reconciler = node.driver.reconciler(ReconcileTiming(), clock)
     assert reconciler.compare() == {deleted.uid, nameless.uid}
-    assert {one.ref for one in node.driver.claims.records.readable()} >= {kept, deleted}
+    assert {one.ref for one in node.driver.claims.ledger.readable()} >= {kept, deleted}
     clock.now += 100
     assert reconciler.compare() == {nameless.uid}, "a pod has it after all"
     node.driver.pods_running.clear()
     assert reconciler.compare() == set()
-    assert [one.ref for one in node.driver.claims.records.readable()] == [kept]
+    assert [one.ref for one in node.driver.claims.ledger.readable()] == [kept]
     assert list(theirs.cdi.iterdir()) == [ours_of(theirs, kept)]
 
 
@@ -318,7 +318,7 @@ def test_without_an_api_server_that_says_so_no_claim_is_taken_back(
         reconciler.compare()
         clock.now += 1000
     assert ours_of(theirs, ref).exists()
-    assert node.driver.claims.records.read(ref.uid)
+    assert node.driver.claims.ledger.read(ref.uid)
 
 
 # What stands in the way
@@ -406,7 +406,7 @@ def test_a_claim_whose_gpu_has_gone_to_another_stays_in_the_file(node: Node) -> 
     with capture_logs() as said:
         assert node.take_over().run()
     assert said[-1]["reason"] == "another claim has its GPU already"
-    assert node.driver.claims.records.uids() == {other.uid}
+    assert node.driver.claims.ledger.uids() == {other.uid}
     assert theirs.file.exists()
 
 
@@ -423,7 +423,7 @@ def test_while_the_gpu_driver_does_not_answer_claims_are_waited_for(node: Node) 
     assert theirs.file.exists()
     node.look()
     assert take_over.run()
-    assert node.driver.claims.records.uids() == {ref.uid}
+    assert node.driver.claims.ledger.uids() == {ref.uid}
 
 
 def test_what_is_no_file_is_not_waited_for(node: Node) -> None:
@@ -439,7 +439,7 @@ def test_a_claim_that_has_a_record_already_keeps_it(node: Node) -> None:
     theirs = NvidiaDriver(node)
     ref = node.claim("gpu-0")
     node.driver.prepare(ref)
-    record = node.driver.claims.records.read(ref.uid)
+    record = node.driver.claims.ledger.read(ref.uid)
     theirs.prepare(ref)
     taken_over(node)
-    assert node.driver.claims.records.read(ref.uid) == record
+    assert node.driver.claims.ledger.read(ref.uid) == record

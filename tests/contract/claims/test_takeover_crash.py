@@ -37,19 +37,6 @@ def test_killed_at_any_step_the_next_start_goes_on(node: Node, step: str) -> Non
     assert node.left() == []
 
 
-def test_gpus_are_marked_before_their_claim_has_a_record(node: Node) -> None:
-    ref, marked = node.claim("gpu-0"), []
-    NvidiaDriver(node).prepare(ref)
-
-    def step(name: str) -> None:
-        if name == "recorded":
-            marked.append(set(node.holdings.ownership.holders(node.gpu(0).uuid)))
-
-    node.restart(step=step)
-    assert node.take_over().run()
-    assert marked == [{ref.uid}]
-
-
 @pytest.mark.parametrize("step", ["recorded", "struck"])
 def test_killed_beside_a_claim_that_is_left_the_next_start_goes_on(node: Node, step: str) -> None:
     theirs = NvidiaDriver(node)
@@ -63,11 +50,11 @@ def test_killed_beside_a_claim_that_is_left_the_next_start_goes_on(node: Node, s
     del theirs.claims[taken.uid]
     kept = checkpoint(theirs.claims, boot_id=node.machine.boot_id)
     assert theirs.file.read_bytes() == kept
-    assert node.driver.claims.records.uids() == {taken.uid}
+    assert node.driver.claims.ledger.uids() == {taken.uid}
     node.driver.prepare(taken)
     node.driver.unprepare(taken)
     assert node.take_over().run()
-    assert node.driver.claims.records.uids() == set()
+    assert node.driver.claims.ledger.uids() == set()
 
 
 def test_on_a_disk_that_refuses_nothing_is_lost(node: Node, tmp_path: Path) -> None:

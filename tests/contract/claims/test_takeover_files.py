@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from dra_driver.admin.takeover.nvidia_checkpoint import parse_checkpoint, without
 from dra_driver.admin.takeover.take_over import TakeOver
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.devices.device import Device, name_of
 from dra_driver.devices.mig.partitions import partitions
 from worlds.node import MakeNode, Node
@@ -191,13 +191,13 @@ def test_whole_sliced_mig_and_shared_claims_of_one_file_are_taken_over(node: Nod
     left, claims = everything()
     left.restore(node, checkpoint=checkpoint(claims, boot_id=left.boot_id))
     assert take_over(node).left == {}
-    assert len(list(node.driver.claims.records.readable())) == 7
+    assert len(list(node.driver.claims.ledger.readable())) == 7
     for ref in left.refs.values():
         node.driver.prepare(ref)
         node.driver.unprepare(ref)
     assert node.mig_modes() == {}
     assert node.time_slices() == {}
-    assert node.driver.claims.records.uids() == set()
+    assert node.driver.claims.ledger.uids() == set()
 
 
 @pytest.mark.parametrize("first", ["mig1", "other"])
@@ -228,7 +228,7 @@ def test_a_made_device_that_several_share_goes_with_the_last_of_them(
     assert node.mig_shapes() == {1: ["1g.10gb@0"]}
     node.driver.unprepare(refs[last])
     assert (node.mig_shapes(), node.mig_modes()) == ({}, {})
-    assert node.driver.claims.ownership.made() == {}
+    assert node.ledger.made() == {}
 
 
 # One claim that is not understood
@@ -305,7 +305,7 @@ def test_one_that_is_not_understood_is_said_left_and_holds_up_no_other(
     assert reason in line["reason"]
     assert "dra-driver cleanup" in line["advice"]
     others = {name: ref for name, ref in left.refs.items() if name != pod}
-    assert node.driver.claims.records.uids() == {ref.uid for ref in others.values()}
+    assert node.driver.claims.ledger.uids() == {ref.uid for ref in others.values()}
     # What is left is what that driver would read, and it has no other claim.
     kept = (node.driver.plugin / "checkpoint.json").read_bytes()
     assert kept == checkpoint({odd.uid: claims[odd.uid]}, boot_id=left.boot_id)
@@ -314,7 +314,7 @@ def test_one_that_is_not_understood_is_said_left_and_holds_up_no_other(
         node.driver.prepare(ref)
         node.driver.unprepare(ref)
     assert node.take_over().run(), "nothing that has ended comes back"
-    assert node.driver.claims.records.uids() == set()
+    assert node.driver.claims.ledger.uids() == set()
     assert spec.exists()
     slices = {2: 3} if pod == "sliced" else {}
     assert (node.mig_shapes(), node.time_slices()) == (
@@ -350,9 +350,9 @@ def test_a_claim_that_somebody_is_busy_with_keeps_no_other_from_being_taken_over
     take_over = node.take_over()
     with node.driver.locks.claim(busy.uid, time.monotonic()):
         assert not take_over.run()
-    assert node.driver.claims.records.uids() == {other.uid}
+    assert node.driver.claims.ledger.uids() == {other.uid}
     assert take_over.run()
-    assert node.driver.claims.records.uids() == {busy.uid, other.uid}
+    assert node.driver.claims.ledger.uids() == {busy.uid, other.uid}
     assert not theirs.file.exists()
 
 

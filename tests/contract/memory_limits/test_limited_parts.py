@@ -35,7 +35,7 @@ def claim(
 
 def words(node: LimitedNode, ref: ClaimRef) -> str:
     """What status says of a claim's first device."""
-    record = node.driver.claims.records.read(ref.uid)
+    record = node.driver.claims.ledger.read(ref.uid)
     assert record is not None
     return ", ".join(description_of(record, record.devices[0]).words)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.claims.report.descriptions import description_of
 from dra_driver.errors import ConfigError, TransientError
 from dra_driver.sharing.steps import UseShares
@@ -19,14 +19,14 @@ THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 def words(node: LimitedNode, uid: str) -> str:
     """What status says of a claim's first device."""
-    record = node.driver.claims.records.read(uid)
+    record = node.driver.claims.ledger.read(uid)
     assert record is not None
     return ", ".join(description_of(record, record.devices[0]).words)
 
 
 def why(node: LimitedNode, uid: str) -> str:
     """Why nothing better limits a claim's memory, as its record says."""
-    record = node.driver.claims.records.read(uid)
+    record = node.driver.claims.ledger.read(uid)
     assert record is not None
     (found,) = {step.why for step in record.steps if isinstance(step, UseShares)}
     return found

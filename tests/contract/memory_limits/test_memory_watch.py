@@ -178,7 +178,7 @@ def test_what_a_lost_record_has_left_of_the_limit_of_all_pods_is_taken_back(
 ) -> None:
     lost = node.claim_of(node.pod()[0], share(0))
     node.driver.prepare(lost)
-    node.driver.claims.records.delete(lost.uid)
+    node.driver.claims.ledger.delete(lost.uid)
     node.look_after()
     assert node.others() is None
 
@@ -188,7 +188,7 @@ def test_a_claim_that_comes_before_a_look_has_the_lock_keeps_the_limit_of_all_po
 ) -> None:
     lost = node.claim_of(node.pod()[0], share(0))
     node.driver.prepare(lost)
-    node.driver.claims.records.delete(lost.uid)
+    node.driver.claims.ledger.delete(lost.uid)
     pod, group = node.pod()
     late = node.claim_of(pod, share(1), name="late")
 
@@ -197,7 +197,7 @@ def test_a_claim_that_comes_before_a_look_has_the_lock_keeps_the_limit_of_all_po
             node.driver.prepare(late)
             return super().gpus(uuids, deadline)
 
-    node.watch._locks = LateLocks(node.root / "locks", time.monotonic)
+    node.watch._locks = LateLocks(node.root / "locks", time.monotonic, on_other=lambda: None)
     node.look_after()
     assert (node.limit(group), node.others()) == (node.share_mib, 1)
     node.watch._locks.close()

@@ -14,9 +14,8 @@ def test_one_whose_limit_is_yet_to_be_set_makes_the_other_no_trouble(node: Limit
     ref = node.claim_of(pod, share(0))
     node.driver.prepare(ref)
     claims = node.driver.claims
-    record = claims.records.read(ref.uid)
+    record = claims.ledger.read(ref.uid)
     assert record is not None
     other = ClaimRef(namespace="default", name="other", uid=ClaimUid("other-uid"))
-    claims.records.write(replace(record, ref=other, state=RecordState.PREPARING))
-    claims.ownership.mark(node.uuid(0), other.uid)
+    claims.ledger.write(replace(record, ref=other, state=RecordState.PREPARING))
     claims.steps.wait(record.steps, time.monotonic(), lambda: False)

@@ -149,7 +149,7 @@ def test_members_that_come_and_go_side_by_side_always_have_a_daemon(
 
     def come_and_go(claim: str) -> None:
         # A driver of its own: two processes in a rolling update have nothing but files in common.
-        locks = NodeLocks(mps.root / "domain-locks", time.monotonic)
+        locks = NodeLocks(mps.root / "domain-locks", time.monotonic, on_other=lambda: None)
         mine = DomainMembers(mps.files.root, mps.requests, locks.domain)
         chance = random.Random(claim)  # noqa: S311 (as above)
         try:

@@ -4,7 +4,7 @@ import pytest
 
 import make
 from dra_driver.cdi.model import claim_device_name
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import ConflictError
 from dra_driver.mps.domain import DomainId, shared_domain
@@ -58,7 +58,7 @@ def test_the_share_id_is_in_the_answer_the_record_and_the_name_of_the_cdi_device
     (name,) = [each["name"] for each in node.driver.spec(ref)["devices"]]
     assert device.cdi_device_ids == (f"k8s.gpu.nvidia.com/claim={name}",)
     assert name == claim_device_name(ref.uid, "gpu-0", "one")
-    record = node.driver.claims.records.read(ref.uid)
+    record = node.driver.claims.ledger.read(ref.uid)
     assert record is not None
     (entry,) = record.devices
     assert entry.share_id == "one"

@@ -11,7 +11,7 @@ import pytest
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.prepare.preparer import PrepareTiming
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import DriverError
 from dra_driver.mps import processes
 from dra_driver.mps.domain import DomainId, State, shared_domain
@@ -72,7 +72,7 @@ def test_a_tenant_leaves_while_others_wait_for_a_supervisor_that_is_dead(
     calls = waiting(node, pool, others)
     node.driver.unprepare(tenant)
     check_free(node)
-    assert node.driver.claims.records.read(tenant.uid) is None
+    assert node.driver.claims.ledger.read(tenant.uid) is None
     assert not any(call.done() for call in calls)
     for ref in others:
         node.driver.unprepare(ref)
@@ -99,7 +99,7 @@ def test_each_of_several_pods_that_wait_in_vain_is_told_what_is_missing(
             call.result(PATIENCE)
     # Nothing is kept of those that have failed, and the tenant is still one.
     assert node.mps.requests.members(shared_domain(node.uuid(0))) == {tenant.uid}
-    assert node.driver.claims.records.uids() == {tenant.uid}
+    assert node.driver.claims.ledger.uids() == {tenant.uid}
 
 
 def test_a_claim_that_waits_for_its_daemon_is_unprepared_at_once_and_told_why_it_waited(
@@ -138,7 +138,7 @@ def test_other_partitions_of_a_gpu_come_and_go_while_a_daemon_starts_and_while_i
         node.driver.prepare(plain)
         node.driver.unprepare(plain)
         assert not call.done()
-        assert node.driver.claims.records.read(ref.uid).state is RecordState.PREPARING  # type: ignore[union-attr]
+        assert node.driver.claims.ledger.read(ref.uid).state is RecordState.PREPARING  # type: ignore[union-attr]
         gate.touch()
         call.result(PATIENCE)
         gone = pool.submit(node.driver.unprepare, ref)

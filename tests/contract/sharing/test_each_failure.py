@@ -14,7 +14,7 @@ import pytest
 
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import RecordState
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import DriverError
 from worlds.configs import HALF, LONG, SHARES
 from worlds.node import MakeNode, Node
@@ -92,7 +92,7 @@ class Tried:
         return ""
 
     def check_prepared(self) -> None:
-        record = self.node.driver.claims.records.read(self.ref.uid)
+        record = self.node.driver.claims.ledger.read(self.ref.uid)
         assert record is not None
         assert record.state is RecordState.PREPARED
         assert self.node.driver.specs.exists(self.ref.uid)
@@ -105,7 +105,7 @@ class Tried:
                 self.check_prepared()
             case "mend":
                 assert self.node.driver.reconciler(ReconcileTiming()).mend() == set()
-                if self.node.driver.claims.records.read(self.ref.uid):
+                if self.node.driver.claims.ledger.read(self.ref.uid):
                     self.check_prepared()
         self.node.driver.unprepare(self.ref, SECONDS)
         assert self.seen() == self.before, said

@@ -3,7 +3,7 @@
 import pytest
 
 import make
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import ConfigError
 from dra_driver.mps.domain import DomainId
 from worlds.configs import HALF

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dra_driver.claims.prepare.preparer import PrepareTiming
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import DeviceError, TransientError
 from dra_driver.mps import processes
 from dra_driver.mps.domain import DomainId, State
@@ -191,7 +191,7 @@ def test_a_domain_that_nobody_has_a_record_of_goes_when_its_gpu_is_given_to_anot
     with node.mps.supervised():
         ref = node.claim_gpus({"a": HALF})
         node.driver.prepare(ref)
-        node.driver.claims.records.delete(ref.uid)
+        node.driver.claims.ledger.delete(ref.uid)
         assert node.driver.reconciler(ReconcileTiming()).mend() == set()
         assert node.compute_modes() == {0: 3}, "it may be in use"
         node.driver.prepare(node.claim_gpus({"a": None}, name="other"))
@@ -205,7 +205,7 @@ def test_a_claim_whose_record_is_lost_has_no_daemon_left_when_its_end_is_answere
     with node.mps.supervised():
         ref = node.claim_gpus({"a": HALF})
         node.driver.prepare(ref)
-        node.driver.claims.records.delete(ref.uid)
+        node.driver.claims.ledger.delete(ref.uid)
         node.driver.unprepare(ref)
         assert node.left() == []
 
@@ -214,7 +214,7 @@ def test_a_daemon_that_outlives_the_answer_keeps_its_gpu_from_others(node: Node)
     ref = node.claim_gpus({"a": HALF})
     with node.mps.supervised():
         node.driver.prepare(ref)
-    node.driver.claims.records.delete(ref.uid)
+    node.driver.claims.ledger.delete(ref.uid)
     node.driver.unprepare(ref, seconds=0.5)
     other = node.claim_gpus({"a": None}, name="other")
     with pytest.raises(TransientError, match="whose record is lost, has not ended"):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.devices.device import Whole
 from dra_driver.devices.mig.partitions import found_by_others
 from dra_driver.devices.model import MigDevice
@@ -233,7 +233,7 @@ def test_a_claim_without_a_record_is_swept_out_of_its_domain(node: Node) -> None
         ref, other = claim(node, share(0), name="lost"), claim(node, share(1), name="other")
         node.driver.prepare(ref)
         node.driver.prepare(other)
-        node.driver.claims.records.delete(ref.uid)
+        node.driver.claims.ledger.delete(ref.uid)
         node.driver.unprepare(ref)
         assert node.mps.requests.members(domain(node)) == {other.uid}
         node.driver.unprepare(other)
@@ -278,19 +278,19 @@ def test_a_domain_that_the_last_other_claim_leaves_meanwhile_is_waited_for(
 ) -> None:
     node.divide(0)
     first, second = (claim(node, share(number), name=f"c{number}") for number in range(2))
-    cleanup = node.driver.claims.cleanup
-    release = cleanup.release
+    claims = node.driver.claims
+    settle = claims.release.settle
 
     def leave_meanwhile(*words: Any, **named: Any) -> Any:
         monkeypatch.undo()
-        other = node.driver.claims.records.read(second.uid)
-        cleanup.end(other, float("-inf"))
-        return release(*words, **named)
+        other = node.driver.claims.ledger.read(second.uid)
+        claims.steps.end(other.steps, float("-inf"))
+        return settle(*words, **named)
 
     with node.mps.supervised():
         for ref in (first, second):
             node.driver.prepare(ref)
-        monkeypatch.setattr(cleanup, "release", leave_meanwhile)
+        monkeypatch.setattr(claims.release, "settle", leave_meanwhile)
         node.driver.unprepare(first)
         assert node.driver.cleanups(first) == []
         node.driver.unprepare(second)

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from dra_driver.claims.model.record import RecordState
-from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import ConfigError, DeviceError
 from dra_driver.sharing import nvidia_smi
 from worlds.api import ClaimApi
@@ -274,7 +274,7 @@ def test_a_reset_that_fails_does_not_block_unprepare_and_is_retried(node: Node) 
     ((strategy, reason),) = node.driver.cleanups(ref)
     assert strategy == "TimeSlicing"
     assert "Unknown Error" in reason
-    assert node.driver.claims.cleanup.count_pending() == {"TimeSlicing": 1}
+    assert node.driver.claims.release.count_pending() == {"TimeSlicing": 1}
     assert not node.driver.specs.exists(ref.uid)
 
     reconciler = node.driver.reconciler(ReconcileTiming())
@@ -330,7 +330,7 @@ def test_a_claim_that_is_prepared_again_keeps_its_debt_in_mind(node: Node) -> No
     again = node.claim_gpus({"a": None})
     assert again == ref
     node.driver.prepare(again)
-    record = node.driver.claims.records.read(ref.uid)
+    record = node.driver.claims.ledger.read(ref.uid)
     assert record is not None
     assert record.state is RecordState.PREPARED
     assert len(record.pending) == 1

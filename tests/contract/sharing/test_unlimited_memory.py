@@ -34,7 +34,7 @@ class Telling:
         self.node, self.server, self.outbox = node, server, Outbox()
         self.kube = from_kubeconfig(server.write_kubeconfig(folder / "kubeconfig"))
         events = ClaimEvents(self.kube, self.outbox, node="node-1")
-        memory = UnlimitedMemory(node.driver.claims.records, events, self.outbox)
+        memory = UnlimitedMemory(node.driver.claims.ledger, events, self.outbox)
         metrics = Metrics(driver="d", node="n", version="1")
         self.calls = ClaimCalls(node.driver.preparer, metrics, clock=time.monotonic)
         self.calls.prepared.add(memory.prepared)

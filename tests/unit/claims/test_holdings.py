@@ -1,5 +1,7 @@
 """Who holds what a claim wants, and who has left something there."""
 
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,11 @@ from dra_driver.claims.model.record import (
     PendingCleanup,
     RecordState,
     TurnMigModeOff,
+    TurnMigModeOn,
 )
-from dra_driver.claims.state.holdings import Neighbours, open_holdings
+from dra_driver.claims.state.holdings import Neighbours, neighbours, owed, tenants
+from dra_driver.claims.state.ledger import Ledger
+from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.device import Device, equal_shares
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
@@ -29,6 +34,7 @@ CARD, OTHER_CARD, FOUND = make.gpu(0), make.gpu(1), make.mig_device(0, start=0)
 GPU, OTHER, MIG = make.device(CARD), make.device(OTHER_CARD), make.device(FOUND)
 MADE = MakeMigDevices(devices=(Device(base=MIG.place),), claim=ClaimUid("uid"))
 MADE_BESIDE = replace(MADE, devices=(Device(base=make.place(make.mig_device(0, start=1))),))
+MODE_ON = TurnMigModeOn(devices=MADE.devices, claim=MADE.claim)
 MODE_OFF = TurnMigModeOff(devices=(GPU,), restore=True)
 SLOT = MADE.places[0].slot
 DIVISION = Division(count=2, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True)
@@ -36,20 +42,18 @@ ME = ClaimUid("me")
 
 
 class Node:
-    """Records and marks on disk, as prepared claims have them."""
+    """Records on disk, as prepared claims have them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.holdings = open_holdings(folder, boot_id="boot-1", version="1.2.3")
+        self.ledger = Ledger(folder, boot_id="boot-1", version="1.2.3")
 
     def claim(
         self, uid: str, *devices: Device, admin_access: bool = False, **facts: Any
     ) -> ClaimRecord:
         """A claim's record, which is on disk."""
         record = self.wanted(uid, *devices, admin_access=admin_access, **facts)
-        self.holdings.records.write(record)
-        for gpu in record.touched_gpus:
-            self.holdings.ownership.mark(gpu, record.ref.uid)
+        self.ledger.write(record)
         return record
 
     def wanted(
@@ -105,10 +109,10 @@ def owes(of: ClaimStep) -> PendingCleanup:
 
 def test_a_claim_that_holds_what_another_wants_is_its_rival(node: Node) -> None:
     holder = node.claim("holder", GPU)
-    found = node.holdings.neighbours(node.wanted(ME, OTHER, GPU))
+    found = neighbours(node.ledger, node.wanted(ME, OTHER, GPU))
     assert found.rival is not None
     assert (found.rival.holder, found.rival.device.name) == (holder, "device-1")
-    assert found.former == frozenset()
+    assert found.former == ()
 
 
 @pytest.mark.parametrize(
@@ -120,7 +124,7 @@ def test_a_mig_device_is_not_given_below_a_whole_gpu_or_its_share_and_neither_is
 ) -> None:
     """As when an admin switches the MIG mode of a GPU that a claim has some of."""
     holder = node.claim("holder", held)
-    rival = node.holdings.neighbours(node.wanted(ME, wanted)).rival
+    rival = neighbours(node.ledger, node.wanted(ME, wanted)).rival
     assert rival is not None
     assert rival.holder == holder
 
@@ -132,23 +136,21 @@ def test_a_claim_of_another_boot_or_one_that_was_released_is_no_rival_and_left_s
     node: Node, boot_id: str, state: RecordState
 ) -> None:
     former = node.claim("former", GPU, boot_id=boot_id, state=state)
-    assert not node.holdings.holds(former)
-    assert node.holdings.neighbours(node.wanted(ME, GPU)) == Neighbours(
-        former=frozenset({former.ref.uid})
-    )
-    assert not node.holdings.is_prepared(former)
+    assert not node.ledger.holds(former)
+    assert neighbours(node.ledger, node.wanted(ME, GPU)) == Neighbours(former=(former.ref.uid,))
+    assert not node.ledger.is_prepared(former)
 
 
 def test_a_claim_that_is_being_prepared_is_a_rival_and_not_prepared(node: Node) -> None:
     holder = node.claim("holder", GPU, state=RecordState.PREPARING)
-    assert node.holdings.neighbours(node.wanted(ME, GPU)).rival is not None
-    assert not node.holdings.is_prepared(holder)
+    assert neighbours(node.ledger, node.wanted(ME, GPU)).rival is not None
+    assert not node.ledger.is_prepared(holder)
 
 
 def test_what_is_beside_it_or_seen_by_an_admin_is_in_nobodys_way(node: Node) -> None:
     node.claim("beside", share(GPU, 0))
     node.claim("admin", GPU, admin_access=True)
-    found = node.holdings.neighbours
+    found = partial(neighbours, node.ledger)
     assert found(node.wanted(ME, share(GPU, 1))) == Neighbours()
     assert found(node.wanted(ME, GPU, admin_access=True)) == Neighbours()
     assert found(node.wanted(ME, OTHER)) == Neighbours()
@@ -156,11 +158,10 @@ def test_what_is_beside_it_or_seen_by_an_admin_is_in_nobodys_way(node: Node) -> 
     assert found(node.wanted(ME, share(GPU, 0))).rival is not None
 
 
-def test_a_mark_without_a_record_and_an_old_debt_are_told_of(node: Node) -> None:
-    node.holdings.ownership.mark(CARD.uuid, ClaimUid("traced"))
+def test_an_old_debt_is_told_of(node: Node) -> None:
     node.claim("debtor", share(GPU, 0), pending=(owes(daemon(GPU)),))
-    found = node.holdings.neighbours(node.wanted(ME, share(GPU, 1)))
-    assert found == Neighbours(former=frozenset({ClaimUid("traced"), ClaimUid("debtor")}))
+    found = neighbours(node.ledger, node.wanted(ME, share(GPU, 1)))
+    assert found == Neighbours(former=(ClaimUid("debtor"),))
 
 
 @pytest.mark.parametrize("whose", [ME, "another"])
@@ -168,21 +169,22 @@ def test_where_a_record_is_damaged_something_may_be_set_but_not_where_there_is_n
     node: Node, whose: str
 ) -> None:
     def lost() -> frozenset[GpuUuid]:
-        return node.holdings.neighbours(node.wanted(ME, GPU, OTHER)).lost
+        return frozenset(filter(node.ledger.has_lost, (CARD.uuid, OTHER_CARD.uuid)))
 
     record = node.claim(whose, GPU)
     path = node.folder / "claims" / f"{whose}.json"
-    for content, is_lost in ((b"damaged", True), (b"", False)):
+    sound = path.read_bytes()
+    for content, is_lost in ((sound[:-9], True), (b"", False)):
         path.write_bytes(content)
         assert lost() == frozenset([CARD.uuid] * is_lost)
     path.unlink()  # killed before it was written, or after it was deleted
     assert lost() == frozenset()
-    path.write_bytes(b"damaged")
-    assert node.holdings.records.read(record.ref.uid) is None
+    path.write_bytes(sound[:-9])
+    assert node.ledger.read(record.ref.uid) is None
     assert not path.exists(), "it is in quarantine"
     assert lost() == {CARD.uuid}
     if whose == ME:
-        node.holdings.records.write(record)
+        node.ledger.write(record)
         assert lost() == frozenset(), "it is prepared again"
 
 
@@ -192,19 +194,19 @@ def test_a_gpu_of_a_claim_by_a_newer_driver_is_held(node: Node) -> None:
     with pytest.raises(
         ConflictError, match=f"{CARD.uuid} is held by another claim: a newer version of"
     ):
-        node.holdings.neighbours(node.wanted(ME, GPU))
-    assert node.holdings.holds_any([CARD.uuid], [GPU], but=ME)
-    assert not node.holdings.holds_any([OTHER_CARD.uuid], [GPU], but=ME)
-    assert not node.holdings.holds_any([CARD.uuid], [GPU], but=ClaimUid("newer"))
+        neighbours(node.ledger, node.wanted(ME, GPU))
+    assert node.ledger.holds_any([CARD.uuid], [GPU], but=ME)
+    assert not node.ledger.holds_any([OTHER_CARD.uuid], [GPU], but=ME)
+    assert not node.ledger.holds_any([CARD.uuid], [GPU], but=ClaimUid("newer"))
     node.claim("older", GPU)
     node.claim("a-third", GPU)
-    found = {record.ref.uid for record in node.holdings.users_of(CARD.uuid)}
+    found = {record.ref.uid for record in node.ledger.users_of(CARD.uuid)}
     assert found == {"older", "a-third"}, "and hides no other"
 
 
 def test_what_overlaps_a_device_is_held_and_what_lies_beside_it_is_not(node: Node) -> None:
     node.claim("mig", MIG)
-    held = node.holdings.holds_any
+    held = node.ledger.holds_any
     beside = make.device(make.mig_device(0, start=1))
     assert held([OTHER_CARD.uuid, CARD.uuid], [GPU], but=ME)
     assert not held([CARD.uuid], [beside], but=ME)
@@ -229,7 +231,7 @@ def test_a_rival_that_only_shares_in_another_way_says_in_which(
 ) -> None:
     # A device of another GPU beside it says nothing of this one.
     node.claim("holder", consumed(OTHER, "c", ShareStrategy.TIME_SLICING), holder)
-    rival = node.holdings.neighbours(node.wanted(ME, wanted)).rival
+    rival = neighbours(node.ledger, node.wanted(ME, wanted)).rival
     assert (rival.other_strategy if rival else None) == expected
 
 
@@ -241,31 +243,32 @@ def test_sharing_that_could_not_be_undone_are_owed_to_whoever_comes(node: Node) 
     node.claim("debtor", GPU, pending=(owes(theirs), owes(MODE_OFF)))
     node.claim("of-another-boot", GPU, boot_id="boot-0", pending=(owes(gone),))
     node.claim("elsewhere", OTHER, pending=(owes(daemon(OTHER)),))
-    assert node.holdings.owed(node.wanted(ME, GPU, pending=(owes(mine),))) == (mine, theirs)
+    assert owed(node.ledger, node.wanted(ME, GPU, pending=(owes(mine),))) == (mine, theirs)
     written = node.claim(ME, GPU, pending=(owes(mine),))
-    assert node.holdings.owed(written) == (mine, theirs)
+    assert owed(node.ledger, written) == (mine, theirs)
 
 
 def test_holders_have_a_gpu_now_and_users_also_since_before_a_reboot(node: Node) -> None:
     now = node.claim("now", GPU)
     before = node.claim("before", GPU, boot_id="boot-0")
     node.claim("released", GPU, state=RecordState.RELEASED)
-    assert list(node.holdings.holders_of(CARD.uuid)) == [now]
-    assert list(node.holdings.users_of(CARD.uuid)) == [before, now]
-    assert list(node.holdings.users_of(OTHER_CARD.uuid)) == []
+    assert list(node.ledger.holders_of(CARD.uuid)) == [now]
+    assert list(node.ledger.users_of(CARD.uuid)) == [before, now]
+    assert list(node.ledger.users_of(OTHER_CARD.uuid)) == []
 
 
-def test_a_mig_device_that_several_share_goes_with_another_one_that_holds_it(node: Node) -> None:
-    heir = node.holdings.heir
-    assert heir(SLOT, ME) is None
+def test_what_was_made_here_and_for_whom_is_told_from_the_records(node: Node) -> None:
     node.claim("beside", share(MIG, 1))
-    node.claim("released", share(MIG, 0), steps=(MADE,), state=RecordState.RELEASED)
-    node.claim("other-place", GPU, steps=(MADE_BESIDE,))
+    node.claim("before", MIG, steps=(MADE,), boot_id="boot-0")
     node.claim("mode", GPU, steps=(MODE_OFF,))
-    assert heir(SLOT, ME) is None
-    node.claim("heir", share(MIG, 0), steps=(MADE,))
-    assert heir(SLOT, ME) == "heir"
-    assert heir(SLOT, ClaimUid("heir")) is None
+    assert node.ledger.made() == {}
+    node.claim("other-place", GPU, steps=(MADE_BESIDE,))
+    node.claim("one", share(MIG, 0), steps=(MODE_ON, MADE))
+    node.claim("left", share(MIG, 0), pending=(owes(MADE),), state=RecordState.RELEASED)
+    made = {SLOT: {"one", "left"}, MADE_BESIDE.places[0].slot: {"other-place"}}
+    assert node.ledger.made() == node.ledger.made(CARD.uuid) == made
+    assert node.ledger.made(OTHER_CARD.uuid) == {}
+    assert node.ledger.turned_on() == node.ledger.turned_on(CARD.uuid) == {CARD.uuid: {"one"}}
 
 
 def limited(pod: str, of: Device, index: int = 0) -> UseShares:
@@ -285,8 +288,8 @@ def test_memory_of_a_gpu_and_of_a_pod_is_summed_up_over_claims_that_hold_it(node
     node.claim(
         "released", share(GPU, 1), steps=(limited("pod-1", GPU, 1),), state=RecordState.RELEASED
     )
-    assert node.holdings.tenants(CARD.uuid) == [limited("pod-1", GPU)]
-    assert node.holdings.tenants(OTHER_CARD.uuid) == [limited("pod-2", OTHER)]
+    assert tenants(node.ledger, CARD.uuid) == [limited("pod-1", GPU)]
+    assert tenants(node.ledger, OTHER_CARD.uuid) == [limited("pod-2", OTHER)]
 
 
 # Whether anything is there
@@ -294,24 +297,49 @@ def test_memory_of_a_gpu_and_of_a_pod_is_summed_up_over_claims_that_hold_it(node
 
 def test_a_claim_still_holds_what_it_had_until_its_record_is_another(node: Node) -> None:
     record = node.claim("claim", GPU)
-    assert node.holdings.still_holds(record)
-    assert not node.holdings.still_holds(replace(record, boot_id="boot-0"))
+    assert node.ledger.still_holds(record)
+    assert not node.ledger.still_holds(replace(record, boot_id="boot-0"))
     node.claim("claim", GPU)
-    assert not node.holdings.still_holds(record), "it says the same, and was prepared again"
-    now = node.holdings.records.peek(record.ref.uid)
+    assert not node.ledger.still_holds(record), "it says the same, and was prepared again"
+    now = node.ledger.peek(record.ref.uid)
     assert now is not None
     node.unreadable("claim")
-    assert not node.holdings.still_holds(now)
+    assert not node.ledger.still_holds(now)
 
 
 def test_whether_claims_are_there_is_not_known_while_the_only_record_cannot_be_read(
     node: Node,
 ) -> None:
-    assert not node.holdings.are_there()
+    assert not node.ledger.anything_held()
     node.claim("released", GPU, state=RecordState.RELEASED)
-    assert not node.holdings.are_there()
+    assert not node.ledger.anything_held()
     node.unreadable("unreadable")
     with pytest.raises(StateError):
-        node.holdings.are_there()
+        node.ledger.anything_held()
     node.claim("held", GPU)
-    assert node.holdings.are_there()
+    assert node.ledger.anything_held()
+
+
+# Two drivers
+
+
+def test_what_another_process_wrote_is_read_once_the_gpus_lock_tells_of_it(node: Node) -> None:
+    other = Node(node.folder)
+    mine = NodeLocks(node.folder / "locks", time.monotonic, on_other=node.ledger.reread)
+    its = NodeLocks(node.folder / "locks", time.monotonic, on_other=other.ledger.reread)
+    for write, read, locks in ((node, other, its), (other, node, mine), (node, other, its)):
+        with (mine if locks is its else its).gpus([CARD.uuid], 0.0):
+            for uid in ("claim", "released", "gone"):
+                write.claim(uid, GPU)
+            write.ledger.delete(ClaimUid("gone"))
+        with locks.gpus([CARD.uuid], 0.0):
+            found = [record.ref.uid for record in read.ledger.holders_of(CARD.uuid)]
+            assert found == ["claim", "released"]
+            read.ledger.release(ClaimUid("released"))
+        assert len(write.ledger.holders_of(CARD.uuid)) == 1, "a release needs no lock to be seen"
+        read.ledger.delete(ClaimUid("claim"))
+        write.ledger.delete(ClaimUid("released"))
+        assert not read.ledger.is_about(CARD.uuid)
+        assert not write.ledger.is_about(CARD.uuid)
+    mine.close()
+    its.close()

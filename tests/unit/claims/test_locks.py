@@ -3,6 +3,7 @@
 import errno
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,13 +17,17 @@ from worlds.configs import PATIENCE
 from worlds.process import eventually
 
 
+def made(file: Path, clock: Callable[[], float] = time.monotonic) -> NodeLocks:
+    return NodeLocks(file, clock, on_other=lambda: None)
+
+
 def test_nobody_but_the_driver_may_open_the_file_of_locks(tmp_path: Path) -> None:
-    NodeLocks(tmp_path / "locks", time.monotonic).close()
+    made(tmp_path / "locks").close()
     assert (tmp_path / "locks").stat().st_mode & 0o777 == 0o600
 
 
 def test_the_file_is_let_go_of_in_the_end(tmp_path: Path) -> None:
-    locks = NodeLocks(tmp_path / "locks", time.monotonic)
+    locks = made(tmp_path / "locks")
     file = locks._file
     assert file is not None
     locks.close()
@@ -32,7 +37,7 @@ def test_the_file_is_let_go_of_in_the_end(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_made_is_an_error_until_it_can(tmp_path: Path) -> None:
     file = tmp_path / "driver" / "locks"
-    locks = NodeLocks(file, time.monotonic)
+    locks = made(file)
     with (
         pytest.raises(StateError, match=f"cannot open the lock file {file}: No such file or"),
         locks.claim("uid", 0.0),
@@ -51,7 +56,7 @@ def test_a_file_system_without_locks_is_named_as_such(
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(ofd_lock, "lock", refuse)
-    locks = NodeLocks(tmp_path / "locks", time.monotonic)
+    locks = made(tmp_path / "locks")
     with (
         pytest.raises(StateError, match="cannot lock on the driver's directory: No locks avail"),
         locks.gpus(["GPU-1"], 0.0),
@@ -61,7 +66,7 @@ def test_a_file_system_without_locks_is_named_as_such(
 
 
 def test_locks_that_nobody_wants_take_no_memory(tmp_path: Path) -> None:
-    locks = NodeLocks(tmp_path / "locks", time.monotonic)
+    locks = made(tmp_path / "locks")
     with locks.claim("uid", 0.0), locks.gpus(["GPU-1"], 0.0):
         with pytest.raises(ConflictError, match="another call for claim UID uid is still running"):
             locks.claim("uid", 0.0).__enter__()
@@ -73,7 +78,7 @@ def test_locks_that_nobody_wants_take_no_memory(tmp_path: Path) -> None:
 
 
 def test_a_thousand_claims_of_each_process_keep_no_lock_from_the_other(tmp_path: Path) -> None:
-    mine, theirs = (NodeLocks(tmp_path / "locks", time.monotonic) for _ in range(2))
+    mine, theirs = (made(tmp_path / "locks") for _ in range(2))
     with ExitStack() as held:
         for number in range(1000):
             held.enter_context(mine.claim(f"mine-{number}", 0.0))
@@ -90,7 +95,7 @@ def test_a_lock_of_another_process_is_waited_for_until_the_deadline(tmp_path: Pa
         now += 0.02
         return now
 
-    mine, theirs = (NodeLocks(tmp_path / "locks", each) for each in (clock, time.monotonic))
+    mine, theirs = (made(tmp_path / "locks", each) for each in (clock, time.monotonic))
     with theirs.claim("uid", 0.0):
         with pytest.raises(ConflictError, match="in another process of this driver is still"):
             mine.claim("uid", 0.1).__enter__()
@@ -105,7 +110,7 @@ def test_a_call_that_waited_in_vain_for_another_process_keeps_no_other_of_this_o
     tmp_path: Path,
 ) -> None:
     now = 0.0
-    mine, theirs = (NodeLocks(tmp_path / "locks", clock) for clock in (lambda: now, time.monotonic))
+    mine, theirs = (made(tmp_path / "locks", clock) for clock in (lambda: now, time.monotonic))
 
     def hold(deadline: float) -> None:
         with mine.claim("uid", deadline):
@@ -126,3 +131,29 @@ def test_a_call_that_waited_in_vain_for_another_process_keeps_no_other_of_this_o
         second.result(2 * PATIENCE)
     mine.close()
     theirs.close()
+
+
+def test_whoever_gets_a_gpus_lock_hears_that_another_process_had_it_since(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    def process(name: str) -> NodeLocks:
+        return NodeLocks(tmp_path / "locks", time.monotonic, on_other=lambda: heard.append(name))
+
+    def take(locks: NodeLocks, *gpus: str) -> list[str]:
+        heard.clear()
+        with locks.gpus(gpus, time.monotonic() + PATIENCE):
+            return list(heard)
+
+    one, two = process("one"), process("two")
+    assert take(one, "GPU-1") == ["one"], "nobody knows who had it before"
+    assert take(one, "GPU-1") == []
+    assert take(two, "GPU-1") == ["two"]
+    assert take(one, "GPU-2") == ["one"]
+    assert take(one, "GPU-1", "GPU-2") == ["one"]
+    many = [f"GPU-{number}" for number in range(200)]
+    assert "one" in take(one, *many)
+    assert take(two, *many).count("two") == len(many), "no two GPUs are taken for each other"
+    with one.claim("uid", time.monotonic() + PATIENCE):
+        pass
+    one.close()
+    two.close()

@@ -8,51 +8,79 @@ from structlog.testing import capture_logs
 
 import make
 from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.model.record import MakeMigDevices
+from dra_driver.claims.model.record import MakeMigDevices, TurnMigModeOn
 from dra_driver.claims.prepare.mig import MigDevices
-from dra_driver.devices.device import Device
+from dra_driver.devices.device import Device, Mig, MigIds
 from dra_driver.devices.mig.partitions import partitions
-from dra_driver.devices.model import MigMode
-from dra_driver.errors import DeviceError, TransientError
+from dra_driver.devices.model import MigMode, MigUuid
+from dra_driver.errors import BarredError, ConflictError, DeviceError, HeldError, TransientError
 
 GPU = make.gpu(0, mig=make.mig(), mig_mode=MigMode.DISABLED)
 PLACE = partitions(GPU)[0]
-TODO = MakeMigDevices(devices=(Device(base=PLACE),), claim=ClaimUid("uid-1"))
+UID, OTHER = ClaimUid("uid-1"), ClaimUid("uid-2")
+DEVICES = (Device(base=PLACE),)
+MODE_ON = TurnMigModeOn(devices=DEVICES, claim=UID)
+TODO = MakeMigDevices(devices=DEVICES, claim=UID)
 
 
 class Node:
-    """A GPU whose MIG mode is off and, once this driver has turned it on, stays on."""
+    """A GPU whose MIG mode is off, the ledger of its claims, and who waits for MIG devices."""
 
     def __init__(self) -> None:
-        self.ownership = self.holdings = self
-        self.gpus = make.inventory(GPU)
-        self.refuse = ""
-
-    def current(self) -> Any:
-        return self.gpus
+        self.mode_now = MigMode.DISABLED
+        self.error: Exception | None = None
+        self.modes: dict[str, set[ClaimUid]] = {}
+        self.slots: dict[object, set[ClaimUid]] = {}
+        self.there: list[object] = []
+        self.waiting: list[object] = []
 
     def mode(self, gpu: str) -> MigMode:
-        return MigMode.DISABLED
+        return self.mode_now
 
     def set_mode(self, gpu: str, mode: MigMode) -> None:
-        raise DeviceError(self.refuse)
+        if self.error is not None:
+            raise self.error
+        self.mode_now = mode
 
-    def note(self, slot: object, uid: ClaimUid) -> None: ...
+    def make(self, place: Mig) -> Mig:
+        if self.error is not None:
+            raise self.error
+        self.there.append(place.slot)
+        return place
 
-    def turned_on(self, gpu: str) -> bool:
-        return True
+    def find(self, slot: object) -> object:
+        return slot if slot in self.there else None
 
-    def made(self, gpu: str) -> dict[object, ClaimUid]:
-        return {}
+    def destroy(self, slot: object) -> None:
+        self.there.remove(slot)
+
+    def turned_on(self, gpu: str) -> dict[str, set[ClaimUid]]:
+        return self.modes
+
+    def made(self, gpu: str) -> dict[object, set[ClaimUid]]:
+        return self.slots
+
+    def refused(self, slot: object, user: str, error: Exception) -> None:
+        self.waiting.append((slot, user))
+
+    def switched(self, gpu: str) -> None:
+        self.waiting.clear()
+
+
+@pytest.fixture
+def node() -> Any:
+    return Node()
 
 
 def devices(node: Any) -> MigDevices:
-    return MigDevices(node, node, node, node, switches_modes=False)
+    return MigDevices(node, node, node, switches_modes=False)
 
 
-def test_where_no_mode_is_switched_a_gpu_out_of_mig_mode_is_said_with_what_to_do() -> None:
+def test_where_no_mode_is_switched_a_gpu_out_of_mig_mode_is_said_with_what_to_do(node: Any) -> None:
+    ids = MigIds(gpu_instance=1, compute_instance=0, uuid=MigUuid("MIG-1"), made_here=True)
+    record = make.record()
     with pytest.raises(DeviceError) as caught:
-        devices(Node()).do(TODO)
+        devices(node).remake(record.devices[0], replace(PLACE, instance=ids), record)
     assert str(caught.value) == (
         f"{GPU.uuid} is not in MIG mode, so no MIG device can be made on it: MIG mode was turned "
         "off after the claim was allocated, and this driver turns it on only with --mig "
@@ -61,21 +89,49 @@ def test_where_no_mode_is_switched_a_gpu_out_of_mig_mode_is_said_with_what_to_do
     )
 
 
-def test_a_profile_that_the_gpu_does_not_report_now_is_waited_for() -> None:
-    node = Node()
-    node.gpus = make.inventory(replace(GPU, mig=make.mig(profiles=())))
-    with pytest.raises(TransientError) as caught:
-        devices(node).do(TODO)
-    slot = PLACE.slot
-    assert str(caught.value) == (
-        f"{GPU.uuid} does not report now that it has MIG profile {slot.profile_id} at {slot.start}"
-    )
+@pytest.mark.parametrize(
+    ("step", "error"), [(MODE_ON, HeldError("open", minor=0)), (TODO, BarredError("not permitted"))]
+)
+def test_a_gpu_that_refuses_is_said_with_the_places_that_its_claim_waits_for(
+    node: Any, step: Any, error: Exception
+) -> None:
+    node.error = error
+    with pytest.raises(type(error)):
+        devices(node).do(step)
+    assert node.waiting == [(PLACE.slot, UID)]
+    node.error = None
+    devices(node).do(TODO)
+    assert node.waiting == []
 
 
-def test_a_mode_that_cannot_be_turned_off_is_warned_of_once_for_each_reason() -> None:
-    node = Node()
+def test_the_mode_goes_off_with_the_last_claim_and_the_last_device_made_for_one(node: Any) -> None:
     mig = devices(node)
+    mig.do(MODE_ON)
+    assert node.mode_now is MigMode.ENABLED
+    mig.do(TODO)
+    node.modes, node.slots = {GPU.uuid: {UID, OTHER}}, {PLACE.slot: {UID, OTHER}}
+    mig.undo(TODO)
+    mig.undo(MODE_ON)
+    assert node.there == [PLACE.slot]
+    assert node.mode_now is MigMode.ENABLED, "another claim has both"
+    node.modes, node.slots = {GPU.uuid: {UID}}, {PLACE.slot: {UID}}
+    with pytest.raises(TransientError, match="still there"):
+        mig.undo(MODE_ON)
+    mig.undo(TODO)
+    mig.undo(MODE_ON)
+    assert (node.there, node.mode_now) == ([], MigMode.DISABLED)
+
+
+def test_a_mode_below_devices_that_others_made_is_left_on_and_one_that_cannot_be_is_tried_again(
+    node: Any,
+) -> None:
+    mig = devices(node)
+    node.error = ConflictError("GPU instance 7 is there")
     with capture_logs() as logs:
-        for node.refuse in ("lost", "lost", "busy"):
-            assert not mig.tidy(GPU.uuid)
-    assert [log["reason"] for log in logs] == ["lost", "busy"]
+        mig.undo(MODE_ON)
+    assert [(line["event"], line["reason"]) for line in logs] == [
+        ("mig mode left on", "GPU instance 7 is there")
+    ]
+    node.error = DeviceError("lost")
+    with pytest.raises(DeviceError, match="lost"):
+        mig.undo(MODE_ON)

@@ -11,7 +11,7 @@ import make
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.prepare import resolve
 from dra_driver.claims.prepare.mig import MigDevices
-from dra_driver.claims.state.holdings import open_holdings
+from dra_driver.claims.state.ledger import Ledger
 from dra_driver.devices.device import Device, equal_shares
 from dra_driver.devices.model import Gpu, MigDevice, MigMode, MigSlot
 from dra_driver.devices.shares import Division, ShareStrategy
@@ -32,9 +32,9 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.on: set[str] = set()
         self.there: dict[MigSlot, MigDevice] = {}
-        holdings = open_holdings(folder, boot_id="boot-1", version="1.2.3")
+        ledger = Ledger(folder, boot_id="boot-1")
         node: Any = self
-        self.mig = MigDevices(node, holdings, node, node, switches_modes=False)
+        self.mig = MigDevices(node, ledger, node, switches_modes=False)
 
     def resolve(self, record: ClaimRecord, gpu: Gpu = GPU) -> ClaimRecord:
         return resolve.resolve(self.mig, record, {one.uuid: one for one in (gpu, WITHOUT_MIG)})

@@ -21,7 +21,7 @@ from dra_driver.cdi.model import Edits, Hook, Mount, Spec
 from dra_driver.cdi.roots import Roots
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
-from dra_driver.claims.state.holdings import open_holdings
+from dra_driver.claims.state.ledger import Ledger
 from worlds.nvidia_files import Left
 
 KIND = "k8s.gpu.nvidia.com/claim"
@@ -103,14 +103,14 @@ def ref(uid: str) -> ClaimRef:
 
 
 def test_claims_whose_files_are_gone_are_named_with_the_first_file(places: Places) -> None:
-    holdings = open_holdings(places.plugins / "gpu.nvidia.com", boot_id="b", version="1")
+    ledger = Ledger(places.plugins / "gpu.nvidia.com", boot_id="b")
     for uid, mounts, hooks in (
         ("a", ("/lib/here.so", "/lib/gone.so", "/lib/other.so"), ()),
         ("b", ("/lib/here.so",), ("/usr/bin/gone-hook",)),
         ("c", ("/lib/here.so",), ()),
         ("d", (), ()),
     ):
-        holdings.records.write(make.record(ref=ref(uid)), durable=False)
+        ledger.write(make.record(ref=ref(uid)), durable=False)
         edits = Edits(
             env=("A=b",),
             mounts=tuple(Mount(host_path=path, container_path=path) for path in mounts),

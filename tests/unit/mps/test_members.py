@@ -47,7 +47,7 @@ def locked(tmp_path: Path) -> Iterator[Locked]:
     made: list[NodeLocks] = []
 
     def locks(clock: Callable[[], float] = time.monotonic) -> Callable[[str], Any]:
-        made.append(NodeLocks(tmp_path / "locks", clock))
+        made.append(NodeLocks(tmp_path / "locks", clock, on_other=lambda: None))
         return made[-1].domain
 
     yield locks

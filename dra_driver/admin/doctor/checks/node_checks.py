@@ -18,6 +18,8 @@ from dra_driver.admin.takeover import peer_claims
 from dra_driver.admin.takeover.peer_claims import PeerClaims
 from dra_driver.admin.takeover.take_over import STUCK
 from dra_driver.cdi.nodes import UVM
+from dra_driver.claims.state.holdings import made_for
+from dra_driver.claims.state.records import StoredRecords
 from dra_driver.devices.driver_root.modprobe import BY_HAND
 from dra_driver.devices.model import Gpu, Inventory, MigMode, PassthroughGpu
 from dra_driver.devices.names import gpu_name
@@ -241,6 +243,40 @@ def gone(facts: GoneFacts) -> Iterator[Seen]:
         yield info(f"nothing runs with claim {claim}: the driver unprepares it soon")
     if facts == GoneFacts(why_unknown=None):
         yield ok("no prepared claim is known to be gone")
+
+
+def damaged(stored: StoredRecords, inventory: Inventory) -> Iterator[Seen]:
+    """Check for records that cannot be read, and MIG devices that may have been made for them."""
+    broken = {name: why for name, why in stored.damaged.items() if name not in stored.newer}
+    for name, why in broken.items():
+        yield warning(
+            f"the record {name} of a claim is damaged: {why}; the driver does not know what was "
+            "done for the claim",
+            "when its pod has ended, and what is said below is done, delete the file below "
+            "quarantine/ in the driver's directory",
+        )
+    for name in stored.newer:
+        yield warning(
+            f"the record {name} is of a newer version of this driver",
+            "install that version again, or drain the node with it first",
+        )
+    made = {slot for record in stored.records for slot in made_for(record)}
+    lost = [stored.lost.get(name, frozenset()) for name in broken]
+    for gpu in inventory.gpus:
+        for instance in (
+            gpu.mig_instances if any(gpu.uuid in one or not one for one in lost) else ()
+        ):
+            if instance.slot not in made:
+                smi = f"nvidia-smi mig -i {gpu.index} -gi {instance.gpu_instance}"
+                yield warning(
+                    f"GPU {gpu.index} has {instance.profile.name} at {instance.placement.start} "
+                    f"(GPU instance {instance.gpu_instance}), which may have been made for that "
+                    "claim: nobody destroys it",
+                    f"if nobody made it by hand, run `{smi} -dci`, then `{smi} -dgi`, and without "
+                    f"any other MIG device there, `nvidia-smi -i {gpu.index} -mig 0`",
+                )
+    if not stored.damaged:
+        yield ok("all records of claims can be read")
 
 
 def sockets(facts: SocketFacts) -> Iterator[Seen]:

@@ -1,6 +1,7 @@
 """What is taken back of a claim, in which order, and what of it stays to be done later."""
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ from dra_driver.claims.model.record import (
     RecordState,
     TurnMigModeOff,
 )
-from dra_driver.claims.prepare.cleanup import Cleanup
+from dra_driver.claims.prepare.release import Release
 from dra_driver.claims.prepare.steps import NO_WAIT, Sharing, Steps
-from dra_driver.claims.state.holdings import open_holdings
+from dra_driver.claims.state.ledger import Ledger
+from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.device import Device
-from dra_driver.devices.model import Inventory
 from dra_driver.errors import DeviceError, DriverError, StateError, TransientError
 from dra_driver.sharing.steps import TimeSlice
 
@@ -47,15 +48,14 @@ DEADLINE = 77.0
 
 
 class Node:
-    """Records and marks on disk; what carries out steps does as told, and is noted."""
+    """Records on disk; what carries out steps does as told, and is noted."""
 
     def __init__(self, folder: Path) -> None:
-        self.holdings = open_holdings(folder, boot_id="boot-1", version="1.2.3")
+        self.ledger = Ledger(folder, boot_id="boot-1", version="1.2.3")
         self.refusals: dict[Any, DriverError] = {}
         self.done: list[object] = []
         self.failed: list[str] = []
         self.on_end: Any = lambda: None
-        self.inventory: Inventory = make.inventory()
         node: Any = self
         sharing = Sharing(
             planners={},
@@ -65,32 +65,29 @@ class Node:
             shares=node,
             passthrough=node,
         )
-        self.cleanup = Cleanup(
-            self.holdings,
+        self.locks = NodeLocks(folder / "locks", lambda: 0.0, on_other=self.ledger.reread)
+        self.of = Release(
+            self.ledger,
+            self.locks,
             node,
             Steps(node, sharing),
-            node,
+            lambda: 0.0,
             on_failed=self.failed.append,
         )
 
     def claim(self, *gpus: Any, uid: str = "uid-1", **facts: Any) -> ClaimRecord:
         record = make.record(*gpus, uid=uid, **facts)
-        self.holdings.records.write(record)
-        for gpu in record.touched_gpus:
-            self.holdings.ownership.mark(gpu, record.ref.uid)
+        self.ledger.write(record)
         return record
 
     def record(self, uid: str = "uid-1") -> ClaimRecord | None:
-        return self.holdings.records.peek(ClaimUid(uid))
+        return self.ledger.peek(ClaimUid(uid))
 
-    def marks(self) -> list[str]:
-        """The GPUs that are marked for any claim."""
-        return [one.uuid for one in (GPU, OTHER) if self.holdings.ownership.holders(one.uuid)]
+    def touched(self) -> list[str]:
+        """The GPUs that records are about."""
+        return [one.uuid for one in (GPU, OTHER) if self.ledger.is_about(one.uuid)]
 
-    # Inventory, specs, and what carries out steps
-
-    def current(self) -> Inventory:
-        return self.inventory
+    # Specs, and what carries out steps
 
     def delete(self, uid: str) -> None:
         self.done.append("spec")
@@ -108,8 +105,10 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path)
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    yield node
+    node.locks.close()
 
 
 def owes(of: ClaimStep, **facts: Any) -> PendingCleanup:
@@ -129,13 +128,9 @@ def test_a_claim_counts_as_released_before_its_daemons_are_waited_for(node: Node
         states.append(found.state)
 
     node.on_end = look
-    assert node.cleanup.begin_release(record, deadline=DEADLINE)
-    node.refusals["MPS"] = DeviceError("it hangs")
-    assert not node.cleanup.begin_release(record, deadline=DEADLINE)
-    assert set(states) == {RecordState.RELEASED}
-    ended = [("ended", one, DEADLINE) for one in (DAEMON, ELSEWHERE)] * 2
-    assert len(node.done) == len(ended)
-    assert all(one in ended for one in node.done)
+    node.of.release(record, DEADLINE)
+    assert states == [RecordState.RELEASED] * 2
+    assert all(("ended", one, DEADLINE) in node.done[:2] for one in (DAEMON, ELSEWHERE))
 
 
 def test_where_a_release_cannot_be_noted_nothing_is_undone(node: Node, tmp_path: Path) -> None:
@@ -144,7 +139,7 @@ def test_where_a_release_cannot_be_noted_nothing_is_undone(node: Node, tmp_path:
     path.unlink()
     path.symlink_to(path)
     with pytest.raises(StateError, match=f"cannot change {path}"):
-        node.cleanup.release(record, deadline=DEADLINE)
+        node.of.release(record, DEADLINE)
     assert node.done == []
 
 
@@ -154,21 +149,21 @@ def test_what_came_last_is_undone_first_and_sharing_before_the_devices_that_are_
     record = node.claim(
         GPU, steps=(MODE, MADE, SETTING, DAEMON), pending=(owes(OLD_SETTING), owes(OLD_MADE))
     )
-    assert node.cleanup.release(record, deadline=DEADLINE) == ()
-    assert node.done == [
-        DAEMON, SETTING, OLD_SETTING, MADE, MODE, OLD_MADE, "spec",
+    assert node.of.release(record, DEADLINE) == ()
+    assert node.done[1:] == [
+        DAEMON, DAEMON, SETTING, OLD_SETTING, MADE, MODE, OLD_MADE, "spec",
     ]  # fmt: skip
-    assert (node.record(), node.marks(), node.failed) == (None, [], [])
+    assert (node.record(), node.touched(), node.failed) == (None, [], [])
 
 
 def test_what_cannot_be_undone_is_all_that_stays_of_a_claim(node: Node) -> None:
     node.refusals["MPS"] = DeviceError("it hangs")
     record = node.claim(GPU, OTHER, steps=(MADE, OTHER_MODE, SETTING, DAEMON))
     before = time.time()
-    left = node.cleanup.release(record, deadline=DEADLINE)
+    left = node.of.release(record, DEADLINE)
     assert [(one.of, one.reason, one.may_pass) for one in left] == [
-        (DAEMON, "it hangs", False),
         (MADE, "it hangs", False),  # nothing is destroyed below its users
+        (DAEMON, "it hangs", False),
     ]
     assert OTHER_MODE in node.done
     found = node.record()
@@ -176,13 +171,13 @@ def test_what_cannot_be_undone_is_all_that_stays_of_a_claim(node: Node) -> None:
     assert (found.state, found.steps) == (RecordState.RELEASED, ())
     assert found.pending == left
     assert all(before <= (one.since or 0) <= time.time() for one in left)
-    assert (node.marks(), node.failed) == ([GPU.uuid], ["MPS"])
+    assert node.failed == ["MPS"]
 
 
 def test_a_setting_that_stays_keeps_no_device_from_being_destroyed(node: Node) -> None:
     node.refusals["TimeSlicing"] = TransientError("it is busy")
     record = node.claim(GPU, steps=(MADE, SETTING))
-    (left,) = node.cleanup.release(record, deadline=DEADLINE)
+    (left,) = node.of.release(record, DEADLINE)
     assert (left.of, left.may_pass) == (SETTING, True)
     assert MADE in node.done
 
@@ -195,7 +190,7 @@ def test_what_has_waited_since_then_is_of_then_and_none_is_of_tomorrow(node: Nod
         state=RecordState.RELEASED,
         pending=(owes(SETTING, since=5.0), owes(ELSEWHERE, since=tomorrow)),
     )
-    left = node.cleanup.release(record, deadline=DEADLINE)
+    left = node.of.release(record, DEADLINE)
     since = {one.of.name: one.since for one in left}
     assert since["TimeSlicing"] == 5.0
     assert (since["MPS"] or tomorrow) < tomorrow
@@ -209,8 +204,8 @@ def test_after_a_reboot_only_what_lives_by_itself_is_undone(node: Node) -> None:
         pending=(owes(OLD_SETTING), owes(ELSEWHERE), owes(MODE)),
     )
     node.refusals["MPS"] = DeviceError("it hangs")
-    left = node.cleanup.release(record, deadline=DEADLINE)
-    assert node.done[:2] == [DAEMON, ELSEWHERE]
+    left = node.of.release(record, DEADLINE)
+    assert [one for one in node.done if one in (MADE, SETTING, OLD_SETTING, MODE)] == []
     assert [one.of for one in left] == [ELSEWHERE, DAEMON]
     found = node.record()
     assert found is not None
@@ -222,20 +217,20 @@ def test_after_a_reboot_only_what_lives_by_itself_is_undone(node: Node) -> None:
 
 def test_what_is_owed_is_settled_on_the_gpus_asked_for_and_their_marks_go(node: Node) -> None:
     record = node.claim(GPU, pending=(owes(ELSEWHERE, since=5.0), owes(MADE, since=6.0)))
-    assert node.marks() == [GPU.uuid, OTHER.uuid]
-    left = node.cleanup.settle(record, deadline=DEADLINE, gpus=[OTHER.uuid])
+    assert node.touched() == [GPU.uuid, OTHER.uuid]
+    left = node.of.settle(record, DEADLINE, gpus=[OTHER.uuid])
     assert [one.of for one in left] == [MADE]
     found = node.record()
     assert found is not None
     assert found.pending == left
-    assert node.marks() == [GPU.uuid]
+    assert node.touched() == [GPU.uuid]
     node.refusals[MADE.name] = DeviceError("refused again")
-    assert [one.since for one in node.cleanup.settle(found, deadline=DEADLINE)] == [6.0]
+    assert [one.since for one in node.of.settle(found, DEADLINE)] == [6.0]
     node.refusals.clear()
-    assert node.cleanup.settle(found, deadline=DEADLINE) == ()
+    assert node.of.settle(found, DEADLINE) == ()
     assert node.done == [ELSEWHERE, MADE, MADE]
     assert node.record() == replace(record, pending=())
-    assert node.marks() == [GPU.uuid], "the claim still has it"
+    assert node.touched() == [GPU.uuid], "the claim still has it"
 
 
 @pytest.mark.parametrize(
@@ -255,28 +250,28 @@ def test_a_gpu_is_given_out_again_unless_something_that_excludes_others_stays(
     record = node.claim(GPU, OTHER, state=RecordState.RELEASED, pending=(owes(of),))
     draft = make.record(wanted, uid="uid-2")
     if is_free:
-        node.cleanup.vacate(record, draft, deadline=DEADLINE)
+        node.of.check_free(node.of.settle(record, DEADLINE), draft)
         return
     with pytest.raises(
         TransientError,
         match=rf"{GPU.uuid} cannot be used yet: {of.name} of an earlier .* ended \(it hangs\)",
     ):
-        node.cleanup.vacate(record, draft, deadline=DEADLINE)
+        node.of.check_free(node.of.settle(record, DEADLINE), draft)
 
 
 def test_of_a_record_of_another_boot_all_is_undone_before_its_gpu_is_given_out(node: Node) -> None:
     record = node.claim(GPU, boot_id="boot-0", steps=(SETTING, DAEMON))
-    node.cleanup.vacate(record, make.record(GPU, uid="uid-2"), deadline=DEADLINE)
-    assert node.done == [DAEMON]
+    assert node.of.settle(record, DEADLINE, gpus=[GPU.uuid]) == ()
+    assert node.done == ["spec", DAEMON]
 
 
 def test_after_a_reboot_a_claim_lapses_and_its_record_stays(node: Node) -> None:
     record = node.claim(GPU, boot_id="boot-0", steps=(DAEMON,), pending=(owes(ELSEWHERE),))
     node.refusals["MPS"] = DeviceError("it hangs")
-    assert not node.cleanup.lapse(record, deadline=DEADLINE)
+    assert node.of.settle(record, DEADLINE) != ()
     assert node.record() == record
     node.refusals.clear()
-    assert node.cleanup.lapse(record, deadline=DEADLINE)
+    assert node.of.settle(record, DEADLINE) == ()
     assert node.record() == replace(record, pending=())
-    assert node.marks() == [GPU.uuid]
+    assert node.touched() == [GPU.uuid]
     assert node.done.count("spec") == 2
