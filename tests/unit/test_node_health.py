@@ -59,7 +59,7 @@ class World:
         self.unread = 0
         context: Any = SimpleNamespace(
             settings=Settings(node_name="n"),
-            holdings=self,
+            ledger=self,
             metrics=Metrics(driver="gpu.nvidia.com", node="n", version="1"),
             events=self,
             outbox=self.outbox,

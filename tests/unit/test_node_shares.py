@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 import make
 from dra_driver.claims.state.divisions import Divisions
-from dra_driver.claims.state.holdings import Holdings
+from dra_driver.claims.state.ledger import Ledger
 from dra_driver.devices.device import Base
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
@@ -76,7 +76,7 @@ class _Divisions(Divisions):
     """Devices are divided as is wanted, but for those in use."""
 
     def __init__(self, node: Node) -> None:
-        super().__init__(cast("Holdings", None), node.shares)
+        super().__init__(cast("Ledger", None), node.shares)
         self._node = node
 
     def on(self, gpus: Iterable[GpuUuid], *, with_counters: bool = True) -> Mapping[Base, Division]:

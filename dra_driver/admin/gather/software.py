@@ -55,7 +55,7 @@ state subject version address attribute awaiting_reset boot daemons deaths deplo
 domain domains driver_version field folder gone holder holds kind kubernetes limited_by line
 listening lock mig_devices_made missing mps_deployments of peer pid place pod pods pool probe
 profiles published_as registration resources retry_seconds service setting shared_by sick slices
-source status step strategy thread uuid view withdrawn writes xid
+source status step strategy thread uuid view withdrawn work writes xid
 """
 LOG_KEYS = frozenset(_LOG_WORDS.split())
 """The keys of this program's log lines."""
