@@ -101,6 +101,8 @@ class MemoryGroups(Doer[UseShares]):
     def undo(self, step: UseShares, deadline: float) -> None:  # noqa: ARG002 (a Doer)
         """Set the limit to what the remaining claims have; an old GPU driver has no limits."""
         for gpu in step.gpus:
+            if self.pods.find(step.pod) is None and self.is_used(gpu):
+                continue  # nothing is left of it, whether or not NVML answers
             if not self._gpus.knows_memory_limits():
                 return
             try:

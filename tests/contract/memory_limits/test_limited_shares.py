@@ -152,6 +152,20 @@ def test_unprepare_needs_no_group_of_the_pod(node: LimitedNode) -> None:
     assert node.others() is None
 
 
+def test_beside_other_tenants_unprepare_of_a_pod_that_is_gone_needs_no_nvml(
+    node: LimitedNode,
+) -> None:
+    (pod, group), (other, _) = node.pod(), node.pod()
+    ref = node.claim_of(pod, share(0))
+    node.driver.prepare(ref)
+    node.driver.prepare(node.claim_of(other, share(1), name="other"))
+    node.end(group)
+    node.machine.fail_call("nvmlInit_v2", 999)
+    node.session.close()
+    node.driver.unprepare(ref)
+    assert node.driver.cleanups(ref) == []
+
+
 def test_a_limit_that_cannot_be_taken_back_is_a_pending_cleanup(node: LimitedNode) -> None:
     pod, group = node.pod()
     ref = node.claim_of(pod, share(0))
