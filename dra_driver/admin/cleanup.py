@@ -303,7 +303,7 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
     )
     try:
         # Where their file does not say whether MIG devices were made for claims, they stay.
-        take_over = TakeOver(ledger, locks, seen, lambda: False, clock)
+        take_over = TakeOver(ledger, locks, seen, False, clock)
         yield _Node(
             take_over=take_over,
             removal=Removal(claims, clock),

@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.admin.takeover.node import makes_mig
-from dra_driver.admin.takeover.settings import TakeOverSettings
-from dra_driver.errors import SetupError
 from dra_driver.simulator.driver_root import Options
 from worlds.nvidia import checkpoint
-from worlds.nvidia_files import SEED, Left, entry_of
-from worlds.process import NODE, ProcessNode, TakeOverProcess, process_node
+from worlds.nvidia_files import SEED, Left, entry_of, mended
+from worlds.process import ProcessNode, TakeOverProcess, process_node
 
 node = process_node()
 
@@ -56,14 +53,15 @@ def test_a_plan_says_of_each_claim_whether_it_would_be_taken_over_and_changes_no
     assert node.place.left_over() == sorted(path.name for path in (left.folder / "cdi").iterdir())
 
 
-def test_settings_or_the_nodes_label_say_who_makes_mig_devices(node: ProcessNode) -> None:
-    for mig, makes in {"on-demand": True, "existing": False, "off": False}.items():
-        assert makes_mig(TakeOverSettings(mig=mig)) is makes
-    for gate in (True, False):
-        assert makes_mig(TakeOverSettings(feature_gates=f"DynamicMIG={gate}")) is gate
-    settings = TakeOverSettings(node_name=NODE, kubeconfig=node.place.kubeconfig)
-    assert makes_mig(settings)
-    node.label({"nvidia.com/mig.config": "all-1g.10gb"})
-    assert not makes_mig(settings), "mig-manager does"
-    with pytest.raises(SetupError, match="--node-name is not given"):
-        makes_mig(TakeOverSettings())
+@pytest.mark.parametrize(("gates", "made"), [("DynamicMIG=true", 2), ("", 0)])
+def test_mig_devices_of_unclear_origin_go_with_their_claims_only_if_a_setting_says_so(
+    node: ProcessNode, gates: str, made: int
+) -> None:
+    machine = node.install_gpus("h100x8", Options(userspace="stand-in", seed=SEED))
+    left = Left("dynamic-mig")
+    left.restore_machine(machine)
+    left.restore_files(node.place.data, node.place.cdi_root, checkpoint=mended(left))
+    node.driver.env["FEATURE_GATES"] = gates
+    init = TakeOverProcess(node.driver)
+    assert init.run() == 0
+    assert sum(one["mig_devices_made"] for one in init.events("claim taken over")) == made

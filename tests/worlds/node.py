@@ -219,7 +219,7 @@ class Node:
     def take_over(
         self,
         *,
-        makes_mig: Callable[[], bool] = lambda: True,
+        makes_mig: bool = True,
         **facts: Any,
     ) -> TakeOver:
         """What takes the node over from NVIDIA's driver."""

@@ -15,6 +15,7 @@ from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
 from worlds.node import Node
+from worlds.nvidia import checkpoint
 
 FOLDER = Path(__file__).parents[1] / "data" / "nvidia-driver"
 FOLDERS = ("dynamic-mig", "static-mig", "shares")
@@ -103,3 +104,20 @@ def entry_of(claim: Mapping[str, Any]) -> dict[str, Any]:
     (entry,) = group["devices"]
     found: dict[str, Any] = entry
     return found
+
+
+def mended(left: Left) -> bytes:
+    """As its next releases will: `migUUID` is the device's own."""
+    claims = left.prepared
+    own = {(m, g): u for u, m, g in migs_of(left)}
+    for claim in claims.values():
+        if mig := entry_of(claim)["mig"]:
+            made = mig["concrete"]
+            made["migUUID"] = own[made["parentMinor"], made["giId"]]
+    return checkpoint(claims, boot_id=left.boot_id)
+
+
+def migs_of(left: Left) -> list[tuple[str, int, int]]:
+    """UUID, minor number of the GPU and GPU instance of each MIG device that there was."""
+    lines = [line.split() for line in json.loads((left.folder / "mig.json").read_bytes())]
+    return [(line[0], int(line[1].removeprefix("minor:")), int(line[7])) for line in lines]

@@ -3,8 +3,9 @@
 In: its claims (admin/takeover/nvidia_checkpoint.py), and the GPUs of this node. Out: one record
 for each claim, with exactly what that driver would undo at the claim's end. A MIG device was made
 for a claim if the checkpoint has its parent's UUID instead of its own; then that driver makes them
-on demand. Otherwise the checkpoint does not say: they count as made for claims if this driver makes
-them too, and no GPU has one without a claim or waits in MIG mode for one.
+on demand. Otherwise the checkpoint does not say: they count as made for claims if this driver is
+set to make them too, and no GPU has one without a claim or waits in MIG mode for one. In doubt they
+stay: a device that is kept needlessly can be used, and one that is destroyed is lost for good.
 
 A GPU of a virtual machine stays with the VFIO driver that it is bound to (`--vfio`), because this
 driver binds none. So nothing is left to undo of a claim that was only about to get one.
@@ -69,7 +70,7 @@ class Drafts:
     """Makes records of the claims in one checkpoint.
 
     `mps_folder` is where that driver has a folder for each of its MPS daemons, and `makes_mig`
-    tells whether MIG devices are made for claims on this node; None if that is not known yet.
+    tells whether MIG devices are made for claims on this node.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Drafts:
         *,
         boot_id: str,
         mps_folder: Path,
-        makes_mig: bool | None,
+        makes_mig: bool,
     ) -> None:
         self._gpus = inventory.gpus
         self._cards = inventory.passthrough
@@ -211,15 +212,8 @@ class Drafts:
         return None if mig.parent is None else self._gpu(mig.parent), None
 
     def _was_made(self) -> bool:
-        """Tell whether that driver made the MIG devices for claims. Raises TransientError."""
-        if self._is_on_demand:
-            return True
-        if self._makes_mig is None:
-            raise TransientError(
-                "the API server has not said yet whether mig-manager manages this node, and so "
-                "who made its MIG devices"
-            )
-        return self._makes_mig and all(map(self._is_of_claims, self._gpus))
+        """Tell whether that driver made the MIG devices for claims."""
+        return self._is_on_demand or (self._makes_mig and all(map(self._is_of_claims, self._gpus)))
 
     def _is_of_claims(self, gpu: Gpu) -> bool:
         """Tell whether a GPU is in MIG mode only for claims, or not at all.

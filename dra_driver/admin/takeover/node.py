@@ -1,10 +1,9 @@
 """Takes over the node that a command's settings describe.
 
-In: the settings, and the node: NVIDIA's checkpoint, GPUs, the kubelet, the Node's labels. Out:
-records (admin/takeover/take_over.py), and log lines.
+In: the settings, and the node: NVIDIA's checkpoint, GPUs, the kubelet. Out: records
+(admin/takeover/take_over.py), and log lines. The API server is not asked.
 """
 
-import os
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import TextIO
 
 from msgspec import Struct
 
-from dra_driver.admin.connect import connect
 from dra_driver.admin.takeover.settings import TakeOverSettings
 from dra_driver.admin.takeover.take_over import TakeOver, advice
 from dra_driver.cdi.roots import roots_of
@@ -27,10 +25,9 @@ from dra_driver.kubelet.rivals import Rivals
 from dra_driver.node.feature_gates import DYNAMIC_MIG, PASSTHROUGH, gate_value
 from dra_driver.node.passthrough import passthrough_gpus
 from dra_driver.ops.logs import configure_logs
-from dra_driver.slices.offer.mig import MIG_MANAGER_LABEL, MigSettings
+from dra_driver.slices.offer.mig import MigSettings
 
 _PAUSE_SECONDS = 1.0
-_REQUEST_SECONDS = 10.0
 
 
 class _Looking(Struct, frozen=True):
@@ -53,7 +50,9 @@ def take_over(settings: TakeOverSettings, directory: Path, stream: TextIO) -> No
     configure_logs(level="info", form="console" if settings.plan else "auto", stream=stream)
     roots, clock = roots_of(settings), time.monotonic
     boot_id, ours = read_boot_id(roots.proc), version("dra-driver")
-    wants_vfio = settings.vfio or gate_value(PASSTHROUGH, settings.feature_gates) is True
+    gates = settings.feature_gates
+    mig = MigSettings.of(settings.mig, "", gate=gate_value(DYNAMIC_MIG, gates))
+    wants_vfio = settings.vfio or gate_value(PASSTHROUGH, gates) is True
     session = DriverSession(
         driver_root=roots.driver,
         dev=roots.dev,
@@ -67,7 +66,7 @@ def take_over(settings: TakeOverSettings, directory: Path, stream: TextIO) -> No
         ledger,
         locks,
         _Looking(session),
-        lambda: makes_mig(settings),
+        mig.switches_modes,
         clock,
         names=PodResources(settings.kubelet_plugins_directory_path, roots.host_roots()).claims,
         rival=Rivals(directory / "dra.sock").foreign,
@@ -83,22 +82,3 @@ def take_over(settings: TakeOverSettings, directory: Path, stream: TextIO) -> No
     error = work.left.get("")
     if isinstance(error, ConflictError):
         raise SetupError(f"{error}: {advice(error)}")
-
-
-def makes_mig(settings: TakeOverSettings) -> bool:
-    """Tell whether this driver destroys MIG devices of ended claims, as nobody else makes any here.
-
-    Raises DriverError if the Node cannot be read, whose label may decide.
-    """
-    mig = MigSettings.of(settings.mig, "", gate=gate_value(DYNAMIC_MIG, settings.feature_gates))
-    if not mig.heeds_node:
-        return mig.switches_modes
-    if not settings.node_name:
-        raise SetupError("--node-name is not given, so that nobody knows the Node's labels")
-    api = connect(settings.kubeconfig, "", environment=os.environ)
-    try:
-        metadata = api.get_node(settings.node_name, timeout=_REQUEST_SECONDS).get("metadata")
-    finally:
-        api.close()
-    labels = metadata.get("labels") if isinstance(metadata, dict) else None
-    return MIG_MANAGER_LABEL not in (labels or {})

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dra_driver.commands import common_settings
 from dra_driver.commands.command_line import option
-from dra_driver.commands.common_settings import NODE_NAME, SECONDS_OR_OFF, MigSetting
+from dra_driver.commands.common_settings import SECONDS_OR_OFF, MigSetting
 from dra_driver.node.feature_gates import checked_gates
 
 
@@ -16,18 +16,6 @@ class TakeOverSettings(common_settings.RootSettings):
         default=60.0,
         check=SECONDS_OR_OFF,
         help="Seconds to wait for what may pass, such as the end of NVIDIA's DRA driver; 0: off.",
-    )
-    node_name: str = option(
-        default="",
-        check=NODE_NAME,
-        variable=True,
-        help="Name of the Node, whose labels say who makes its MIG devices.",
-    )
-    kubeconfig: Path | None = option(
-        default=None,
-        variable=True,
-        help="Kubeconfig file that may read the Node; unset: KUBECONFIG, ~/.kube/config, or the "
-        "pod's ServiceAccount.",
     )
     kubelet_plugins_directory_path: Path = common_settings.KUBELET_PLUGINS_DIRECTORY_PATH
     mig: MigSetting = common_settings.MIG

@@ -38,7 +38,6 @@ from dra_driver.errors import (
     DriverError,
     StateError,
     TransientError,
-    UnavailableError,
     VersionError,
 )
 from dra_driver.host.files import sync_folder, write_whole
@@ -71,10 +70,10 @@ _MOST_SAID = 160
 class TakeOver:
     """Takes over what there is; to be run again while something prevents it.
 
-    `makes_mig` tells whether MIG devices are made for claims here, and raises DriverError. `names`
-    returns the names of claims, which the checkpoint lacks, and raises TransientError. `rival`
-    returns the socket on which the other driver listens, if it runs. `clock` is monotonic, in
-    seconds. With `only_plan`, a run says the same and changes nothing.
+    `makes_mig` tells whether MIG devices are made for claims here. `names` returns the names of
+    claims, which the checkpoint lacks, and raises TransientError. `rival` returns the socket on
+    which the other driver listens, if it runs. `clock` is monotonic, in seconds. With `only_plan`,
+    a run says the same and changes nothing.
     """
 
     def __init__(  # noqa: PLR0913 (all that it asks)
@@ -82,7 +81,7 @@ class TakeOver:
         ledger: Ledger,
         locks: NodeLocks,
         inventory: InventorySource,
-        makes_mig: Callable[[], bool],
+        makes_mig: bool,
         clock: Callable[[], float],
         *,
         names: Callable[[Collection[ClaimUid]], Mapping[ClaimUid, ClaimRef]] = lambda _: {},
@@ -202,15 +201,6 @@ class TakeOver:
 
     def _drafts(self, checkpoint: PeerCheckpoint) -> Drafts:
         inventory = self._inventory.current()
-        has_mig = any(gpu.mig_instances for gpu in inventory.gpus)
-        makes_mig: bool | None = False
-        try:
-            makes_mig = has_mig and self._makes_mig()
-        except UnavailableError:
-            makes_mig = None
-        except DriverError as error:
-            # A device that is kept needlessly can be used; one that is destroyed is lost for good.
-            log.warning("mig devices of nvidia's driver kept after their claims", reason=str(error))
         if not (inventory.gpus or inventory.passthrough) and checkpoint.claims:
             raise TransientError(f"the GPUs of this node are not known: {inventory.problem}")
         return Drafts(
@@ -218,7 +208,7 @@ class TakeOver:
             inventory,
             boot_id=self._ledger.boot_id,
             mps_folder=self._directory / "mps",
-            makes_mig=makes_mig,
+            makes_mig=self._makes_mig,
         )
 
     def _write(self, record: ClaimRecord, deadline: float) -> bool:

@@ -43,10 +43,8 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
-{{- /* The settings by which the driver and what runs before it know the node. */}}
-{{- define "dra-driver.nodeEnv" -}}
-- name: NODE_NAME
-  valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+{{- /* The settings by which the driver, and the init container before it, know the GPUs. */}}
+{{- define "dra-driver.gpuEnv" -}}
 # The volume `driver-root` is the same folder.
 - {name: NVIDIA_DRIVER_ROOT, value: {{ .Values.nvidiaDriverRoot }}}
 - {name: DRIVER_ROOT_CTR_PATH, value: /driver-root}

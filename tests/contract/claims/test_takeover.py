@@ -109,7 +109,7 @@ def test_mig_devices_that_were_there_before_stay(node: Node, why: str) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     theirs.prepare(ref, static=True)
     there = node.mig_shapes()
-    taken_over(node, makes_mig=lambda: why != "not made here")
+    taken_over(node, makes_mig=why != "not made here")
     node.driver.prepare(ref)
     node.driver.unprepare(ref)
     assert node.mig_shapes() == there
@@ -213,49 +213,6 @@ def test_containers_that_restart_still_find_their_mps_daemon(
         "/dev/shm": f"{folder}/shm",
         "/tmp/nvidia-mps": f"{folder}/pipe",
     }
-
-
-def test_whose_the_mig_devices_are_is_waited_for_and_other_claims_are_not(node: Node) -> None:
-    theirs = NvidiaDriver(node)
-    part, whole = node.claim(node.name("1g.10gb", 0), name="part"), node.claim("gpu-1")
-    theirs.prepare(part)
-    theirs.prepare(whole)
-    node.restart()
-    node.look()
-    said: list[Exception] = [UnavailableError("the API server is away")]
-
-    def makes_mig() -> bool:
-        if said:
-            raise said[0]
-        return True
-
-    take_over = node.take_over(makes_mig=makes_mig)
-    with capture_logs() as lines:
-        assert not take_over.run()
-    assert "has not said yet whether mig-manager" in lines[-1]["reason"]
-    assert lines[-1]["advice"] == "to try again, delete this driver's pod on this node"
-    assert [one.ref.uid for one in node.driver.claims.ledger.readable()] == [whole.uid]
-    assert theirs.file.exists()
-    node.driver.unprepare(whole)
-    said.clear()
-    assert take_over.run()
-    assert [one.ref.uid for one in node.driver.claims.ledger.readable()] == [part.uid]
-    node.driver.prepare(part)
-    node.driver.unprepare(part)
-    assert node.left() == []
-
-
-def test_where_it_is_never_said_the_mig_devices_stay(node: Node) -> None:
-    theirs = NvidiaDriver(node)
-    ref = node.claim(node.name("1g.10gb", 0))
-    theirs.prepare(ref)
-
-    def makes_mig() -> bool:
-        raise AccessError("you may not see the Node", status=403)
-
-    taken_over(node, makes_mig=makes_mig)
-    node.driver.unprepare(ref)
-    assert node.mig_shapes() == {0: ["1g.10gb@0"]}
 
 
 # Whose claims they are

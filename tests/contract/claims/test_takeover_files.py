@@ -18,7 +18,7 @@ from dra_driver.devices.device import Device, name_of
 from dra_driver.devices.mig.partitions import partitions
 from worlds.node import MakeNode, Node
 from worlds.nvidia import NvidiaDriver, checkpoint
-from worlds.nvidia_files import FOLDERS, SEED, Left, entry_of
+from worlds.nvidia_files import FOLDERS, SEED, Left, entry_of, mended, migs_of
 
 Change = Callable[[Left], bytes]
 
@@ -39,23 +39,6 @@ def v2_alone(left: Left) -> bytes:
     """Part v2 is to the letter; the checksum beside it is that of a file without v1."""
     part = left.checkpoint[left.checkpoint.index(b'"v2":') :]
     return b'{"checksum":4166374854,' + part
-
-
-def mended(left: Left) -> bytes:
-    """As its next releases will: `migUUID` is the device's own."""
-    claims = left.prepared
-    own = {(m, g): u for u, m, g in migs_of(left)}
-    for claim in claims.values():
-        if mig := entry_of(claim)["mig"]:
-            made = mig["concrete"]
-            made["migUUID"] = own[made["parentMinor"], made["giId"]]
-    return checkpoint(claims, boot_id=left.boot_id)
-
-
-def migs_of(left: Left) -> list[tuple[str, int, int]]:
-    """UUID, minor number of the GPU and GPU instance of each MIG device that there was."""
-    lines = [line.split() for line in json.loads((left.folder / "mig.json").read_bytes())]
-    return [(line[0], int(line[1].removeprefix("minor:")), int(line[7])) for line in lines]
 
 
 def device_names(specs: list[dict[str, Any]]) -> list[str]:
@@ -143,7 +126,7 @@ def test_claims_are_answered_as_before_and_after_them_all_is_as_it_was(
 def test_made_devices_go_whatever_this_driver_makes_itself(node: Node) -> None:
     left = Left("dynamic-mig")
     left.restore(node)
-    take_over(node, makes_mig=lambda: False)
+    take_over(node, makes_mig=False)
     for ref in left.refs.values():
         node.driver.unprepare(ref)
     assert node.left() == []
@@ -157,7 +140,7 @@ def test_one_device_in_the_released_form_tells_of_all_of_the_node(node: Node, po
     made = entry_of(claims[left.refs[pod].uid])["mig"]["concrete"]
     (made["migUUID"],) = (u for u, _, instance in migs_of(left) if instance == made["giId"])
     left.restore(node, checkpoint=checkpoint(claims, boot_id=left.boot_id))
-    take_over(node, makes_mig=lambda: False)
+    take_over(node, makes_mig=False)
     for ref in left.refs.values():
         node.driver.unprepare(ref)
     assert node.left() == []
@@ -166,7 +149,7 @@ def test_one_device_in_the_released_form_tells_of_all_of_the_node(node: Node, po
 def test_the_mended_form_leaves_devices_where_this_driver_makes_none(node: Node) -> None:
     left = Left("dynamic-mig")
     left.restore(node, checkpoint=mended(left))
-    take_over(node, makes_mig=lambda: False)
+    take_over(node, makes_mig=False)
     for ref in left.refs.values():
         node.driver.unprepare(ref)
     assert node.mig_shapes() == {1: ["1g.10gb@0", "3g.40gb@4"]}
