@@ -1,11 +1,9 @@
 """NvidiaMPS: an MPS daemon that NVIDIA's DRA driver runs for a claim, until the claim ends.
 
-In: what that driver recorded about it (admin/takeover/take_over.py). Out: the edits that make
-containers its clients, and the reset of the compute modes that it set. The daemon runs in a
-Deployment in that driver's namespace. This driver may not delete Deployments, and does not use the
-daemon's socket, because it is in a folder that tenants can write to. So it names the Deployment for
-a person to delete. Without clients such a daemon uses nothing of a GPU. New claims never get this
-strategy.
+In: what that driver recorded about it. Out: the edits that make containers its clients, and the
+reset of the compute modes that it set. The daemon runs in a Deployment, which this driver may not
+delete, so it is named for a person to delete; without clients it uses nothing of a GPU. Its socket
+is not used, because tenants can write to its folder. New claims never get this strategy.
 """
 
 from collections.abc import Mapping
@@ -28,24 +26,19 @@ _OPTIONS = ("rw", "nosuid", "nodev", "bind")
 
 
 class NvidiaMps(Doer[NvidiaMpsDaemon]):
-    """Handles claims whose daemon NVIDIA's DRA driver runs. The takeover makes their steps."""
+    """Handles claims whose daemon NVIDIA's DRA driver runs; `dra-driver take-over` makes steps."""
 
     def __init__(self, modes: ComputeModes) -> None:
         self._modes = modes
 
     def edits(self, step: NvidiaMpsDaemon) -> Mapping[DeviceKey, Edits]:
         """Return what makes containers clients of the daemon, as that driver's own spec does."""
+        paths = {"shm": CONTAINER_SHM, "pipe": CONTAINER_PIPE_DIRECTORY}
         edits = Edits(
             env=(f"CUDA_MPS_PIPE_DIRECTORY={CONTAINER_PIPE_DIRECTORY}",),
-            mounts=(
-                Mount(
-                    host_path=f"{step.folder}/shm", container_path=CONTAINER_SHM, options=_OPTIONS
-                ),
-                Mount(
-                    host_path=f"{step.folder}/pipe",
-                    container_path=CONTAINER_PIPE_DIRECTORY,
-                    options=_OPTIONS,
-                ),
+            mounts=tuple(
+                Mount(host_path=f"{step.folder}/{name}", container_path=path, options=_OPTIONS)
+                for name, path in paths.items()
             ),
         )
         return {DeviceKey(device.uuid): edits for device in step.devices if device.uuid is not None}
