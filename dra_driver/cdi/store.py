@@ -65,7 +65,7 @@ class SpecStore:
             return
         content = msgspec.json.format(msgspec.json.encode(render(spec)), indent=1) + b"\n"
         try:
-            stored = read_if_plain(path)
+            stored = read_if_plain(path) if look else None
             if stored is None or stored[0] != content:
                 self._replace(path, content)
             elif stat.S_IMODE(stored[1].st_mode) != _FILE_MODE:

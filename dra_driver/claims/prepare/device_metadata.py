@@ -224,10 +224,12 @@ class MetadataFiles:
         return _is_folder(folder) and self._written.get(uid, {}).keys() <= set(entries_of(folder))
 
     def _write(self, path: str, document: Document, former: _Written | None) -> _Written:
-        if former == (document, look_of(path)) and former[1]:
+        look = look_of(path)
+        if look and former == (document, look):
             return former
-        contents = read_if_plain(path)
-        generation = _generation_of(contents[0]) if contents else 0
+        contents = read_if_plain(path) if look else None
+        said = _GENERATION.search(contents[0][:_HEAD]) if contents else None
+        generation = int(said[1]) if said else 1 if contents else 0
         try:
             if contents and contents[0] == rendered(document, generation):
                 if stat.S_IMODE(contents[1].st_mode) != _FILE_MODE:
@@ -247,11 +249,6 @@ class MetadataFiles:
             log.warning("device metadata left as it was", reason=str(failed))
             return document, None
         return document, look_of(path)
-
-
-def _generation_of(data: bytes) -> int:
-    said = _GENERATION.search(data[:_HEAD])
-    return int(said[1]) if said else 1
 
 
 def _is_folder(path: str | Path) -> bool:
