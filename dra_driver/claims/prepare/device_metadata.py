@@ -60,9 +60,6 @@ _HEAD = 4096
 Document = dict[str, Any]
 """The metadata of one request's devices, as JSON, without versions and generation."""
 
-_Written = tuple[Document, Look | None]
-"""The content of a file, and how the file looked then; None if it could not be written."""
-
 
 def rendered(document: Document, generation: int) -> bytes:
     """Return the bytes of a file, an object a line; the same document gives the same bytes."""
@@ -162,7 +159,8 @@ class MetadataFiles:
 
     def __init__(self, directory: Path, *, is_on: bool = True) -> None:
         self._root = directory / FOLDER
-        self._written: dict[ClaimUid, dict[str, _Written]] = {}
+        self._written: dict[ClaimUid, dict[str, Look | None]] = {}
+        """How each file looked then, by its name; None if it could not be written."""
         self.is_on = is_on
 
     def path(self, uid: ClaimUid, request: str) -> str:
@@ -187,11 +185,16 @@ class MetadataFiles:
             _make_folder(folder)
         except OSError as error:
             raise disk_refused(f"write device metadata {folder}", error) from error
-        former = self._written.get(uid, {})
+        files = {f"{request}.json": document for request, document in documents.items()}
         self._written[uid] = {
-            name: self._write(f"{folder}/{name}", document, former.get(name))
-            for name, document in ((f"{request}.json", each) for request, each in documents.items())
+            name: self._write(f"{folder}/{name}", document) for name, document in files.items()
         }
+
+    def are_as_left(self, uid: ClaimUid) -> bool:
+        """Tell whether the claim's files look as they did when they were written here."""
+        folder, files = self._folder(uid), self._written.get(uid, {})
+        looks = [(look, look_of(f"{folder}/{name}")) for name, look in files.items()]
+        return bool(looks) and all(look and look == now for look, now in looks)
 
     def delete(self, uid: ClaimUid) -> None:
         """Delete a claim's files; missing ones are fine. Raises StateError if it fails."""
@@ -223,18 +226,15 @@ class MetadataFiles:
         folder = self._folder(uid)  # or a file in its place: the next writer says what is wrong
         return _is_folder(folder) and self._written.get(uid, {}).keys() <= set(entries_of(folder))
 
-    def _write(self, path: str, document: Document, former: _Written | None) -> _Written:
-        look = look_of(path)
-        if look and former == (document, look):
-            return former
-        contents = read_if_plain(path) if look else None
+    def _write(self, path: str, document: Document) -> Look | None:
+        contents = read_if_plain(path)
         said = _GENERATION.search(contents[0][:_HEAD]) if contents else None
         generation = int(said[1]) if said else 1 if contents else 0
         try:
             if contents and contents[0] == rendered(document, generation):
                 if stat.S_IMODE(contents[1].st_mode) != _FILE_MODE:
                     os.chmod(path, _FILE_MODE)
-                return document, look_of(path)
+                return look_of(path)
             data = rendered(document, generation + 1)
             try:
                 write_whole(path, data, mode=_FILE_MODE, durable=False)
@@ -247,8 +247,8 @@ class MetadataFiles:
                 raise failed from error
             # The file describes the same devices at an earlier time: containers can start with it.
             log.warning("device metadata left as it was", reason=str(failed))
-            return document, None
-        return document, look_of(path)
+            return None
+        return look_of(path)
 
 
 def _is_folder(path: str | Path) -> bool:

@@ -20,12 +20,7 @@ from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.prepare.allocation import recorded_gpus
-from dra_driver.claims.prepare.device_metadata import (
-    Document,
-    MetadataFiles,
-    container_paths,
-    documents,
-)
+from dra_driver.claims.prepare.device_metadata import MetadataFiles, container_paths, documents
 from dra_driver.claims.prepare.steps import Steps
 from dra_driver.devices.device import NodeDevice, Vfio
 from dra_driver.devices.model import GpuUuid, Inventory, InventorySource
@@ -60,7 +55,7 @@ class ClaimSpecs:
         self._found_again = 0
         self._once = LogOnce()
         self._islands: tuple[Inventory, Mapping[GpuUuid, GpuUuid]] | None = None
-        self._documents: dict[ClaimUid, tuple[ClaimRecord, object, Mapping[str, Document]]] = {}
+        self._described: dict[ClaimUid, tuple[ClaimRecord, object]] = {}
 
     def of(self, record: ClaimRecord) -> Spec:
         """Return the spec of a claim, all of whose devices exist.
@@ -112,12 +107,12 @@ class ClaimSpecs:
             inventory = self._inventory.current()
             if (known := self._islands) is None or known[0] is not inventory:
                 known = self._islands = (inventory, joined(inventory.gpus))
-            kept = self._documents.get(uid)
-            if kept is None or kept[0] is not record or kept[1] is not known[1]:
+            before = self._described.get(uid)
+            is_same = before and before[0] is record and before[1] is known[1]
+            if not (is_same and self._metadata.are_as_left(uid)):
                 gpus = recorded_gpus(record.devices, inventory)
-                kept = record, known[1], documents(record, gpus, inventory, known[1])
-                self._documents[uid] = kept
-            self._metadata.write(uid, kept[2])
+                self._metadata.write(uid, documents(record, gpus, inventory, known[1]))
+                self._described[uid] = record, known[1]
         self.files.write(uid, spec)
 
     def restore(self, record: ClaimRecord) -> None:
@@ -175,7 +170,7 @@ class ClaimSpecs:
 
     def delete(self, uid: ClaimUid) -> None:
         """Delete a claim's spec and what it mounts; a later reconcile deletes what is left."""
-        self._documents.pop(uid, None)
+        self._described.pop(uid, None)
         try:
             self.files.delete(uid)
             self._metadata.delete(uid)
