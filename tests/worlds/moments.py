@@ -3,7 +3,7 @@
 The driver's store and what carries out steps are wrapped, and a test is told which moment it is. It
 may end the process there, or fill a disk.
 
-    prepare    intended, mode on, made, intended, applied, recorded, described, specified
+    prepare    intended, mode on, made, applied, recorded, described, specified
     unprepare  released, undone, unspecified, forgotten
     take-over  recorded, for each claim; struck or put aside
 

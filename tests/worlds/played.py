@@ -125,6 +125,8 @@ class FileSharing(Doer[Any]):
             raise self.refuse_undo
         for uuid in _uuids(step):
             (self._folder / uuid).unlink(missing_ok=True)
+        if not all(device.exists for device in step.devices):  # as it was written before
+            self.sweep(_claim(step), deadline)
 
     def claims(self) -> frozenset[str]:
         if not self.survives_reboot or not self._folder.exists():
@@ -134,7 +136,7 @@ class FileSharing(Doer[Any]):
     def sweep(self, claim: str, deadline: float) -> None:
         if self.refuse_undo:
             raise self.refuse_undo
-        for path in list(self._folder.iterdir()):
+        for path in self._folder.glob("*"):
             if path.read_text() == claim:
                 path.unlink(missing_ok=True)
 

@@ -145,7 +145,7 @@ class Migs(Way):
 
     moments = MappingProxyType(
         {
-            "prepare": (*PREPARE[:2], "made", "intended:2", *PREPARE[2:]),
+            "prepare": (*PREPARE[:2], "made", *PREPARE[2:]),
             "unprepare": UNPREPARE,
         }
     )

@@ -16,6 +16,7 @@ from dra_driver.claims.model.record import (
     ClaimRecord,
     DeviceRecord,
     MakeMigDevices,
+    MigStep,
     TurnMigModeOff,
     TurnMigModeOn,
 )
@@ -42,12 +43,22 @@ def resolve(mig: MigDevices, draft: ClaimRecord, gpus: Mapping[GpuUuid, Gpu]) ->
 
 
 def with_made(record: ClaimRecord, made: Iterable[Mig]) -> ClaimRecord:
-    """Return a record with the MIG devices that were made at its places."""
-    at = {place_of(mig): mig for mig in made}
-    devices = tuple(
-        _with_base(entry, at.get(entry.device.base, entry.device.base)) for entry in record.devices
+    """Return a record, and the steps in it that share devices, with what was made at places."""
+    at: dict[Base, Mig] = {place_of(mig): mig for mig in made}
+
+    def bound(device: Device) -> Device:
+        return replace(device, base=at.get(device.base, device.base))
+
+    return replace(
+        record,
+        devices=tuple(replace(entry, device=bound(entry.device)) for entry in record.devices),
+        steps=tuple(
+            step
+            if isinstance(step, MigStep)
+            else replace(step, devices=tuple(map(bound, step.devices)))
+            for step in record.steps
+        ),
     )
-    return replace(record, devices=devices)
 
 
 def remake(mig: MigDevices, record: ClaimRecord) -> ClaimRecord:

@@ -25,8 +25,8 @@ from dra_driver.claims.model.config import ConfigGroup
 from dra_driver.claims.model.record import ClaimRecord, ClaimStep, DeviceRecord, MigStep
 from dra_driver.claims.prepare.allocation import Allocation
 from dra_driver.claims.prepare.mig import MigDevices
-from dra_driver.devices.device import Device, DeviceKey, Mig, MigIds, Vfio
-from dra_driver.devices.model import Gpu, GpuUuid, MigUuid
+from dra_driver.devices.device import DeviceKey, Mig, Vfio
+from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.errors import ConfigError, DriverError, try_all
 from dra_driver.host.turns import waiting
 from dra_driver.sharing.base import EXCLUSIVE, Doer, Group, Planner, Unit, strategy_name
@@ -95,10 +95,10 @@ class Steps:
     ) -> tuple[SharingStep, ...]:
         """Return the steps that share a record's devices, by the configs that apply to them.
 
-        Devices that are still to be made are planned for as if they existed: such steps only show
-        if the configs are possible. `owed` are steps of former claims on these devices that could
-        not be undone yet. Raises ConfigError if a config asks for something that these devices or
-        this driver cannot do, DeviceError or TransientError if a GPU does not say how it is set.
+        Of devices that are still to be made, steps name the places. `owed` are steps of former
+        claims on these devices that could not be undone yet. Raises ConfigError if a config asks
+        for something that these devices or this driver cannot do, DeviceError or TransientError if
+        a GPU does not say how it is set.
         """
         entries = {entry.allocation_id: entry for entry in record.devices}
         named: dict[str, list[ConfigGroup]] = {}
@@ -254,22 +254,12 @@ def _group(
                 name=result.device,
                 request=result.request,
                 gpu=gpus[entries[allocation].device.gpu],
-                device=_as_if_made(entries[allocation].device),
+                device=entries[allocation].device,
             )
             for allocation, result in results.items()
         ),
         owed=owed,
     )
-
-
-def _as_if_made(device: Device) -> Device:
-    """Return a device as if it existed; a device still to be made gets a UUID of its own."""
-    base = device.base
-    if not isinstance(base, Mig) or base.instance is not None:
-        return device
-    uuid = MigUuid(f"MIG-to-be-made-{base.gpu}-{base.profile_id}-{base.placement.start}")
-    ids = MigIds(gpu_instance=0, compute_instance=0, uuid=uuid, made_here=True)
-    return replace(device, base=replace(base, instance=ids))
 
 
 def _all_or_error(values: Sequence[T], call: Callable[[T], R]) -> list[R]:

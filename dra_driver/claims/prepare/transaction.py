@@ -7,10 +7,10 @@ configs say, and a CDI spec. claims/prepare/release.py undoes it.
 
 Hardware is changed only under a record that says what will be changed. After a kill at any point,
 the next call for the claim or claims/reconcile/reconciler.py repairs the state. If no hardware is
-changed, no intent is written. Sharing is planned for devices that exist; while some are still to be
-made, it is planned on trial, and intended once they exist. Nothing here asks the API server or
-takes a lock. Callers hold the locks of the claim and of the GPUs it touches, but no GPU's lock in
-`complete`, so that a wait for a daemon does not hold up other users of the GPU.
+changed, no intent is written. The plan is made once, before any device is: its steps name places,
+and get the MIG devices that were made there. Nothing here asks the API server or takes a lock.
+Callers hold the locks of the claim and of the GPUs it touches, but no GPU's lock in `complete`, so
+that a wait for a daemon does not hold up other users of the GPU.
 """
 
 from collections.abc import Callable
@@ -65,23 +65,14 @@ class Transaction:
         lost = filter(self._ledger.has_lost, draft.held_gpus)
         left = (*owed(self._ledger, draft), *map(time_slicing.of_unknown, lost))
         record = resolve.resolve(self._mig, draft, allocation.gpus)
-        # For devices that are still to be made this plan is thrown away. It reveals a wrong config
-        # before anything is made.
         sharing = self._steps.plan(record, allocation, left, deadline)
-        spec: Spec | None = None
-        if record.is_complete:
-            record = replace(record, steps=(*record.steps, *sharing))
-            spec = self._specs.of(record)
+        record = replace(record, steps=(*record.steps, *sharing))
+        spec = self._specs.of(record) if record.is_complete else None
         # Up to here nothing was changed that would have to be undone.
         if record.steps:
             self._write(replace(record, state=RecordState.PREPARING))
             made = self._steps.do(mig_steps(record.steps), deadline)
-            if not record.is_complete:
-                record = resolve.with_made(record, made)
-                sharing = self._steps.plan(record, allocation, left, deadline)
-                if sharing:
-                    record = replace(record, steps=(*record.steps, *sharing))
-                    self._write(replace(record, state=RecordState.PREPARING))
+            record = resolve.with_made(record, made)
             self._steps.do(sharing_steps(record.steps), deadline)
         begun = Begun(record=record, spec=spec or self._specs.of(record))
         needs_no_wait = not any(step.lives_by_itself for step in record.steps)

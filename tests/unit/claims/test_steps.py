@@ -19,6 +19,7 @@ from dra_driver.claims.model.record import (
     TurnMigModeOff,
 )
 from dra_driver.claims.prepare.allocation import Allocation
+from dra_driver.claims.prepare.resolve import with_made
 from dra_driver.claims.prepare.steps import NO_WAIT, Sharing, Steps, mig_steps, sharing_steps
 from dra_driver.devices.device import Device, DeviceKey, Mig, equal_shares
 from dra_driver.devices.model import Gpu, MigMode
@@ -210,22 +211,15 @@ def test_shares_are_planned_as_shares_whatever_the_config_says() -> None:
     assert node.by_name["MPS"].groups[0].wholes == (unit("b", GPU, WHOLE),)
 
 
-def test_a_mig_device_that_is_to_be_made_is_planned_for_as_one_of_our_own() -> None:
+def test_a_mig_device_that_is_to_be_made_is_planned_for_by_its_place_and_bound_once_made() -> None:
     node = Node()
-    share = replace(SHARE, base=make.place(make.mig_device(2, start=4)))
-    record, allocation = claim(
-        (make.gpu_config("MPS"), [("a", CARD, TO_BE_MADE), ("b", CARD, share)])
-    )
-    node.steps.plan(record, allocation, (), deadline=7.0)
-    (planned_for,) = node.by_name["MPS"].groups[0].migs
-    assert planned_for.uuid == f"MIG-to-be-made-{CARD.uuid}-{FOUND.profile.id}-2"
-    base = planned_for.device.base
-    assert isinstance(base, Mig)
-    assert base.instance is not None
-    assert base.instance.made_here
-    assert planned_for.device.place == TO_BE_MADE.base
-    (shared,) = node.by_name[UseShares.name].groups[0].shares
-    assert shared.uuid.endswith("-4")
+    record, allocation = claim((make.gpu_config("MPS"), [("a", CARD, TO_BE_MADE)]))
+    making = MakeMigDevices(devices=(TO_BE_MADE,), claim=record.ref.uid)
+    planned = node.steps.plan(record, allocation, (), deadline=7.0)
+    assert isinstance(MIG.base, Mig)
+    made = with_made(replace(record, steps=(making, *planned)), [MIG.base])
+    assert made.is_complete
+    assert [step.devices for step in made.steps] == [(TO_BE_MADE,), (MIG,)]
 
 
 def test_a_strategy_that_this_version_does_not_have_is_named_with_the_request() -> None:
