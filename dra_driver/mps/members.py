@@ -13,13 +13,14 @@ files are not synced: a power cut ends all clients, and claims that are still wa
 
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from dra_driver.errors import ConflictError, StateError, VersionError
+from dra_driver.errors import ConflictError, StateError, VersionError, try_all
 from dra_driver.host.files import file_error
 from dra_driver.mps.domain import Domain, DomainId, is_id
 from dra_driver.mps.files import MpsFiles, delete_file, members_in, names_in
@@ -96,37 +97,25 @@ class DomainMembers:
         """Return the UIDs of all claims that have joined a domain."""
         return frozenset[str]().union(*map(self._requests.members, self._domains()))
 
-    def tidy(self) -> frozenset[DomainId]:
-        """End every requested domain without members; return these domains.
+    def tidy(self) -> None:
+        """End every requested domain without members. Raises a StateError after all were tried.
 
         A kill in a join that failed leaves one, and a power cut takes member files. Call this after
-        the claims of this node were repaired, which also restores member files. A StateError is
-        raised only after the other domains have been tidied.
+        the claims of this node were repaired, which also restores member files.
         """
-        ended: set[DomainId] = set()
-        errors: list[StateError] = []
-        for domain in sorted(self._domains() | set(filter(is_id, self._requests.requested()))):
-            try:
-                if not self._requests.members(domain):
-                    with self._lock(domain):
-                        is_requested = self._files.desired(domain).exists()
-                        if self._end_unused(domain) and is_requested:
-                            ended.add(domain)
-            except ConflictError:
-                continue  # the call that uses it tidies up, or the next one does
-            except StateError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
-        return frozenset(ended)
+        known = self._domains() | set(filter(is_id, self._requests.requested()))
+        try_all(partial(self._tidy, domain) for domain in sorted(known))
 
-    def _end_unused(self, domain: DomainId) -> bool:
-        """End a domain, whose lock is held, if it has no members; return whether it has none."""
-        if self._requests.members(domain):
-            return False
-        self._requests.remove(domain)
-        _remove_empty(self._files.members(domain))
-        return True
+    def _tidy(self, domain: DomainId) -> None:
+        if not self._requests.members(domain):
+            with suppress(ConflictError), self._lock(domain):  # a call that uses it tidies up
+                self._end_unused(domain)
+
+    def _end_unused(self, domain: DomainId) -> None:
+        """End a domain, whose lock is held, if it has no members."""
+        if not self._requests.members(domain):
+            self._requests.remove(domain)
+            _remove_empty(self._files.members(domain))
 
     def _back_out(self, domain: DomainId, member: Path, why: StateError) -> None:
         """Undo an incomplete join; a domain in a newer version's format is left alone."""
@@ -167,7 +156,12 @@ def _remove_empty(folder: Path) -> None:
 
 def _check_same(running: Domain, wanted: Domain, others: int) -> None:
     """Raise ConflictError if a domain that others use is not the requested one."""
-    differences = list(_differences(running, wanted))
+    there, now = _described(running), _described(wanted)
+    differences = [
+        f"{what} {value}, wanted {now[what]}"
+        for what, value in there.items()
+        if now.get(what, value) != value
+    ]
     if differences:
         raise ConflictError(
             f"MPS domain {running.id} is in use by {others} other claim(s) as it was configured "
@@ -175,25 +169,18 @@ def _check_same(running: Domain, wanted: Domain, others: int) -> None:
         )
 
 
-def _differences(running: Domain, wanted: Domain) -> Iterator[str]:
-    memory = [
-        {device.uuid: device.pinned_memory_mib for device in each.devices}
-        for each in (running, wanted)
-    ]
-    if [(device.uuid, device.kind) for device in running.devices] != [
-        (device.uuid, device.kind) for device in wanted.devices
-    ]:
-        yield f"devices {', '.join(memory[0])}, wanted {', '.join(memory[1])}"
-    for uuid in memory[0].keys() & memory[1].keys():
-        if memory[0][uuid] != memory[1][uuid]:
-            there, now = (_limit(each[uuid], " MiB") for each in memory)
-            yield f"pinned memory limit of {uuid} {there}, wanted {now}"
-    if running.active_thread_percentage != wanted.active_thread_percentage:
-        there, now = (_limit(each.active_thread_percentage, " %") for each in (running, wanted))
-        yield f"active thread percentage {there}, wanted {now}"
-    if running.multi_user != wanted.multi_user:
-        there, now = ("all users" if each.multi_user else "one user" for each in (running, wanted))
-        yield f"a server for {there}, wanted for {now}"
+def _described(domain: Domain) -> dict[str, str]:
+    """Return what distinguishes a domain, for people."""
+    limits = {
+        f"pinned memory limit of {device.uuid}": _limit(device.pinned_memory_mib, " MiB")
+        for device in domain.devices
+    }
+    return {
+        "devices": ", ".join(device.uuid for device in domain.devices),
+        **limits,
+        "active thread percentage": _limit(domain.active_thread_percentage, " %"),
+        "a server for": "all users" if domain.multi_user else "one user",
+    }
 
 
 def _limit(value: int | None, unit: str) -> str:

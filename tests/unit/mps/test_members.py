@@ -137,7 +137,7 @@ def test_the_last_to_leave_ends_a_domain_whose_folder_is_gone(
             f"pinned memory limit of {GPU} none, wanted 512 MiB",
         ),
         ({"active_thread_percentage": 25}, "active thread percentage none, wanted 25 %"),
-        ({"multi_user": True}, "a server for one user, wanted for all users"),
+        ({"multi_user": True}, "a server for one user, wanted all users"),
     ],
 )
 def test_a_domain_that_others_use_does_not_change_and_the_error_says_how_it_differs(
@@ -193,10 +193,10 @@ def test_tidying_ends_what_nobody_is_left_in(
     (tmp_path / "mps/members" / NODE.id / "one").unlink()  # and then it was killed
     if not has_folder:
         (tmp_path / "mps/members" / NODE.id).rmdir()
-    assert members.tidy() == {NODE.id}
+    members.tidy()
     assert requests.desired(NODE.id) is None
     assert asked_for(requests, OTHER.id) == OTHER
-    assert members.tidy() == frozenset()
+    members.tidy()
     assert not (tmp_path / "mps/members" / NODE.id).exists()
 
 
@@ -217,7 +217,7 @@ def test_a_domain_that_cannot_be_ended_keeps_no_other_from_it(
 def test_tidying_before_anything_was_joined_does_nothing(
     members: DomainMembers, tmp_path: Path
 ) -> None:
-    assert members.tidy() == frozenset()
+    members.tidy()
     assert not (tmp_path / "mps").exists()
 
 
@@ -294,5 +294,5 @@ def test_a_call_that_never_ends_is_not_waited_for_for_ever(
     with locked()(NODE.id):
         with pytest.raises(ConflictError, match="retried by itself"):
             others.leave(NODE.id, "one")
-        assert others.tidy() == frozenset()
+        others.tidy()
     assert requests.members(NODE.id) == {"one"}
