@@ -214,9 +214,13 @@ def test_a_place_that_another_program_took_is_waited_for(node: Node) -> None:
 
 
 def test_sharing_is_set_on_the_mig_device_that_was_made(node: Node) -> None:
+    steps: list[str] = []
+    node.restart(step=steps.append)
     ref = node.claim(node.name("1g.10gb", 0), configs=[MPS_ON_MIG])
     node.driver.prepare(ref)
     (made,) = node.migs()
+    changes = [step for step in steps if step in ("intended", "made", "applied", "recorded")]
+    assert changes == ["intended", "made", "applied", "recorded"], "written once, before them all"
     assert node.driver.shared == [made.uuid]
     env = node.driver.spec(ref)["devices"][0]["containerEdits"]["env"]
     assert env == [f"MPS={ref.uid}"]
