@@ -299,7 +299,7 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
         mig=MigInstances(session.mig, holders.of),
         switches=Refusals(clock, lambda: None),
         switches_modes=False,  # what was switched for claims is put back all the same
-        tidy=sharing.members.tidy,
+        tidy=sharing.domains.tidy,
     )
     try:
         # Where their file does not say whether MIG devices were made for claims, they stay.
@@ -307,7 +307,7 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
         yield _Node(
             take_over=take_over,
             removal=Removal(claims, clock),
-            requests=sharing.requests,
+            requests=sharing.domains,
             settings=settings,
         )
     finally:

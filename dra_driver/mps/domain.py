@@ -4,7 +4,7 @@ A domain is a set of whole GPUs, or one MIG device, served by one nvidia-cuda-mp
 driver writes a `Domain`, the supervisor answers with a `Status`. The daemon takes memory limits by
 ordinal, the position in its CUDA_VISIBLE_DEVICES, which is the order of `Domain.devices`. A GPU in
 MIG mode has no compute modes and its instances need a daemon each (NVIDIA's MPS documentation).
-Claims join and leave domains (mps/members.py).
+Claims join and leave domains (mps/requests.py).
 """
 
 import re

@@ -1,7 +1,7 @@
 """Defines the files below the MPS directory, and writes and reads them.
 
     desired/<id>.json      what the driver wants            (mps/domain.py)
-    members/<id>/<claim>   which claims have joined it      (mps/members.py)
+    members/<id>/<claim>   which claims have joined it      (mps/requests.py)
     status/<id>.json       what the supervisor answers      (mps/domain.py)
     domains/<id>/          the supervisor's: record.json; run, log and shm, each a small tmpfs
     supervisor.lock        held by the running supervisor; its content is `Status.supervisor`

@@ -1,4 +1,13 @@
-"""The driver's side of MPS: requests domains from the supervisor by files, and waits for answers.
+"""The driver's side of MPS: claims join and leave domains, which the supervisor serves.
+
+A domain exists while it has members: a file for each claim, and the desired-state file as a request
+to the supervisor. Joins and leaves of one domain exclude each other between threads and driver
+processes, by a lock of the domain that is held for file operations only. The GPU's lock would not
+do: claims leave without it, so that nobody waits for a daemon with a GPU locked, and of a claim
+without a record nobody knows the GPUs. Member files are written before the request and removed
+after it. So after a kill at any point, a repeated call repairs what was half done, and `tidy` ends
+domains without members. Member files are not synced: a power cut ends all clients, and claims that
+are still wanted join again.
 
 A status counts only if it is about exactly the requested domain, and was written by the supervisor
 that runs now. A wait ends as soon as the answer is there (inotify); deadlines are values of the
@@ -6,16 +15,28 @@ given clock. A file that cannot be read or written is a StateError. A request th
 any more is a DeviceError at once. Otherwise calls wait: for seconds while a supervisor is being
 replaced, and not long if there was never one. Without a supervisor, a domain still accepts claims
 if its last status was ready, and its daemon listens in its own folder, which no tenant can reach.
-Which claims use a domain is not known here (mps/members.py).
 """
 
 import math
+import os
+import secrets
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from dra_driver.errors import DeviceError, StateError, TransientError, VersionError
+from msgspec.structs import replace
+
+from dra_driver.errors import (
+    ConflictError,
+    DeviceError,
+    StateError,
+    TransientError,
+    VersionError,
+    try_all,
+)
 from dra_driver.host.files import file_error
 from dra_driver.host.inotify import WatchPool
 from dra_driver.host.ofd_lock import holder_of, last_holder_of
@@ -28,6 +49,7 @@ from dra_driver.mps.domain import (
     decode_domain,
     decode_status,
     encode_domain,
+    is_id,
 )
 from dra_driver.mps.files import (
     DomainPaths,
@@ -35,6 +57,7 @@ from dra_driver.mps.files import (
     delete_file,
     ids_in,
     members_in,
+    names_in,
     read_file,
     write_file,
 )
@@ -63,23 +86,30 @@ _NOT_RUNNING = (
 )
 
 
+def _only_reads(domain: DomainId) -> AbstractContextManager[None]:
+    raise StateError(f"only the driver changes who uses MPS domain {domain}")
+
+
 class DomainRequests:
-    """Requests MPS domains. Methods may be called for different domains at the same time."""
+    """The MPS domains of a node, and their members. Methods may be called from any thread."""
 
     def __init__(
         self,
         directory: Path,
         clock: Callable[[], float],
         *,
+        lock: Callable[[DomainId], AbstractContextManager[None]] = _only_reads,
         supervisor_grace: float = SUPERVISOR_GRACE_SECONDS,
     ) -> None:
         """Take the supervisor's directory, which is made for the first domain.
 
-        `supervisor_grace` is how many seconds to wait for a supervisor on a node that never had
-        one.
+        `lock` holds the lock of a domain (claims/state/locks.py); without it, claims cannot join or
+        leave. `supervisor_grace` is how many seconds to wait for a supervisor on a node that never
+        had one.
         """
         self._files = MpsFiles(root=directory)
         self._clock = clock
+        self._lock = lock
         self._grace = supervisor_grace
         self._stopping = threading.Event()
         self._watches = WatchPool(self._files.status_folder, most_kept=_IDLE_WATCHES)
@@ -121,15 +151,74 @@ class DomainRequests:
 
     def list(self) -> frozenset[DomainId]:
         """Return the ids of all domains that are requested, or not removed yet."""
-        return self.requested() | ids_in(self._files.status_folder)
-
-    def requested(self) -> frozenset[DomainId]:
-        """Return the ids of all requested domains."""
-        return frozenset(ids_in(self._files.desired_folder))
+        files = self._files
+        return frozenset(ids_in(files.desired_folder) | ids_in(files.status_folder))
 
     def members(self, domain: DomainId) -> frozenset[str]:
         """Return the UIDs of the claims that have joined a domain."""
         return members_in(self._files.members(domain))
+
+    def join(self, domain: Domain, claim: str) -> None:
+        """Make a claim a member, and request the domain if nobody has; then call `wait_ready`.
+
+        Joining again repairs what is missing and retries a failed domain. The domain's devices and
+        limits may change only if it has no other members. Raises ConflictError if they differ from
+        those of other members, or if another call uses the domain for too long. Raises VersionError
+        if a newer version of this driver requests it in a form not known here, and StateError if
+        the disk cannot be written, which leaves the claim as it was.
+        """
+        member = self._member(domain.id, claim)
+        with self._lock(domain.id):
+            running = self.desired(domain.id)
+            others = members_in(member.parent) - {claim}
+            if running is not None and others:
+                _check_same(running, domain, len(others))
+            if running is None or running.content != domain.content:
+                running = replace(domain, incarnation=secrets.token_hex(8))
+            is_new = not member.exists()
+            try:
+                if is_new:
+                    _make_member(member)
+                self.write_desired(running)
+            except StateError as error:
+                if is_new:
+                    self._back_out(domain.id, member, error)
+                raise
+
+    def leave(self, domain: DomainId, claim: str) -> bool:
+        """End a claim's membership; if it was the last member, end the domain.
+
+        Returns True while the domain ends: until then the claim stays its member, so that it is
+        found whatever happens. Call `DomainRequests.wait_gone`, and leave again. Leaving again, or
+        without having joined, is fine. Needs no free space on the disk. Raises ConflictError if
+        another call uses the domain for too long, and StateError if the disk accepts no change.
+        """
+        member = self._member(domain, claim)
+        with self._lock(domain):
+            if members_in(member.parent) <= {claim}:
+                self.remove(domain)
+                if self.is_present(domain):
+                    return True
+            delete_file(member)
+            _remove_empty(member.parent)
+            return False
+
+    def joined(self, claim: str) -> frozenset[DomainId]:
+        """Return the domains that a claim has joined."""
+        return frozenset(domain for domain in self._domains() if claim in self.members(domain))
+
+    def claims(self) -> frozenset[str]:
+        """Return the UIDs of all claims that have joined a domain."""
+        return frozenset[str]().union(*map(self.members, self._domains()))
+
+    def tidy(self) -> None:
+        """End every requested domain without members. Raises a StateError after all were tried.
+
+        A kill in a join that failed leaves one, and a power cut takes member files. Call this after
+        the claims of this node were repaired, which also restores member files.
+        """
+        known = self._domains() | set(filter(is_id, ids_in(self._files.desired_folder)))
+        try_all(partial(self._tidy, domain) for domain in sorted(known))
 
     def supervisor_runs(self) -> bool:
         """Tell whether a supervisor serves this node now."""
@@ -204,6 +293,38 @@ class DomainRequests:
             # No grace: a supervisor that starts later ends the domain by itself.
             self._wait(domain, deadline, look, waited_for="removed", grace=0.0)
 
+    def _tidy(self, domain: DomainId) -> None:
+        if not self.members(domain):
+            with suppress(ConflictError), self._lock(domain):  # a call that uses it tidies up
+                self._end_unused(domain)
+
+    def _end_unused(self, domain: DomainId) -> None:
+        """End a domain, whose lock is held, if it has no members."""
+        if not self.members(domain):
+            self.remove(domain)
+            _remove_empty(self._files.members(domain))
+
+    def _back_out(self, domain: DomainId, member: Path, why: StateError) -> None:
+        """Undo an incomplete join; a domain in a newer version's format is left alone."""
+        with suppress(StateError):
+            delete_file(member)
+            if isinstance(why, VersionError):
+                _remove_empty(member.parent)
+            else:
+                self._end_unused(domain)
+
+    def _domains(self) -> set[DomainId]:
+        """Return the domains that have a folder of members, which may be empty."""
+        return set(map(DomainId, filter(is_id, names_in(self._files.members_folder))))
+
+    def _member(self, domain: DomainId, claim: str) -> Path:
+        if not is_id(claim):
+            raise StateError(
+                f"{claim[:160]!r} is not a valid claim UID: want 1 to 128 letters, digits, '-', "
+                "'_' and '.'"
+            )
+        return self._files.members(domain) / claim
+
     def _incarnation_of(self, domain: Domain) -> Domain:
         """Return the domain as it is on disk, if it is the requested one."""
         desired = self.desired(domain.id)
@@ -258,6 +379,54 @@ class DomainRequests:
         else:
             reason = status.reason or f"the MPS supervisor says it is {status.state}"
         return f"MPS domain {domain} is not {waited_for} yet: {reason}; this is retried"
+
+
+def _make_member(member: Path) -> None:
+    try:
+        member.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(member, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    except OSError as error:
+        with suppress(OSError):
+            member.unlink(missing_ok=True)
+        raise file_error("write", member, error) from error
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # it stays if somebody put something else there
+        folder.rmdir()
+
+
+def _check_same(running: Domain, wanted: Domain, others: int) -> None:
+    """Raise ConflictError if a domain that others use is not the requested one."""
+    there, now = _described(running), _described(wanted)
+    differences = [
+        f"{what} {value}, wanted {now[what]}"
+        for what, value in there.items()
+        if now.get(what, value) != value
+    ]
+    if differences:
+        raise ConflictError(
+            f"MPS domain {running.id} is in use by {others} other claim(s) as it was configured "
+            f"before: {'; '.join(differences)}. Wait until they have ended, or delete their pods"
+        )
+
+
+def _described(domain: Domain) -> dict[str, str]:
+    """Return what distinguishes a domain, for people."""
+    limits = {
+        f"pinned memory limit of {device.uuid}": _limit(device.pinned_memory_mib, " MiB")
+        for device in domain.devices
+    }
+    return {
+        "devices": ", ".join(device.uuid for device in domain.devices),
+        **limits,
+        "active thread percentage": _limit(domain.active_thread_percentage, " %"),
+        "a server for": "all users" if domain.multi_user else "one user",
+    }
+
+
+def _limit(value: int | None, unit: str) -> str:
+    return "none" if value is None else f"{value}{unit}"
 
 
 def _sound(data: bytes | None, decode: Callable[[bytes], T]) -> T | None:

@@ -104,7 +104,7 @@ class ClaimWork:
             changes.inventory.add(status.devices_changed)
             changes.health.add(status.devices_changed)
         daemons = MpsEvents(
-            self.sharing.requests,
+            self.sharing.domains,
             ledger,
             context.events,
             outbox,
@@ -173,7 +173,7 @@ class ClaimWork:
             switches=gpus.refusals,
             switches_modes=gpus.mig.switches_modes,
             on_failed_undo=context.metrics.undo_failed,
-            tidy=self.sharing.members.tidy,
+            tidy=self.sharing.domains.tidy,
             device_metadata=settings.gives_device_metadata,
         )
 

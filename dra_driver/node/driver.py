@@ -143,7 +143,7 @@ class Driver:
             door.stop()
         # Calls that only wait for something would use up the grace of those that work.
         self._work.preparer.stop()
-        self._work.sharing.requests.stop()
+        self._work.sharing.domains.stop()
         left = self._plugin.stop(settings.shutdown_grace, delay=settings.shutdown_delay)
         self._gpus.health.stop(STOP_SECONDS)
         for thread in reversed((*self._threads, *self._workers)):

@@ -19,7 +19,6 @@ from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.control_groups import find_hierarchy
 from dra_driver.devices.session import DriverSession
 from dra_driver.host.process import first_procfs, has_pids_of_host
-from dra_driver.mps.members import DomainMembers
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.node.passthrough import passthrough
 from dra_driver.sharing.memory_groups import MemoryGroups
@@ -60,11 +59,10 @@ def node_memory(
 
 
 class NodeSharing(Struct, frozen=True, kw_only=True):
-    """What carries out sharing, the MPS domains that are requested, and their members."""
+    """What carries out sharing, and the MPS domains that it uses."""
 
     sharing: Sharing
-    requests: DomainRequests
-    members: DomainMembers
+    domains: DomainRequests
 
 
 def node_sharing(  # noqa: PLR0913 (the one place where all parts meet)
@@ -78,10 +76,9 @@ def node_sharing(  # noqa: PLR0913 (the one place where all parts meet)
     clock: Callable[[], float],
 ) -> NodeSharing:
     """Return what carries out sharing; a claim waits `mps_ready_seconds` for an MPS daemon."""
-    requests = DomainRequests(mps_folder, clock)
-    members = DomainMembers(mps_folder, requests, locks.domain)
+    domains = DomainRequests(mps_folder, clock, lock=locks.domain)
     time_slicing = TimeSlicing(NvidiaSmi(roots.driver, roots.proc, clock), session)
-    mps = Mps(requests, members, clock, ready_seconds=mps_ready_seconds)
+    mps = Mps(domains, clock, ready_seconds=mps_ready_seconds)
     machines = passthrough(roots)
     sharing = Sharing(
         planners={
@@ -96,4 +93,4 @@ def node_sharing(  # noqa: PLR0913 (the one place where all parts meet)
         shares=memory.groups,
         passthrough=machines,
     )
-    return NodeSharing(sharing=sharing, requests=requests, members=members)
+    return NodeSharing(sharing=sharing, domains=domains)

@@ -23,7 +23,6 @@ from dra_driver.devices.versions import dotted
 from dra_driver.errors import ConfigError
 from dra_driver.mps.domain import DomainId, claim_domain, mig_domain
 from dra_driver.mps.files import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM, DomainPaths
-from dra_driver.mps.members import DomainMembers
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.base import Doer, Group, Unit, select_from
 from dra_driver.sharing.steps import ALL_THREADS, ClientLimits, JoinDomain
@@ -47,15 +46,9 @@ class Mps(Doer[JoinDomain]):
     """
 
     def __init__(
-        self,
-        requests: DomainRequests,
-        members: DomainMembers,
-        clock: Callable[[], float],
-        *,
-        ready_seconds: float,
+        self, domains: DomainRequests, clock: Callable[[], float], *, ready_seconds: float
     ) -> None:
-        self._requests = requests
-        self._members = members
+        self._domains = domains
         self._clock = clock
         self._ready_seconds = ready_seconds
 
@@ -76,7 +69,7 @@ class Mps(Doer[JoinDomain]):
 
     def edits(self, step: JoinDomain) -> Mapping[DeviceKey, Edits]:
         """Return what makes containers clients, with limits where they are below the daemon's."""
-        paths = self._requests.paths(step.domain)
+        paths = self._domains.paths(step.domain)
         return {
             device.key or DeviceKey(device.known_uuid): client_edits(
                 paths,
@@ -92,12 +85,12 @@ class Mps(Doer[JoinDomain]):
 
     def ensure(self, step: JoinDomain) -> None:
         """Make sure that the claim has joined."""
-        self._members.join(step.wanted, step.claim)
+        self._domains.join(step.wanted, step.claim)
 
     def wait(self, step: JoinDomain, deadline: float, given_up: Callable[[], bool]) -> None:
         """Wait until the domain's daemon serves clients with these limits."""
         end = min(deadline, self._clock() + self._ready_seconds)
-        self._requests.wait_ready(step.wanted, end, given_up)
+        self._domains.wait_ready(step.wanted, end, given_up)
 
     def undo(self, step: JoinDomain, deadline: float) -> None:
         """Leave the domain, and wait for its end if nobody else is in it."""
@@ -105,19 +98,19 @@ class Mps(Doer[JoinDomain]):
 
     def claims(self) -> frozenset[str]:
         """Return the claims that have joined a domain."""
-        return self._members.claims()
+        return self._domains.claims()
 
     def sweep(self, claim: str, deadline: float) -> None:
         """Leave all domains that a claim has joined."""
-        self._leave(sorted(self._members.joined(claim)), claim, deadline)
+        self._leave(sorted(self._domains.joined(claim)), claim, deadline)
 
     def _leave(self, domains: Iterable[DomainId], claim: str, deadline: float) -> None:
         end = min(deadline, self._clock() + GONE_SECONDS)
-        ending = [domain for domain in domains if self._members.leave(domain, claim)]
+        ending = [domain for domain in domains if self._domains.leave(domain, claim)]
         while ending:
             for domain in ending:
-                self._requests.wait_gone(domain, end)
-            ending = [domain for domain in ending if self._members.leave(domain, claim)]
+                self._domains.wait_gone(domain, end)
+            ending = [domain for domain in ending if self._domains.leave(domain, claim)]
 
 
 class _Limited(Struct, frozen=True, kw_only=True):

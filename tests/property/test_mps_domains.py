@@ -61,8 +61,7 @@ def test_no_device_gets_the_daemon_or_the_limits_of_another_config(
     claim: list[tuple[Group, int]],
 ) -> None:
     requests = DomainRequests(Path("/mps"), lambda: 0.0)
-    no_members: Any = None
-    mps = Mps(requests, no_members, lambda: 0.0, ready_seconds=1.0)
+    mps = Mps(requests, lambda: 0.0, ready_seconds=1.0)
     steps = mps.plan([group for group, _ in claim], 0.0)
     assert len({step.domain for step in steps}) == len(steps)
     served = [one.uuid for step in steps for one in step.wanted.devices]

@@ -19,7 +19,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.errors import ConflictError
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, shared_domain
-from dra_driver.mps.members import DomainMembers
 from dra_driver.mps.requests import DomainRequests
 from sampling import examples
 
@@ -50,9 +49,8 @@ class Node(RuleBasedStateMachine):
         super().__init__()
         folder = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
         self.root = Path(tempfile.mkdtemp(dir=folder))
-        self.requests = DomainRequests(self.root, lambda: 0.0)
         self.locks = NodeLocks(self.root / "locks", lambda: 0.0, on_other=lambda: None)
-        self.joins = DomainMembers(self.root, self.requests, self.locks.domain)
+        self.requests = DomainRequests(self.root, lambda: 0.0, lock=self.locks.domain)
         self.members: dict[DomainId, dict[str, Domain | None]] = {}
         self.unsure: set[tuple[DomainId, str]] = set()
 
@@ -61,8 +59,8 @@ class Node(RuleBasedStateMachine):
         self.requests.stop()
         for domain in (shared_domain("node"), shared_domain("GPU-1")):
             for claim in ("a", "b", "c"):
-                self.joins.leave(domain, claim)
-        self.joins.tidy()
+                self.requests.leave(domain, claim)
+        self.requests.tidy()
         assert not any((self.root / "desired").glob("shared_*"))
         assert not any((self.root / "members").glob("*"))
         self.locks.close()
@@ -93,7 +91,7 @@ class Node(RuleBasedStateMachine):
         asked_for = self.requests.desired(domain)
         others = self.requests.members(domain) - {claim}
         try:
-            finished = self.attempt(lambda: self.joins.join(wanted, claim), die_after)
+            finished = self.attempt(lambda: self.requests.join(wanted, claim), die_after)
         except ConflictError:
             assert others
             assert asked_for is not None
@@ -113,7 +111,7 @@ class Node(RuleBasedStateMachine):
     @rule(domain=DOMAINS, claim=CLAIMS, die_after=CALLS)
     def leave(self, domain: DomainId, claim: str, die_after: int | None) -> None:
         said: list[bool] = []
-        if not self.attempt(lambda: said.append(self.joins.leave(domain, claim)), die_after):
+        if not self.attempt(lambda: said.append(self.requests.leave(domain, claim)), die_after):
             self.unsure.add((domain, claim))
             return
         self.unsure.discard((domain, claim))
@@ -124,7 +122,7 @@ class Node(RuleBasedStateMachine):
 
     @rule(die_after=CALLS)
     def tidy(self, die_after: int | None) -> None:
-        if self.attempt(self.joins.tidy, die_after):
+        if self.attempt(self.requests.tidy, die_after):
             for domain in (shared_domain("node"), shared_domain("GPU-1")):
                 is_used = bool(self.requests.members(domain))
                 # A join that was killed before it asked is mended when it is repeated.

@@ -133,10 +133,10 @@ def join_and_leave(root: str, claim: str, rounds: str) -> None:
     mps = MpsDomains(Path(root))
     domain = mps.domain("shared_node", 0, 1)
     for _ in range(int(rounds)):
-        mps.members.join(domain, claim)
+        mps.requests.join(domain, claim)
         assert claim in mps.requests.members(domain.id)
         assert mps.requests.desired(domain.id)
-        mps.members.leave(domain.id, claim)
+        mps.requests.leave(domain.id, claim)
         assert claim not in mps.requests.members(domain.id)
 
 

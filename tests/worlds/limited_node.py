@@ -18,25 +18,20 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.kube.events import Regarding
 from dra_driver.mps.domain import Domain, DomainId, State, Status
-from dra_driver.mps.files import DomainPaths
+from dra_driver.mps.requests import DomainRequests
 from dra_driver.node.sharing import node_memory
 from dra_driver.sharing.share_memory import ShareMemory
 from worlds.driver import Driver
 from worlds.groups import R615, Groups, limited
-from worlds.mps import MpsDomains
 from worlds.node import Node, Step, no_step
 
 
-class PlayedDomains:
-    """Domains that are ready at once (mps/requests.py DomainRequests)."""
+class PlayedDomains(DomainRequests):
+    """Domains that are ready at once, and gone at once."""
 
-    def __init__(self, mps: MpsDomains) -> None:
-        self._mps = mps
-
-    def paths(self, domain: DomainId) -> DomainPaths:
-        return self._mps.requests.paths(domain)
-
-    def wait_ready(self, domain: Domain, deadline: float, given_up: Callable[[], bool]) -> Status:
+    def wait_ready(
+        self, domain: Domain, deadline: float, given_up: Callable[[], bool] = lambda: False
+    ) -> Status:
         return Status(id=domain.id, state=State.READY, supervisor="played")
 
     def wait_gone(self, domain: DomainId, deadline: float) -> None:
@@ -86,7 +81,7 @@ class LimitedNode(Node):
         )
 
     def mps_requests(self) -> Any:
-        return PlayedDomains(self.mps)
+        return PlayedDomains(self.mps.files.root, time.monotonic, lock=self.mps.locks.domain)
 
     def look_after(self) -> None:
         """Let the driver look after limits once."""

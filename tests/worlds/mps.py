@@ -22,7 +22,6 @@ from dra_driver.mps.daemon.control import Control
 from dra_driver.mps.daemon.health import WorkerTiming
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, Status
 from dra_driver.mps.files import DomainPaths, MpsFiles
-from dra_driver.mps.members import DomainMembers
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.mps.supervisor.cgroup import DaemonGroup
 from dra_driver.mps.supervisor.compute_modes import ComputeModes, NvmlModes
@@ -63,10 +62,13 @@ class MpsDomains:
         self.root = root
         self.machine = Machine(root / "driver")
         self.files = MpsFiles(root=root / "mps")
-        self.requests = DomainRequests(self.files.root, time.monotonic, supervisor_grace=PATIENCE)
         self.locks = NodeLocks(root / "domain-locks", time.monotonic, on_other=lambda: None)
-        self.members = DomainMembers(self.files.root, self.requests, self.locks.domain)
-        self.impatient = DomainRequests(self.files.root, time.monotonic, supervisor_grace=0.05)
+        self.requests, self.impatient = (
+            DomainRequests(
+                self.files.root, time.monotonic, lock=self.locks.domain, supervisor_grace=seconds
+            )
+            for seconds in (PATIENCE, 0.05)
+        )
         self.control = Control(self.machine.driver_root, self.machine.proc_root)
         ends.OPEN.add(self)
 

@@ -124,7 +124,7 @@ class Node:
             sharing=None if self.played else self._sharing(),
             survives_reboot=survives_reboot,
             mig=MigInstances(self.session.mig, self.holders.of),
-            tidy=self.mps.members.tidy,
+            tidy=self.mps.requests.tidy,
             edits=self._edits(roots) if self.finds_files else None,
         )
         self.driver.divisions |= divisions or {}
@@ -154,7 +154,7 @@ class Node:
         self.node_memory = self.memory()
         smi = NvidiaSmi(self.machine.driver_root, self.machine.proc_root, time.monotonic)
         slices = TimeSlicing(smi, self.session)
-        mps = Mps(self.mps_requests(), self.mps.members, time.monotonic, ready_seconds=PATIENCE)
+        mps = Mps(self.mps_requests(), time.monotonic, ready_seconds=PATIENCE)
         machines = passthrough(self.roots())
         self.sharing = Sharing(
             planners={

@@ -15,7 +15,6 @@ from dra_driver.errors import DeviceError
 from dra_driver.host.ofd_lock import NamedLock
 from dra_driver.mps.domain import DomainId, State, Status, encode_status
 from dra_driver.mps.files import MpsFiles, write_file
-from dra_driver.mps.members import DomainMembers
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.steps import JoinDomain
@@ -39,9 +38,10 @@ def files(tmp_path: Path) -> MpsFiles:
 @pytest.fixture
 def sharing(tmp_path: Path, files: MpsFiles) -> Iterator[Driver]:
     """A node whose MPS supervisor is played by the test."""
-    requests = DomainRequests(files.root, time.monotonic, supervisor_grace=GRACE)
-    members = DomainMembers(files.root, requests, lambda _: nullcontext())
-    mps = Mps(requests, members, time.monotonic, ready_seconds=READY)
+    requests = DomainRequests(
+        files.root, time.monotonic, lock=lambda _: nullcontext(), supervisor_grace=GRACE
+    )
+    mps = Mps(requests, time.monotonic, ready_seconds=READY)
     made = Driver(tmp_path, sharing=only(domains=mps, planners={JoinDomain.name: mps}))
     yield made
     requests.stop()

@@ -174,7 +174,7 @@ def test_pascal_and_volta_have_time_slices(generations: Machine, product: str) -
 
 def planned(folder: Path, gpu: Gpu, wanted: GpuConfig) -> tuple[JoinDomain, ...]:
     unused: Any = None
-    mps = Mps(unused, unused, time.monotonic, ready_seconds=1.0)
+    mps = Mps(unused, time.monotonic, ready_seconds=1.0)
     return mps.plan(asked(gpu, wanted), time.monotonic() + SOON)
 
 

@@ -194,7 +194,7 @@ def test_with_mps_the_kernel_holds_the_memory_and_mps_the_threads(node: LimitedN
     assert not node.take(group, 2 * node.share_mib + 1, pid=1)
     node.driver.unprepare(ref)
     assert node.limit(group) is None
-    assert node.mps.members.claims() == frozenset()
+    assert node.mps.requests.claims() == frozenset()
 
 
 def test_a_mps_domain_of_equal_shares_has_no_memory_limit_of_its_own(node: LimitedNode) -> None:
@@ -256,10 +256,10 @@ def test_tenants_who_come_later_are_limited_as_those_who_are_there(tmp_path: Pat
     pod, _ = later.pod()
     ref = later.claim_of(pod, share(1, kind="single-share"), name="second")
     later.driver.prepare(ref)  # one daemon cannot have two sets of limits
-    assert len(later.mps.members.claims()) == 2
+    assert len(later.mps.requests.claims()) == 2
     later.driver.unprepare(ref)
     later.driver.unprepare(first)
-    assert (later.others(), later.mps.members.claims()) == (None, frozenset())
+    assert (later.others(), later.mps.requests.claims()) == (None, frozenset())
 
 
 def test_limits_of_a_driver_that_has_none_any_more_are_gone(node: LimitedNode) -> None:

@@ -17,8 +17,8 @@ from dra_driver.errors import ConflictError, DeviceError, StateError
 from dra_driver.mps import processes
 from dra_driver.mps.daemon import mounts
 from dra_driver.mps.domain import Domain, Status
-from dra_driver.mps.members import DomainMembers
 from dra_driver.mps.pipes import CONTROL_SOCKET
+from dra_driver.mps.requests import DomainRequests
 from dra_driver.mps.supervisor.supervisor import Supervisor
 from worlds import child
 from worlds.configs import PATIENCE
@@ -27,11 +27,6 @@ from worlds.process import eventually
 
 Run = Callable[[AbstractContextManager[Supervisor]], Supervisor]
 EXCLUSIVE = 3
-
-
-@pytest.fixture
-def members(mps: MpsDomains) -> DomainMembers:
-    return mps.members
 
 
 @pytest.fixture
@@ -62,23 +57,23 @@ def _percentage(mps: MpsDomains, domain: Domain) -> list[str]:
 
 
 def test_one_daemon_serves_all_members_and_ends_with_the_last(
-    mps: MpsDomains, run: Run, members: DomainMembers, node: Domain
+    mps: MpsDomains, run: Run, node: Domain
 ) -> None:
     run(mps.supervised())
-    members.join(node, "one")
+    mps.requests.join(node, "one")
     first = ready(mps, node)
-    members.join(node, "two")
+    mps.requests.join(node, "two")
     assert ready(mps, node).daemon == first.daemon
     assert mps.compute_modes() == {0: EXCLUSIVE, 1: EXCLUSIVE}
-    assert not members.leave(node.id, "one")
+    assert not mps.requests.leave(node.id, "one")
     assert ready(mps, node).daemon == first.daemon
-    assert members.leave(node.id, "two")
+    assert mps.requests.leave(node.id, "two")
     gone(mps, node)
     assert mps.left(node) == []
 
 
 def test_whoever_joins_while_the_domain_ends_gets_one_that_does_not(
-    mps: MpsDomains, run: Run, members: DomainMembers, node: Domain
+    mps: MpsDomains, run: Run, node: Domain
 ) -> None:
     stopping, joined = threading.Event(), threading.Event()
 
@@ -88,11 +83,11 @@ def test_whoever_joins_while_the_domain_ends_gets_one_that_does_not(
             assert joined.wait(PATIENCE)
 
     run(mps.supervised(step))
-    members.join(node, "one")
+    mps.requests.join(node, "one")
     first = ready(mps, node)
-    assert members.leave(node.id, "one")
+    assert mps.requests.leave(node.id, "one")
     assert stopping.wait(PATIENCE)
-    members.join(node, "two")
+    mps.requests.join(node, "two")
     joined.set()
     # It is the other claim's now, so the one that left does not wait for its end.
     gone(mps, node)
@@ -103,7 +98,7 @@ def test_whoever_joins_while_the_domain_ends_gets_one_that_does_not(
 
 
 def test_what_was_said_of_the_domain_before_it_was_left_is_not_believed(
-    mps: MpsDomains, run: Run, members: DomainMembers, node: Domain
+    mps: MpsDomains, run: Run, node: Domain
 ) -> None:
     reported, joined = threading.Event(), threading.Event()
 
@@ -113,11 +108,11 @@ def test_what_was_said_of_the_domain_before_it_was_left_is_not_believed(
             assert joined.wait(PATIENCE)
 
     run(mps.supervised(step))
-    members.join(node, "one")
+    mps.requests.join(node, "one")
     ready(mps, node)
     assert reported.wait(PATIENCE)
-    members.leave(node.id, "one")
-    members.join(node, "two")
+    mps.requests.leave(node.id, "one")
+    mps.requests.join(node, "two")
     # The status still says that it is ready; the supervisor may be about to end it.
     with pytest.raises(DeviceError, match="is not ready yet"):
         mps.requests.wait_ready(node, time.monotonic())
@@ -127,14 +122,14 @@ def test_what_was_said_of_the_domain_before_it_was_left_is_not_believed(
 
 
 def test_a_domain_that_was_left_and_joined_before_anybody_looked_is_ready_again(
-    mps: MpsDomains, run: Run, members: DomainMembers, node: Domain
+    mps: MpsDomains, run: Run, node: Domain
 ) -> None:
     run(mps.supervised())
-    members.join(node, "one")
+    mps.requests.join(node, "one")
     first = ready(mps, node)
     for _ in range(30):
-        members.leave(node.id, "one")
-        members.join(node, "one")
+        mps.requests.leave(node.id, "one")
+        mps.requests.join(node, "one")
     again = ready(mps, node)
     assert again.generation != first.generation
     assert again.restarts == 0
@@ -142,7 +137,7 @@ def test_a_domain_that_was_left_and_joined_before_anybody_looked_is_ready_again(
 
 
 def test_members_that_come_and_go_side_by_side_always_have_a_daemon(
-    mps: MpsDomains, run: Run, members: DomainMembers, node: Domain
+    mps: MpsDomains, run: Run, node: Domain
 ) -> None:
     run(mps.supervised())
     troubles: list[BaseException] = []
@@ -150,7 +145,7 @@ def test_members_that_come_and_go_side_by_side_always_have_a_daemon(
     def come_and_go(claim: str) -> None:
         # A driver of its own: two processes in a rolling update have nothing but files in common.
         locks = NodeLocks(mps.root / "domain-locks", time.monotonic, on_other=lambda: None)
-        mine = DomainMembers(mps.files.root, mps.requests, locks.domain)
+        mine = DomainRequests(mps.files.root, time.monotonic, lock=locks.domain)
         chance = random.Random(claim)  # noqa: S311 (as above)
         try:
             for _ in range(8):
@@ -166,6 +161,7 @@ def test_members_that_come_and_go_side_by_side_always_have_a_daemon(
         except BaseException as error:  # noqa: BLE001 (the test's own thread raises it)
             troubles.append(error)
         finally:
+            mine.stop()
             locks.close()
 
     threads = [threading.Thread(target=come_and_go, args=(name,)) for name in ("one", "two")]
@@ -174,46 +170,42 @@ def test_members_that_come_and_go_side_by_side_always_have_a_daemon(
     for thread in threads:
         thread.join(2 * PATIENCE)
     assert troubles == []
-    members.tidy()
+    mps.requests.tidy()
     gone(mps, node)
     assert mps.left(node) == []
 
 
-def test_what_a_killed_driver_left_wanted_is_ended(
-    mps: MpsDomains, run: Run, members: DomainMembers, node: Domain
-) -> None:
+def test_what_a_killed_driver_left_wanted_is_ended(mps: MpsDomains, run: Run, node: Domain) -> None:
     run(mps.supervised())
-    members.join(node, "one")
+    mps.requests.join(node, "one")
     ready(mps, node)
     (mps.files.members(node.id) / "one").unlink()
-    members.tidy()
+    mps.requests.tidy()
     gone(mps, node)
     assert mps.left(node) == []
 
 
 def test_a_changed_config_takes_hold_when_the_others_have_gone(
-    mps: MpsDomains, run: Run, members: DomainMembers, node: Domain
+    mps: MpsDomains, run: Run, node: Domain
 ) -> None:
     run(mps.supervised())
     changed = mps.domain("shared_node", 0, 1, limits=(512, 512), active_thread_percentage=50)
-    members.join(node, "one")
+    mps.requests.join(node, "one")
     ready(mps, node)
     with pytest.raises(ConflictError, match="1024 MiB, wanted 512 MiB"):
-        members.join(changed, "two")
-    members.leave(node.id, "one")
-    members.join(changed, "two")
+        mps.requests.join(changed, "two")
+    mps.requests.leave(node.id, "one")
+    mps.requests.join(changed, "two")
     status = ready(mps, changed)
     assert set(status.pinned_memory_mib.values()) == {512}
 
 
-def test_two_processes_never_lose_each_others_members(
-    mps: MpsDomains, members: DomainMembers, node: Domain
-) -> None:
+def test_two_processes_never_lose_each_others_members(mps: MpsDomains, node: Domain) -> None:
     others = [child.start("join_and_leave", mps.root, name, 150) for name in ("one", "two")]
     for process in others:
         assert process.wait(PATIENCE) == 0
-    assert members.claims() == frozenset()
-    members.tidy()
+    assert mps.requests.claims() == frozenset()
+    mps.requests.tidy()
     assert mps.requests.desired(node.id) is None
 
 
@@ -224,16 +216,16 @@ def disk(mps: MpsDomains, small_disk: Callable[[Path], SmallDisk]) -> SmallDisk:
 
 
 def test_on_a_full_disk_nobody_joins_by_half_and_everybody_leaves(
-    mps: MpsDomains, disk: SmallDisk, members: DomainMembers, node: Domain
+    mps: MpsDomains, disk: SmallDisk, node: Domain
 ) -> None:
     other = mps.domain("shared_other", 2)
-    members.join(node, "one")
+    mps.requests.join(node, "one")
     before = _files(mps.files.root)
     disk.fill()
     with pytest.raises(StateError, match="No space left on device"):
-        members.join(other, "two")
+        mps.requests.join(other, "two")
     assert [path for path in _files(mps.files.root) if "ballast" not in path.name] == before
-    assert not members.leave(node.id, "one")
+    assert not mps.requests.leave(node.id, "one")
     assert mps.requests.desired(node.id) is None
     disk.empty()
 
@@ -243,27 +235,27 @@ def _files(folder: Path) -> list[Path]:
 
 
 def test_a_claim_joins_a_domain_that_is_up_while_there_is_no_supervisor(
-    mps: MpsDomains, members: DomainMembers, node: Domain
+    mps: MpsDomains, node: Domain
 ) -> None:
     with mps.supervised():
-        members.join(node, "first")
+        mps.requests.join(node, "first")
         before = ready(mps, node)
-    members.join(node, "second")
+    mps.requests.join(node, "second")
     assert mps.impatient.wait_ready(node, time.monotonic() + PATIENCE) == before
     check_serves(mps, node)
     with mps.supervised():
         after = ready(mps, node)
         assert (after.daemon, after.restarts) == (before.daemon, 0)
         for claim in ("first", "second"):
-            members.leave(node.id, claim)
+            mps.requests.leave(node.id, claim)
         gone(mps, node)
     assert mps.left(node) == []
 
 
-def leave_without_daemon(mps: MpsDomains, members: DomainMembers, node: Domain) -> None:
+def leave_without_daemon(mps: MpsDomains, node: Domain) -> None:
     """Have a domain that one claim has joined, and neither its daemon nor a supervisor."""
     with mps.supervised():
-        members.join(node, "first")
+        mps.requests.join(node, "first")
         daemon = ready(mps, node).daemon
     assert daemon is not None
     os.kill(daemon.pid, signal.SIGKILL)
@@ -273,10 +265,10 @@ def leave_without_daemon(mps: MpsDomains, members: DomainMembers, node: Domain) 
 
 
 def test_a_supervisor_that_comes_back_is_waited_for_as_long_as_anything(
-    mps: MpsDomains, members: DomainMembers, node: Domain
+    mps: MpsDomains, node: Domain
 ) -> None:
-    leave_without_daemon(mps, members, node)
-    members.join(node, "second")
+    leave_without_daemon(mps, node)
+    mps.requests.join(node, "second")
     waiting = threading.Event()
 
     def come_back() -> None:

@@ -218,7 +218,7 @@ def test_a_claim_keeps_its_share_when_the_driver_comes_back(node: Node) -> None:
         node.restart()
         node.driver.specs.delete(ref.uid)
         node.driver.divisions.clear()
-        node.mps.members.leave(domain(node), ref.uid)
+        node.mps.requests.leave(domain(node), ref.uid)
         assert node.driver.reconciler(ReconcileTiming()).mend() == set()
         assert node.mps.requests.members(domain(node)) == {ref.uid}
         assert node.driver.spec(ref) == spec

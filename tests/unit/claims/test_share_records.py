@@ -39,7 +39,7 @@ class Server:
 
 SERVER: Any = Server()
 SHARES = Shares(make.limited_by_mps(), SERVER)
-MPS = Mps(SERVER, SERVER, lambda: 0.0, ready_seconds=1.0)
+MPS = Mps(SERVER, lambda: 0.0, ready_seconds=1.0)
 
 
 def unit(request: str, gpu: Gpu, device: Device, name: str) -> Unit:

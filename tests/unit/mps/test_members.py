@@ -24,7 +24,6 @@ from dra_driver.mps.domain import (
     encode_status,
     shared_domain,
 )
-from dra_driver.mps.members import DomainMembers
 from dra_driver.mps.requests import DomainRequests
 from worlds.configs import PATIENCE
 
@@ -34,11 +33,6 @@ MIG = "MIG-00000000-0000-4000-8000-000000000001"
 Locked = Callable[..., Callable[[str], Any]]
 NODE = Domain(id=shared_domain("node"), devices=(DomainDevice(uuid=GPU),))
 OTHER = Domain(id=shared_domain(OTHER_GPU), devices=(DomainDevice(uuid=OTHER_GPU),))
-
-
-@pytest.fixture
-def requests(tmp_path: Path) -> DomainRequests:
-    return DomainRequests(tmp_path / "mps", time.monotonic)
 
 
 @pytest.fixture
@@ -56,8 +50,8 @@ def locked(tmp_path: Path) -> Iterator[Locked]:
 
 
 @pytest.fixture
-def members(tmp_path: Path, requests: DomainRequests, locked: Locked) -> DomainMembers:
-    return DomainMembers(tmp_path / "mps", requests, locked())
+def requests(tmp_path: Path, locked: Locked) -> DomainRequests:
+    return DomainRequests(tmp_path / "mps", time.monotonic, lock=locked())
 
 
 def asked_for(requests: DomainRequests, domain: DomainId = NODE.id) -> Domain | None:
@@ -74,56 +68,52 @@ def left(root: Path) -> list[str]:
     )
 
 
-def test_each_knows_of_the_other(members: DomainMembers) -> None:
-    members.join(NODE, "one")
-    members.join(NODE, "two")
-    members.join(OTHER, "two")
-    assert members.joined("one") == {NODE.id}
-    assert members.joined("two") == {NODE.id, OTHER.id}
-    assert members.joined("three") == frozenset()
-    assert members.claims() == {"one", "two"}
+def test_each_knows_of_the_other(requests: DomainRequests) -> None:
+    requests.join(NODE, "one")
+    requests.join(NODE, "two")
+    requests.join(OTHER, "two")
+    assert requests.joined("one") == {NODE.id}
+    assert requests.joined("two") == {NODE.id, OTHER.id}
+    assert requests.joined("three") == frozenset()
+    assert requests.claims() == {"one", "two"}
 
 
-def test_joining_again_touches_nothing(
-    members: DomainMembers, requests: DomainRequests, tmp_path: Path
-) -> None:
-    members.join(NODE, "one")
+def test_joining_again_touches_nothing(requests: DomainRequests, tmp_path: Path) -> None:
+    requests.join(NODE, "one")
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     before = [look_of(path) for path in files]
-    members.join(NODE, "one")
+    requests.join(NODE, "one")
     assert [look_of(path) for path in files] == before
 
 
-def test_leaving_again_is_fine_and_ends_nothing_that_others_use(
-    members: DomainMembers, requests: DomainRequests
-) -> None:
-    assert not members.leave(NODE.id, "one")
-    members.join(NODE, "two")
-    assert not members.leave(NODE.id, "one")
+def test_leaving_again_is_fine_and_ends_nothing_that_others_use(requests: DomainRequests) -> None:
+    assert not requests.leave(NODE.id, "one")
+    requests.join(NODE, "two")
+    assert not requests.leave(NODE.id, "one")
     assert asked_for(requests) == NODE
 
 
 def test_whoever_leaves_last_stays_a_member_until_the_domain_is_gone(
-    members: DomainMembers, requests: DomainRequests
+    requests: DomainRequests,
 ) -> None:
-    members.join(NODE, "one")
+    requests.join(NODE, "one")
     folder = requests.paths(NODE.id).folder
     folder.mkdir()
-    assert members.leave(NODE.id, "one")
+    assert requests.leave(NODE.id, "one")
     assert asked_for(requests) is None
-    assert members.joined("one") == {NODE.id}
+    assert requests.joined("one") == {NODE.id}
     folder.rmdir()
-    assert not members.leave(NODE.id, "one")
-    assert members.claims() == frozenset()
+    assert not requests.leave(NODE.id, "one")
+    assert requests.claims() == frozenset()
 
 
 def test_the_last_to_leave_ends_a_domain_whose_folder_is_gone(
-    members: DomainMembers, requests: DomainRequests, tmp_path: Path
+    requests: DomainRequests, tmp_path: Path
 ) -> None:
-    members.join(NODE, "one")
+    requests.join(NODE, "one")
     (tmp_path / "mps/members" / NODE.id / "one").unlink()
     (tmp_path / "mps/members" / NODE.id).rmdir()
-    assert not members.leave(NODE.id, "one")
+    assert not requests.leave(NODE.id, "one")
     assert asked_for(requests) is None
     assert left(tmp_path / "mps") == []
 
@@ -141,117 +131,115 @@ def test_the_last_to_leave_ends_a_domain_whose_folder_is_gone(
     ],
 )
 def test_a_domain_that_others_use_does_not_change_and_the_error_says_how_it_differs(
-    members: DomainMembers, requests: DomainRequests, changes: dict[str, object], words: str
+    requests: DomainRequests, changes: dict[str, object], words: str
 ) -> None:
     changed = replace(NODE, **changes)  # type: ignore[arg-type]
-    members.join(NODE, "one")
+    requests.join(NODE, "one")
     with pytest.raises(ConflictError, match="in use by 1 other claim") as caught:
-        members.join(changed, "two")
+        requests.join(changed, "two")
     assert words in str(caught.value)
     assert requests.members(NODE.id) == {"one"}
     assert asked_for(requests) == NODE
     # With nobody else in it, it takes the new form, for the member that is there as well.
-    members.join(changed, "one")
+    requests.join(changed, "one")
     assert asked_for(requests) == changed
 
 
-def test_a_mig_device_can_have_a_shared_domain(
-    members: DomainMembers, requests: DomainRequests
-) -> None:
+def test_a_mig_device_can_have_a_shared_domain(requests: DomainRequests) -> None:
     device = DomainDevice(uuid=MIG, kind=DeviceKind.MIG)
     domain = Domain(id=shared_domain(MIG), devices=(device,))
-    members.join(domain, "one")
+    requests.join(domain, "one")
     assert asked_for(requests, domain.id) == domain
 
 
 @pytest.mark.parametrize("claim", ["", "..", "../two", "a/b", ".half", "a\0b", "x" * 129])
 def test_a_claim_with_a_hostile_name_is_refused(
-    members: DomainMembers, tmp_path: Path, claim: str
+    requests: DomainRequests, tmp_path: Path, claim: str
 ) -> None:
     with pytest.raises(StateError, match="not a valid claim UID"):
-        members.join(NODE, claim)
+        requests.join(NODE, claim)
     with pytest.raises(StateError, match="not a valid claim UID"):
-        members.leave(NODE.id, claim)
+        requests.leave(NODE.id, claim)
     assert not (tmp_path / "mps").exists()
 
 
 @pytest.mark.parametrize("domain", ["", "../x", "a/b"])
 def test_what_is_no_domain_can_be_neither_joined_nor_left(
-    members: DomainMembers, tmp_path: Path, domain: str
+    requests: DomainRequests, tmp_path: Path, domain: str
 ) -> None:
     with pytest.raises(StateError, match="not a valid domain id"):
-        members.leave(DomainId(domain), "one")
+        requests.leave(DomainId(domain), "one")
     assert not (tmp_path / "mps").exists()
 
 
 @pytest.mark.parametrize("has_folder", [True, False])
 def test_tidying_ends_what_nobody_is_left_in(
-    members: DomainMembers, requests: DomainRequests, tmp_path: Path, *, has_folder: bool
+    requests: DomainRequests, tmp_path: Path, *, has_folder: bool
 ) -> None:
-    members.join(NODE, "one")
-    members.join(OTHER, "two")
+    requests.join(NODE, "one")
+    requests.join(OTHER, "two")
     (tmp_path / "mps/members" / NODE.id / "one").unlink()  # and then it was killed
     if not has_folder:
         (tmp_path / "mps/members" / NODE.id).rmdir()
-    members.tidy()
+    requests.tidy()
     assert requests.desired(NODE.id) is None
     assert asked_for(requests, OTHER.id) == OTHER
-    members.tidy()
+    requests.tidy()
     assert not (tmp_path / "mps/members" / NODE.id).exists()
 
 
 def test_a_domain_that_cannot_be_ended_keeps_no_other_from_it(
-    members: DomainMembers, requests: DomainRequests, tmp_path: Path
+    requests: DomainRequests, tmp_path: Path
 ) -> None:
     bad, good = sorted((NODE, OTHER), key=lambda one: one.id)
     for domain in (bad, good):
-        members.join(domain, "one")
+        requests.join(domain, "one")
         (tmp_path / "mps/members" / domain.id / "one").unlink()
     (tmp_path / "mps/members" / bad.id).rmdir()
     (tmp_path / "mps/members" / bad.id).touch()
     with pytest.raises(StateError):
-        members.tidy()
+        requests.tidy()
     assert requests.desired(good.id) is None
 
 
 def test_tidying_before_anything_was_joined_does_nothing(
-    members: DomainMembers, tmp_path: Path
+    requests: DomainRequests, tmp_path: Path
 ) -> None:
-    members.tidy()
+    requests.tidy()
     assert not (tmp_path / "mps").exists()
 
 
 def test_what_is_damaged_is_mended_by_the_next_to_join(
-    members: DomainMembers, requests: DomainRequests, tmp_path: Path
+    requests: DomainRequests, tmp_path: Path
 ) -> None:
-    members.join(NODE, "one")
+    requests.join(NODE, "one")
     (tmp_path / f"mps/desired/{NODE.id}.json").write_bytes(b"{")
-    members.join(NODE, "two")
+    requests.join(NODE, "two")
     assert asked_for(requests) == NODE
 
 
 def test_a_domain_that_failed_is_asked_for_once_more_by_whoever_joins(
-    members: DomainMembers, requests: DomainRequests, tmp_path: Path
+    requests: DomainRequests, tmp_path: Path
 ) -> None:
-    members.join(NODE, "one")
+    requests.join(NODE, "one")
     failed = Status(id=NODE.id, state=State.FAILED, supervisor="s")
     (tmp_path / f"mps/status/{NODE.id}.json").write_bytes(encode_status(failed))
     path = tmp_path / f"mps/desired/{NODE.id}.json"
     before, content = path.stat(), path.read_bytes()
-    members.join(NODE, "two")
+    requests.join(NODE, "two")
     assert path.stat().st_mtime_ns > before.st_mtime_ns
     assert path.read_bytes() == content
 
 
 def test_what_a_newer_driver_asks_for_is_left_to_it(
-    members: DomainMembers, requests: DomainRequests, tmp_path: Path
+    requests: DomainRequests, tmp_path: Path
 ) -> None:
-    members.join(NODE, "one")
+    requests.join(NODE, "one")
     path = tmp_path / f"mps/desired/{NODE.id}.json"
     newer = path.read_bytes().replace(b'"version":1', b'"version":2')
     path.write_bytes(newer)
     with pytest.raises(VersionError, match="run the same version of both"):
-        members.join(NODE, "two")
+        requests.join(NODE, "two")
     assert path.read_bytes() == newer
     assert requests.members(NODE.id) == {"one"}
 
@@ -261,36 +249,36 @@ def full(*_: object) -> int:
 
 
 def test_a_join_that_fails_ends_a_domain_that_nobody_was_in(
-    members: DomainMembers, requests: DomainRequests, monkeypatch: pytest.MonkeyPatch
+    requests: DomainRequests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests.write_desired(NODE)  # for a claim whose driver was killed while it left
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
         with pytest.raises(StateError, match="No space left on device"):
-            members.join(replace(NODE, multi_user=True), "one")
+            requests.join(replace(NODE, multi_user=True), "one")
     assert asked_for(requests) is None
 
 
 def test_a_join_waits_for_another_call_of_the_same_domain_and_of_no_other(
-    members: DomainMembers, requests: DomainRequests, locked: Locked
+    requests: DomainRequests, locked: Locked
 ) -> None:
-    members.join(NODE, "one")
-    waiting = threading.Thread(target=members.join, args=(NODE, "two"))
+    requests.join(NODE, "one")
+    waiting = threading.Thread(target=requests.join, args=(NODE, "two"))
     with locked()(NODE.id):  # as another process holds it
         waiting.start()
-        members.join(OTHER, "three")
+        requests.join(OTHER, "three")
         assert requests.members(NODE.id) == {"one"}
     waiting.join(PATIENCE)
     assert requests.members(NODE.id) == {"one", "two"}
 
 
 def test_a_call_that_never_ends_is_not_waited_for_for_ever(
-    members: DomainMembers, requests: DomainRequests, tmp_path: Path, locked: Locked
+    requests: DomainRequests, tmp_path: Path, locked: Locked
 ) -> None:
-    members.join(NODE, "one")
+    requests.join(NODE, "one")
     times = iter(range(0, 1000, 4))
     hurried = locked(lambda: float(next(times)))
-    others = DomainMembers(tmp_path / "mps", requests, hurried)
+    others = DomainRequests(tmp_path / "mps", time.monotonic, lock=hurried)
     with locked()(NODE.id):
         with pytest.raises(ConflictError, match="retried by itself"):
             others.leave(NODE.id, "one")

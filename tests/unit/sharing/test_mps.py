@@ -1,5 +1,4 @@
 from collections.abc import Iterable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from dra_driver.devices.device import Device, DeviceKey, DeviceKind
 from dra_driver.devices.model import Gpu, MigDevice
 from dra_driver.errors import ConfigError, StateError
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId
-from dra_driver.mps.members import DomainMembers
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.mps import Mps, active_thread_percentage, pinned_memory_mib
@@ -23,9 +21,7 @@ ONE, TWO, THREE = make.gpu(1), make.gpu(2), make.gpu(3)
 
 @pytest.fixture
 def mps(tmp_path: Path) -> Mps:
-    requests = DomainRequests(tmp_path, lambda: 0.0)
-    members = DomainMembers(tmp_path, requests, lambda _: nullcontext())
-    return Mps(requests, members, lambda: 0.0, ready_seconds=1.0)
+    return Mps(DomainRequests(tmp_path, lambda: 0.0), lambda: 0.0, ready_seconds=1.0)
 
 
 def group(gpus: Iterable[Gpu], **config: Any) -> Group:
