@@ -143,11 +143,11 @@ class DomainRequests:
 
     def desired(self, domain: DomainId) -> Domain | None:
         """Return the requested domain; None if there is none, or its file is damaged."""
-        return _sound(read_file(self._files.desired(domain)), decode_domain)
+        return _decoded(read_file(self._files.desired(domain)), decode_domain)
 
     def status(self, domain: DomainId) -> Status | None:
         """Return the domain's last status; None if there is none, or its file is damaged."""
-        return _sound(read_file(self._files.status(domain)), decode_status)
+        return _decoded(read_file(self._files.status(domain)), decode_status)
 
     def list(self) -> frozenset[DomainId]:
         """Return the ids of all domains that are requested, or not removed yet."""
@@ -220,6 +220,14 @@ class DomainRequests:
         known = self._domains() | set(filter(is_id, ids_in(self._files.desired_folder)))
         try_all(partial(self._tidy, domain) for domain in sorted(known))
 
+    def is_present(self, domain: DomainId) -> bool:
+        """Tell whether anything of a domain is left; the supervisor deletes the status last."""
+        folder, status = self.paths(domain).folder, self._files.status(domain)
+        try:
+            return status.exists() or folder.exists()
+        except OSError as error:
+            raise file_error("read", status, error) from error
+
     def supervisor_runs(self) -> bool:
         """Tell whether a supervisor serves this node now."""
         return holder_of(self._files.lock) is not None
@@ -242,7 +250,7 @@ class DomainRequests:
         """
         before = self.status(domain.id)
 
-        def look(supervisor: str | None) -> Status | None:
+        def answer(supervisor: str | None) -> Status | None:
             if supervisor is None:
                 return self._orphaned(domain)
             status = self.status(domain.id)
@@ -262,7 +270,7 @@ class DomainRequests:
                 # If it was served before, its clients go on without a supervisor.
                 grace = math.inf if before is not None else _REPLACEMENT_GRACES * grace
             return self._wait(
-                domain.id, deadline, look, waited_for="ready", grace=grace, given_up=given_up
+                domain.id, deadline, answer, waited_for="ready", grace=grace, given_up=given_up
             )
         except _OverdueError as error:
             # Not retried, because the wait was as long as allowed.
@@ -285,13 +293,13 @@ class DomainRequests:
         there at the deadline, or no supervisor runs; the supervisor continues by itself.
         """
 
-        def look(_supervisor: str | None) -> bool | None:
+        def answer(_supervisor: str | None) -> bool | None:
             is_requested = self._files.desired(domain).exists()
             return True if is_requested or not self.is_present(domain) else None
 
-        if look(None) is None:
+        if answer(None) is None:
             # No grace: a supervisor that starts later ends the domain by itself.
-            self._wait(domain, deadline, look, waited_for="removed", grace=0.0)
+            self._wait(domain, deadline, answer, waited_for="removed", grace=0.0)
 
     def _tidy(self, domain: DomainId) -> None:
         if not self.members(domain):
@@ -330,45 +338,35 @@ class DomainRequests:
         desired = self.desired(domain.id)
         return desired if desired is not None and desired.content == domain.content else domain
 
-    def is_present(self, domain: DomainId) -> bool:
-        """Tell whether anything of a domain is left; the supervisor deletes the status last."""
-        folder, status = self.paths(domain).folder, self._files.status(domain)
-        try:
-            return status.exists() or folder.exists()
-        except OSError as error:
-            raise file_error("read", status, error) from error
-
     def _wait(
         self,
         domain: DomainId,
         deadline: float,
-        look: Callable[[str | None], T | None],
+        answer: Callable[[str | None], T | None],
         *,
         waited_for: str,
         grace: float,
         given_up: Callable[[], bool] = lambda: False,
     ) -> T:
-        """Wait until `look`, which is given the running supervisor, returns something."""
+        """Wait until `answer`, which is given the running supervisor, returns something."""
         self._files.make_folders()
         missing_since: float | None = None
         with self._watches.lend() as watch:
             while True:
                 supervisor, now = holder_of(self._files.lock), self._clock()
-                answer = look(supervisor)
-                if answer is not None:
-                    return answer
+                found = answer(supervisor)
+                if found is not None:
+                    return found
                 if supervisor is not None:
                     missing_since = None
-                else:
-                    missing_since = now if missing_since is None else missing_since
-                    if now >= min(missing_since + grace, deadline):
-                        raise _OverdueError(_NOT_RUNNING)
-                if now >= deadline:
-                    raise _OverdueError(self._late(domain, waited_for))
-                if self._stopping.is_set() or given_up():
-                    if supervisor is None:
-                        raise TransientError(_NOT_RUNNING)
-                    raise TransientError(self._late(domain, waited_for))
+                elif missing_since is None:
+                    missing_since = now
+                is_missed = missing_since is not None and now >= missing_since + grace
+                is_overdue = now >= deadline or is_missed
+                if is_overdue or self._stopping.is_set() or given_up():
+                    is_away = supervisor is None
+                    why = _NOT_RUNNING if is_away else self._late(domain, waited_for)
+                    raise _OverdueError(why) if is_overdue else TransientError(why)
                 with waiting():
                     watch.wait(min(_LONGEST_WAIT, deadline - now))
 
@@ -429,7 +427,7 @@ def _limit(value: int | None, unit: str) -> str:
     return "none" if value is None else f"{value}{unit}"
 
 
-def _sound(data: bytes | None, decode: Callable[[bytes], T]) -> T | None:
+def _decoded(data: bytes | None, decode: Callable[[bytes], T]) -> T | None:
     """Return a file's content; None if it does not exist or is damaged."""
     try:
         return None if data is None else decode(data)

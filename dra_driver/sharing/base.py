@@ -1,8 +1,8 @@
 """Defines what a sharing strategy is, and what carries out its steps.
 
-A strategy shares existing devices; claims/prepare/mig.py makes those that do not exist yet. It
-plans first, which changes nothing that is in use. Its steps (sharing/steps.py) hold everything that
-is needed to do and to undo them.
+A strategy plans first, which changes nothing that is in use. Its steps (sharing/steps.py) hold
+everything that is needed to do and to undo them, and are done once all devices exist, of which
+claims/prepare/mig.py makes those that do not exist yet.
 """
 
 from collections.abc import Callable, Mapping, Sequence

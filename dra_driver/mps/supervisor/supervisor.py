@@ -57,10 +57,10 @@ class Supervisor(Worker):
 
     def _run(self) -> None:
         try:
-            if self._begin():
+            if self._take_lock():
                 self._remember_modes()
                 while not self._stop.is_set():
-                    self._look()
+                    self._follow()
                     self._watch.wait(_LOOK_SECONDS)
         finally:
             self._shut_down()
@@ -94,7 +94,7 @@ class Supervisor(Worker):
         """Return how many domains are in each state now."""
         return Counter(str(worker.state or State.STARTING) for worker in self._workers.values())
 
-    def _begin(self) -> bool:
+    def _take_lock(self) -> bool:
         """Take the lock when no other supervisor has it; return False if stopped before.
 
         It waits while a disk is full or read-only, because a restart would not help, and running
@@ -130,7 +130,7 @@ class Supervisor(Worker):
         names = {*names_in(self._files.domains_folder), *ids_in(self._files.status_folder)}
         return set(map(DomainId, filter(is_id, names)))
 
-    def _look(self) -> None:
+    def _follow(self) -> None:
         wanted = {domain for domain in ids_in(self._files.desired_folder) if is_id(domain)}
         # It is replaced and never changed in place, because other threads read it.
         self._workers = {
@@ -141,13 +141,13 @@ class Supervisor(Worker):
             look = look_of(path)
             if look is not None and self._looks.get(domain) != look:
                 self._looks[domain] = look
-                self._tell(domain, _desired(path, domain))
+                self._want(domain, _desired(path, domain))
         for domain in sorted((set(self._workers) | set(self._looks) | self._left_over()) - wanted):
             if domain in self._looks or domain not in self._workers:
                 self._looks.pop(domain, None)
-                self._tell(domain, None)
+                self._want(domain, None)
 
-    def _tell(self, domain: DomainId, desired: Desired) -> None:
+    def _want(self, domain: DomainId, desired: Desired) -> None:
         worker = self._workers.get(domain)
         if worker is None and desired == Unreadable(reason=None):
             return
