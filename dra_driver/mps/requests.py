@@ -21,7 +21,7 @@ import math
 import os
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
@@ -207,9 +207,20 @@ class DomainRequests:
         """Return the domains that a claim has joined."""
         return frozenset(domain for domain in self._domains() if claim in self.members(domain))
 
-    def claims(self) -> frozenset[str]:
-        """Return the UIDs of all claims that have joined a domain."""
-        return frozenset[str]().union(*map(self.members, self._domains()))
+    def claims(self, uuids: Collection[str] | None = None) -> frozenset[str]:
+        """Return the UIDs of all claims that have joined a domain, or one with such a device."""
+        return frozenset[str]().union(
+            *(
+                self.members(domain)
+                for domain in self._domains()
+                if uuids is None or self._serves(domain, uuids)
+            )
+        )
+
+    def _serves(self, domain: DomainId, uuids: Collection[str]) -> bool:
+        """Tell whether a domain has one of these devices; one that is not requested may have."""
+        desired = self.desired(domain)
+        return desired is None or any(device.uuid in uuids for device in desired.devices)
 
     def tidy(self) -> None:
         """End every requested domain without members. Raises a StateError after all were tried.

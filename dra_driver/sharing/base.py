@@ -5,7 +5,7 @@ everything that is needed to do and to undo them, and are done once all devices 
 claims/prepare/mig.py makes those that do not exist yet.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from msgspec import Struct, field
@@ -140,8 +140,8 @@ class Doer(Generic[S]):
     def undo(self, step: S, deadline: float) -> None:
         """Undo whatever part of the step was done."""
 
-    def claims(self) -> frozenset[str]:
-        """Return the UIDs of the claims for which something runs by itself."""
+    def claims(self, uuids: Collection[str] | None = None) -> frozenset[str]:  # noqa: ARG002
+        """Return the UIDs of the claims for which something runs by itself, on devices or all."""
         return frozenset()
 
     def sweep(self, claim: str, deadline: float) -> None:

@@ -11,7 +11,7 @@ a lower one have that in their environment. The supervisor, which is asked for d
 (mps/requests.py), sets compute modes and restores them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -96,9 +96,9 @@ class Mps(Doer[JoinDomain]):
         """Leave the domain, and wait for its end if nobody else is in it."""
         self._leave([step.domain], step.claim, deadline)
 
-    def claims(self) -> frozenset[str]:
-        """Return the claims that have joined a domain."""
-        return self._domains.claims()
+    def claims(self, uuids: Collection[str] | None = None) -> frozenset[str]:
+        """Return the claims that have joined a domain, of certain devices or any."""
+        return self._domains.claims(uuids)
 
     def sweep(self, claim: str, deadline: float) -> None:
         """Leave all domains that a claim has joined."""

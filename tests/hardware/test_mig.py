@@ -57,6 +57,7 @@ def test_mig_device_names(run: Run) -> None:
     """It makes a MIG device twice in one place."""
     place = free_place(run)
     run.stop_stage()
+    run.card.mig.set_mode(place.gpu, MigMode.ENABLED)
     uuids = []
     for number in ("first", "second"):
         with run.timed(f"made, {number} time"):

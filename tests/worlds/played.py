@@ -3,7 +3,7 @@
 `hardware/<UUID>` holds what the strategy, which stands for MPS, has set on a GPU or MIG device.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -128,10 +128,11 @@ class FileSharing(Doer[Any]):
         if not all(device.exists for device in step.devices):  # as it was written before
             self.sweep(_claim(step), deadline)
 
-    def claims(self) -> frozenset[str]:
+    def claims(self, uuids: Collection[str] | None = None) -> frozenset[str]:
         if not self.survives_reboot or not self._folder.exists():
             return frozenset()
-        return frozenset(path.read_text() for path in self._folder.iterdir())
+        there = [path for path in self._folder.iterdir() if uuids is None or path.name in uuids]
+        return frozenset(path.read_text() for path in there)
 
     def sweep(self, claim: str, deadline: float) -> None:
         if self.refuse_undo:

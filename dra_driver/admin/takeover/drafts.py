@@ -444,7 +444,7 @@ def _configs(claim: PeerClaim, parsed: Claim) -> "dict[str, Config | None]":
         groups = group_by_config(parsed, kinds, all_hold=False)
     except ConfigError as error:
         raise _unfit(claim.uid, error) from error
-    return {result.device: group.config for group in groups for result in group.results}
+    return {result.device: config for config, results in groups for result in results}
 
 
 def _unfit(uid: ClaimUid, error: ConfigError) -> StateError:

@@ -29,16 +29,6 @@ if TYPE_CHECKING:
     from resource_nvidia_com.decode import Config
 
 
-class ConfigGroup(Struct, frozen=True, kw_only=True):
-    """Results to which the same config applies: with MPS, for example, they share a daemon.
-
-    `config` is None for devices of one kind that have no config.
-    """
-
-    config: "Config | None"
-    results: tuple[Result, ...]
-
-
 class _Choice(Struct, frozen=True, kw_only=True):
     config: "Config"
     opaque: OpaqueConfig
@@ -57,8 +47,10 @@ class _Choice(Struct, frozen=True, kw_only=True):
 
 def group_by_config(
     claim: Claim, kinds: Mapping[str, DeviceKind], *, all_hold: bool = True
-) -> tuple[ConfigGroup, ...]:
-    """Return the claim's results without admin access, grouped by the config that applies to them.
+) -> "list[tuple[Config | None, list[Result]]]":
+    """Return the claim's results without admin access, by the config that applies to them.
+
+    The config is None for devices of one kind that have none.
 
     `kinds` is keyed by device name. All configs are checked, even if they apply to no result, so
     that their authors hear of mistakes now. With `all_hold`, a claim's config that applies to
@@ -80,9 +72,7 @@ def group_by_config(
     if all_hold:
         for choice in choices:
             _check_holds(choice, claim.results, kinds, without)
-    return tuple(
-        ConfigGroup(config=config, results=tuple(results)) for config, results in groups.values()
-    )
+    return list(groups.values())
 
 
 def _winner(choices: list[_Choice], result: Result, kind: DeviceKind) -> int | None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dra_driver.cdi.model import claim_device_id
 from dra_driver.claims.model.claim import Claim, Result
-from dra_driver.claims.model.config import ConfigGroup, group_by_config
+from dra_driver.claims.model.config import group_by_config
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.claims.state.divisions import Divisions
 from dra_driver.devices.device import Base, Device, DeviceKind, Vfio, Whole, name_of
@@ -32,7 +32,7 @@ from dra_driver.devices.names import (
 )
 from dra_driver.devices.shares import MIB, ConsumedShare, Division, EqualShare, ShareStrategy
 from dra_driver.errors import ConfigError, DeviceError, DriverError, TransientError
-from dra_driver.sharing.base import strategy_name
+from dra_driver.sharing.base import Group, Unit, strategy_name
 
 _Parsed = GpuName | MigName | VfioName | ShareName
 
@@ -41,12 +41,12 @@ class Allocation(Struct, frozen=True, kw_only=True):
     """What a claim was allocated, on this node.
 
     `draft` is the record that the claim will have, with devices that may not exist yet; `gpus` are
-    the devices' GPUs, and `groups` are the results grouped by the config that applies to them.
+    the devices' GPUs, and `groups` the devices by the config that applies to them.
     """
 
     draft: ClaimRecord
     gpus: Mapping[GpuUuid, Gpu]
-    groups: Sequence[ConfigGroup]
+    groups: Sequence[Group]
 
 
 def allocation_of(
@@ -59,14 +59,14 @@ def allocation_of(
     is missing now, and this driver is still looking for it.
     """
     # Configs first: their authors should not have to wait for hardware to hear of a mistake.
-    groups = group_by_config(claim, {got.device: kind_named(got.device) for got in claim.results})
+    configs = group_by_config(claim, {got.device: kind_named(got.device) for got in claim.results})
     # Without a config, shares use time-slicing, for which nothing has to be set.
     strategies = {
         result.allocation_id: ShareStrategy.MPS
-        if strategy_name(group.config) == ShareStrategy.MPS
+        if strategy_name(config) == ShareStrategy.MPS
         else ShareStrategy.TIME_SLICING
-        for group in groups
-        for result in group.results
+        for config, results in configs
+        for result in results
     }
     allocated = allocated_devices(claim.results, pool, inventory, divisions, strategies)
     devices = tuple(
@@ -92,7 +92,28 @@ def allocation_of(
         groups=claim.groups,
         pod_claim_name=claim.pod_claim_name,
     )
-    return Allocation(draft=draft, gpus=recorded_gpus(devices, inventory), groups=groups)
+    gpus = recorded_gpus(devices, inventory)
+    groups = tuple(
+        Group(
+            claim=claim.ref.uid,
+            name=str(claim.ref),
+            pods={pod.uid: pod.name for pod in claim.pods},
+            pod_groups=tuple(group.name for group in claim.groups),
+            config=config,
+            # The same device can be here twice, for two requests.
+            units=tuple(
+                Unit(
+                    name=result.device,
+                    request=result.request,
+                    gpu=gpus[allocated[result.allocation_id].gpu],
+                    device=allocated[result.allocation_id],
+                )
+                for result in {result.allocation_id: result for result in results}.values()
+            ),
+        )
+        for config, results in configs
+    )
+    return Allocation(draft=draft, gpus=gpus, groups=groups)
 
 
 def as_recorded(inventory: Inventory, record: ClaimRecord) -> Inventory:

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.store import SpecStore
+from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.prepare.device_metadata import MetadataFiles
 from dra_driver.claims.prepare.mig import MigDevices
 from dra_driver.claims.prepare.release import Release
 from dra_driver.claims.prepare.specs import ClaimSpecs
 from dra_driver.claims.prepare.steps import Sharing, Steps
-from dra_driver.claims.prepare.transaction import Transaction
 from dra_driver.claims.state.ledger import Ledger
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.mig.making import MigInstances
@@ -50,7 +50,14 @@ class NodeClaims:
         self.steps = Steps(self.mig, sharing)
         metadata = MetadataFiles(ledger.directory, is_on=device_metadata)
         self.specs = ClaimSpecs(specs, metadata, edits, inventory, self.steps)
-        self.transaction = Transaction(ledger, self.mig, self.steps, self.specs)
         self.release = Release(
             ledger, self.locks, self.specs, self.steps, clock, on_failed=on_failed_undo
         )
+
+    def restore(self, record: ClaimRecord) -> None:
+        """Restore sharing and CDI spec of a prepared claim as its record says.
+
+        Raises DeviceError or TransientError if a GPU is not there, StateError if the disk refuses.
+        """
+        self.steps.ensure(record.steps)
+        self.specs.restore(record)

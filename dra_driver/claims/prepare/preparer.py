@@ -7,8 +7,12 @@ that is starting, a GPU whose former claim the kubelet is about to unprepare.
 
 The kubelet repeats Prepare for claims that are in use (after its restart, for a new sandbox). The
 answer is then the same and nothing is touched. Unprepare needs no API server, and a claim that is
-not known counts as unprepared. The steps on disk and hardware are in claims/prepare/transaction.py
-and claims/prepare/release.py.
+not known counts as unprepared. What is done for a claim, each step between two consistent states:
+
+    allocation -> resolve -> plan -> intend -> do -> wait -> record -> specify
+
+If no hardware is changed, no intent is written. After a kill at any point, the next call for the
+claim or claims/reconcile/reconciler.py repairs the state. claims/prepare/release.py undoes it all.
 """
 
 import threading
@@ -19,6 +23,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dra_driver.cdi.model import Spec
 from dra_driver.claims.model.claim import (
     Claim,
     ClaimRef,
@@ -27,11 +32,18 @@ from dra_driver.claims.model.claim import (
     uid_of,
 )
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
-from dra_driver.claims.prepare.allocation import allocation_of, as_recorded, recorded_gpus
+from dra_driver.claims.prepare import resolve
+from dra_driver.claims.prepare.allocation import (
+    Allocation,
+    allocation_of,
+    as_recorded,
+    recorded_gpus,
+)
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.release import keeps_pod
+from dra_driver.claims.prepare.steps import NO_WAIT, mig_steps, sharing_steps
 from dra_driver.claims.state.divisions import Divisions
-from dra_driver.claims.state.holdings import Rival, neighbours, share_steps
+from dra_driver.claims.state.holdings import Rival, neighbours, owed, share_steps
 from dra_driver.claims.state.records import check_uid
 from dra_driver.claims.state.validity import has_devices_of, why_gone
 from dra_driver.devices.device import overlap
@@ -49,6 +61,7 @@ from dra_driver.errors import (
 )
 from dra_driver.host.turns import waiting
 from dra_driver.kube.client import KubeClient
+from dra_driver.sharing import time_slicing
 from dra_driver.sharing.steps import PassThrough
 
 log = structlog.get_logger()
@@ -279,8 +292,9 @@ class ClaimPreparer:
         uid = record.ref.uid
         try:
             with self._locks.gpus(record.touched_gpus, end):
-                record = self._claims.transaction.remake(record)
-                self._claims.transaction.restore(record)
+                if (remade := resolve.remake(self._claims.mig, record)) != record:
+                    self._ledger.write(record := remade)
+                self._claims.restore(record)
         except (DeviceError, TransientError) as error:
             # Something that containers cannot start without may be missing.
             if not self._claims.specs.files.exists(uid) or _depends_on_steps(record):
@@ -313,12 +327,14 @@ class ClaimPreparer:
                 others = neighbours(self._ledger, draft)
                 if others.rival is None:
                     self._clear(others.former, draft, end)
-                    begun = self._claims.transaction.begin(allocation, deadline=end)
+                    record, spec = self._realise(allocation, end)
             if others.rival is not None:
                 raise self._conflict(others.rival, end)
-            record = self._claims.transaction.complete(
-                begun, deadline=end, given_up=lambda: self._is_given_up(draft.ref.uid)
-            )
+            # With no GPU locked, so that a wait for a daemon holds up no other user of the GPU.
+            self._claims.steps.wait(record.steps, end, lambda: self._is_given_up(draft.ref.uid))
+            if record.steps:
+                self._write(record)
+            self._claims.specs.write(record, spec)
         except ConfigError as error:
             self._take_back(draft.ref.uid, end)
             raise ConfigError(f"{error}{self._newer_divisions(draft)}") from error
@@ -327,6 +343,37 @@ class ClaimPreparer:
             raise
         log.info("claim prepared", **_facts(record))
         return record.devices
+
+    def _realise(self, allocation: Allocation, end: float) -> tuple[ClaimRecord, Spec]:
+        """Make a claim's devices exist and be shared as its configs say; return record and spec.
+
+        Hardware is changed only under a record that says what will be changed. The plan is made
+        once, before any device is: its steps name places, and get what was made there. The record
+        on disk is PREPARING if there is a step, and the caller then waits for daemons and writes it
+        again. Where a record is lost, something may be set for its claim, so what is found there
+        does not count as the state to restore.
+        """
+        draft, steps = allocation.draft, self._claims.steps
+        lost = map(time_slicing.of_unknown, filter(self._ledger.has_lost, draft.held_gpus))
+        record = resolve.resolve(self._claims.mig, draft, allocation.gpus)
+        sharing = steps.plan(record, allocation.groups, (*owed(self._ledger, draft), *lost), end)
+        record = replace(record, steps=(*record.steps, *sharing))
+        # What is refused before the record is written need not be undone.
+        spec = self._claims.specs.of(record) if record.is_complete else None
+        self._write(replace(record, state=RecordState.PREPARING) if record.steps else record)
+        record = resolve.with_made(record, steps.do(mig_steps(record.steps), end))
+        steps.do(sharing_steps(record.steps), end)
+        return record, spec or self._claims.specs.of(record)
+
+    def _write(self, record: ClaimRecord) -> None:
+        """Store a record, synced only if a power cut could leave what nobody finds without it.
+
+        That can be MIG modes, and what earlier claims left. What sharing sets does not survive a
+        power cut, or is found without a record, as files are. Containers and CDI specs do not
+        survive either. So a claim that loses its record is like one that is allocated and not
+        prepared yet: the kubelet prepares it in the new boot, or unprepares it.
+        """
+        self._ledger.write(record, durable=bool(mig_steps(record.steps) or record.pending))
 
     def _newer_divisions(self, draft: ClaimRecord) -> str:
         """Return what to add to a refusal if a newer share config waits for other claims."""
@@ -355,6 +402,14 @@ class ClaimPreparer:
 
         Raises TransientError if something is left that excludes all other use of a device.
         """
+        uuids = {device.uuid for device in draft.held if device.uuid is not None}
+        for stray in map(ClaimUid, sorted(self._claims.steps.claims(uuids) - {draft.ref.uid})):
+            # Its device is given to another claim, so a claim without a record is gone.
+            if not (self._ledger.exists(stray) or self._release.forget(stray, NO_WAIT)):
+                raise TransientError(
+                    f"{', '.join(draft.held_gpus)} cannot be used yet: what was made there for "
+                    f"claim UID {stray}, whose record is lost, has not ended"
+                )
         for uid in former:
             try:
                 # This does not wait: the call that holds that claim may be waiting for these GPUs.

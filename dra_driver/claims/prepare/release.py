@@ -80,7 +80,7 @@ class Release:
             # A claim that is half undone must not count as prepared.
             self._ledger.release(record.ref.uid)
             record = released(record, time.time())  # noqa: TID251 (records tell drivers of later)
-        left = self._release(record, deadline, deadline if lock_deadline is None else lock_deadline)
+        left = self.finish(record, deadline, deadline if lock_deadline is None else lock_deadline)
         if not was_released or left != record.pending:
             self.done()
         if not was_released:
@@ -92,9 +92,10 @@ class Release:
             )
         return left
 
-    def _release(
+    def finish(
         self, record: ClaimRecord, deadline: float, lock_deadline: float
     ) -> tuple[PendingCleanup, ...]:
+        """Do what `settle` does, and wait for daemons before that, with no GPU locked."""
         while True:
             steps = record.all_steps
             has_ended = self._steps.end(steps, deadline)  # with no GPU locked

@@ -45,6 +45,8 @@ def resolve(mig: MigDevices, draft: ClaimRecord, gpus: Mapping[GpuUuid, Gpu]) ->
 def with_made(record: ClaimRecord, made: Iterable[Mig]) -> ClaimRecord:
     """Return a record, and the steps in it that share devices, with what was made at places."""
     at: dict[Base, Mig] = {place_of(mig): mig for mig in made}
+    if not at:
+        return record
 
     def bound(device: Device) -> Device:
         return replace(device, base=at.get(device.base, device.base))

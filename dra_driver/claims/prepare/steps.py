@@ -10,7 +10,7 @@ and `end`, so that no lock is held while a daemon is waited for.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
@@ -20,16 +20,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dra_driver.cdi.model import Edits
-from dra_driver.claims.model.claim import Result
-from dra_driver.claims.model.config import ConfigGroup
-from dra_driver.claims.model.record import ClaimRecord, ClaimStep, DeviceRecord, MigStep
-from dra_driver.claims.prepare.allocation import Allocation
+from dra_driver.claims.model.record import ClaimRecord, ClaimStep, MigStep
 from dra_driver.claims.prepare.mig import MigDevices
 from dra_driver.devices.device import DeviceKey, Mig, Vfio
-from dra_driver.devices.model import Gpu, GpuUuid
+from dra_driver.devices.model import GpuUuid
 from dra_driver.errors import ConfigError, DriverError, try_all
 from dra_driver.host.turns import waiting
-from dra_driver.sharing.base import EXCLUSIVE, Doer, Group, Planner, Unit, strategy_name
+from dra_driver.sharing.base import EXCLUSIVE, Doer, Group, Planner, strategy_name
 from dra_driver.sharing.steps import (
     JoinDomain,
     NvidiaMpsDaemon,
@@ -89,7 +86,7 @@ class Steps:
     def plan(
         self,
         record: ClaimRecord,
-        allocation: Allocation,
+        groups: Sequence[Group],
         owed: tuple[SharingStep, ...],
         deadline: float,
     ) -> tuple[SharingStep, ...]:
@@ -100,10 +97,15 @@ class Steps:
         for something that these devices or this driver cannot do, DeviceError or TransientError if
         a GPU does not say how it is set.
         """
-        entries = {entry.allocation_id: entry for entry in record.devices}
-        named: dict[str, list[ConfigGroup]] = {}
-        for name, group in _by_strategy(allocation.groups, entries):
-            named.setdefault(name, []).append(group)
+        there = {(it.place, it.share): it for it in record.held}
+        named: dict[str, list[Group]] = {}
+        for group in groups:
+            units = (
+                replace(unit, device=there[unit.device.place, unit.device.share])
+                for unit in group.units
+            )
+            for name, part in _by_strategy(replace(group, units=tuple(units), owed=owed)):
+                named.setdefault(name, []).append(part)
         steps: list[SharingStep] = []
         for name, members in named.items():
             strategy = self._sharing.planners.get(name)
@@ -112,10 +114,9 @@ class Steps:
                 raise ConfigError(
                     f"sharing strategy {name} is not available in this version of the driver: "
                     f"remove `sharing` from the {config.kind if config else 'config'} of request "
-                    f"{members[0].results[0].request}"
+                    f"{members[0].units[0].request}"
                 )
-            groups = [_group(record, member, entries, allocation.gpus, owed) for member in members]
-            steps += strategy.plan(groups, deadline)
+            steps += strategy.plan(members, deadline)
         return tuple(steps)
 
     def edits(self, steps: Sequence[ClaimStep]) -> dict[DeviceKey, Edits]:
@@ -179,9 +180,9 @@ class Steps:
 
         return [left for each in _all_or_error(_lanes(steps), lane) for left in each]
 
-    def claims(self) -> frozenset[str]:
-        """Return the UIDs of claims for which something that lives by itself exists."""
-        return self._sharing.domains.claims()
+    def claims(self, uuids: Collection[str] | None = None) -> frozenset[str]:
+        """Return the UIDs of claims for which something lives by itself, on devices or any."""
+        return self._sharing.domains.claims(uuids)
 
     def sweep(self, uid: str, deadline: float) -> list[tuple[str, DriverError]]:
         """Undo all that exists for a claim without a record; return what could not be undone."""
@@ -213,53 +214,18 @@ def _lanes(steps: Sequence[ClaimStep]) -> Sequence[Sequence[ClaimStep]]:
     return list(lanes.values())
 
 
-def _by_strategy(
-    groups: Sequence[ConfigGroup], entries: Mapping[str, DeviceRecord]
-) -> Iterator[tuple[str, ConfigGroup]]:
-    """Yield each group with its strategy; for shares the node decides it, not the claim."""
-    for group in groups:
-        devices = {each.allocation_id: entries[each.allocation_id].device for each in group.results}
-        if any(isinstance(device.base, Vfio) for device in devices.values()):
-            yield PassThrough.name, group  # a config is for devices of one kind
-            continue
-        shares: list[Result] = []
-        others: list[Result] = []
-        for result in group.results:
-            is_share = devices[result.allocation_id].share is not None
-            (shares if is_share else others).append(result)
-        if shares:
-            yield UseShares.name, replace(group, results=tuple(shares))
-        name = strategy_name(group.config)
-        if others and name != EXCLUSIVE:
-            yield name, replace(group, results=tuple(others))
-
-
-def _group(
-    claim: ClaimRecord,
-    group: ConfigGroup,
-    entries: Mapping[str, DeviceRecord],
-    gpus: Mapping[GpuUuid, Gpu],
-    owed: tuple[SharingStep, ...],
-) -> Group:
-    # The same device can be in a group twice, for two requests.
-    results = {result.allocation_id: result for result in group.results}
-    return Group(
-        claim=claim.ref.uid,
-        name=str(claim.ref),
-        pods={pod.uid: pod.name for pod in claim.pods},
-        pod_groups=tuple(group.name for group in claim.groups),
-        config=group.config,
-        units=tuple(
-            Unit(
-                name=result.device,
-                request=result.request,
-                gpu=gpus[entries[allocation].device.gpu],
-                device=entries[allocation].device,
-            )
-            for allocation, result in results.items()
-        ),
-        owed=owed,
-    )
+def _by_strategy(group: Group) -> Iterator[tuple[str, Group]]:
+    """Yield the parts of a group by strategy; for shares the node decides it, not the claim."""
+    if any(isinstance(unit.device.base, Vfio) for unit in group.units):
+        yield PassThrough.name, group  # a config is for devices of one kind
+        return
+    shares = group.shares
+    if shares:
+        yield UseShares.name, replace(group, units=shares)
+    others = tuple(unit for unit in group.units if unit not in shares)
+    name = strategy_name(group.config)
+    if others and name != EXCLUSIVE:
+        yield name, replace(group, units=others)
 
 
 def _all_or_error(values: Sequence[T], call: Callable[[T], R]) -> list[R]:

@@ -189,11 +189,12 @@ class Reconciler(Worker):
                     log.info("preparation taken back", claim=str(record.ref))
                 release = self._claims.release.release
                 return not release(record, deadline, lock_deadline=lock_deadline)
+            if not self._ledger.is_prepared(record):  # it is of a former boot
+                return not self._claims.release.finish(record, deadline, lock_deadline)
             with self._locks.gpus(record.touched_gpus, lock_deadline):
-                if self._ledger.is_prepared(record):
-                    if not self._claims.specs.files.exists(uid):
-                        log.warning("cdi spec is gone, and written again", claim=str(record.ref))
-                    self._claims.transaction.restore(record)
+                if not self._claims.specs.files.exists(uid):
+                    log.warning("cdi spec is gone, and written again", claim=str(record.ref))
+                self._claims.restore(record)
                 return not self._claims.release.settle(record, deadline)
 
     def _may_forget(self, uid: ClaimUid) -> bool:

@@ -107,6 +107,10 @@ class Ledger:
         """
         return _usable(self._current(uid))
 
+    def exists(self, uid: ClaimUid) -> bool:
+        """Tell whether the claim has a record, readable or not."""
+        return os.path.lexists(self._path(uid))
+
     def is_of_this_boot(self, record: ClaimRecord) -> bool:
         """Tell whether what the record says of hardware can still be true."""
         return record.boot_id == self.boot_id

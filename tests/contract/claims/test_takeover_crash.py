@@ -10,7 +10,7 @@ from worlds import child
 from worlds.node import Node
 from worlds.nvidia import NvidiaDriver, checkpoint, taken_over
 
-STEPS = ["marked", "marked:2", "recorded", "recorded:2", "noted", "mode noted", "put aside"]
+STEPS = ["recorded", "recorded:2", "put aside"]
 
 
 @pytest.mark.parametrize("step", STEPS)

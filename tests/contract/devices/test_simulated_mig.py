@@ -50,6 +50,7 @@ class Card:
 
     def make(self, place: Mig) -> MigIds:
         """Make the MIG device at a place; return by what NVML knows it."""
+        self.mig.set_mode(place.gpu, MigMode.ENABLED)
         made = self.mig.make(place)
         assert replace(made, instance=None) == place
         assert made.instance is not None
@@ -63,7 +64,9 @@ class Card:
 
 @pytest.fixture
 def h100(tmp_path: Path) -> Iterator[Card]:
+    """One whose first GPU is in MIG mode."""
     card = Card(tmp_path / "h100", "h100x8")
+    card.mig.set_mode(card.gpu.uuid, MigMode.ENABLED)
     yield card
     card.session.close()
 
@@ -112,10 +115,10 @@ def test_a_hopper_gpu_is_known_as_what_it_can_be_divided_into(h100: Card) -> Non
     assert whole.memory_bytes == 81152 << 20
 
 
-def test_making_turns_the_mode_on_at_once_on_hopper(h100: Card) -> None:
+def test_the_mode_is_on_at_once_on_hopper(h100: Card) -> None:
+    assert h100.gpu.mig_mode is MigMode.ENABLED
     device = h100.make(h100.partition(9, 4))
 
-    assert h100.gpu.mig_mode is MigMode.ENABLED
     assert h100.machine.mig_devices(h100.gpu.uuid)[0].uuid == device.uuid
     assert h100.present() == [("3g.40gb", 4)]
 
@@ -254,14 +257,13 @@ def test_engines_that_are_used_up_are_waited_for_and_nothing_is_left(h100: Card)
         "nvmlComputeInstanceGetInfo_v2",
     ],
 )
-def test_a_call_that_fails_leaves_neither_instance_nor_mode(h100: Card, function: str) -> None:
+def test_a_call_that_fails_leaves_no_instance(h100: Card, function: str) -> None:
     partition = h100.partition(9, 4)
     h100.machine.fail_call(function, UNKNOWN, times=1)
     with pytest.raises(DeviceError, match="Unknown Error"):
         h100.mig.make(partition)
 
     assert h100.present() == []
-    assert h100.gpu.mig_mode is MigMode.DISABLED
     assert h100.mig.make(partition).placement == partition.placement
 
 
@@ -279,11 +281,14 @@ def test_an_instance_in_use_is_destroyed_when_its_processes_have_ended(h100: Car
 
 
 def test_a_mode_in_use_is_waited_for(h100: Card) -> None:
+    uuid = h100.gpu.uuid
+    h100.mig.set_mode(uuid, MigMode.DISABLED)
     h100.machine.fail_call("nvmlDeviceSetMigMode", IN_USE, times=1)
     with pytest.raises(TransientError, match="cannot be switched to MIG mode while others"):
-        h100.mig.make(h100.partition(9, 4))
+        h100.mig.set_mode(uuid, MigMode.ENABLED)
 
-    assert h100.mig.make(h100.partition(9, 4)).profile == "3g.40gb"
+    h100.mig.set_mode(uuid, MigMode.ENABLED)
+    assert h100.gpu.mig_mode is MigMode.ENABLED
 
 
 def test_an_instance_lost_by_a_reset_is_simply_gone(h100: Card) -> None:
@@ -329,7 +334,7 @@ def test_the_library_stays_open_while_it_is_lent(h100: Card) -> None:
     closer = threading.Thread(target=lambda: closed.put(h100.session.close()), name="closer")
     with h100.session.mig() as calls:
         closer.start()
-        assert calls.mode(h100.machine.find("0").uuid) is MigMode.DISABLED
+        assert calls.mode(h100.machine.find("0").uuid) is MigMode.ENABLED
         assert closed.empty()
     assert closed.get(timeout=30)
     closer.join(30)

@@ -33,7 +33,7 @@ def test_without_a_supervisor_the_pod_ends_and_the_mig_device_goes_later(node: N
         node.driver.prepare(ref)
     node.driver.unprepare(ref, 1.0)
     assert len(node.migs()) == 1
-    assert [strategy for strategy, _ in node.driver.cleanups(ref)] == ["MPS", "MIG"]
+    assert [strategy for strategy, _ in node.driver.cleanups(ref)] == ["MIG", "MIG", "MPS"]
     with node.mps.supervised():
         assert node.driver.reconciler(ReconcileTiming()).mend() == set()
         assert len(node.migs()) == 0

@@ -37,23 +37,23 @@ def scheduled(*requests: str, configs: list[dict[str, Any]]) -> Claim:
 def strategies(value: Claim, kinds: dict[str, DeviceKind] = GPUS) -> dict[str, str | None]:
     """The strategy that holds for each device."""
     found: dict[str, str | None] = {}
-    for group in group_by_config(value, kinds):
-        sharing = group.config.sharing if group.config else None
-        for result in group.results:
+    for config, results in group_by_config(value, kinds):
+        sharing = config.sharing if config else None
+        for result in results:
             found[result.device] = str(sharing.strategy) if sharing else None
     return found
 
 
 def test_without_configs_all_devices_stand_under_the_default() -> None:
-    (group,) = group_by_config(claim("a", "b"), GPUS)
-    assert group.config is None
-    assert [result.device for result in group.results] == ["gpu-0", "gpu-1"]
+    ((config, results),) = group_by_config(claim("a", "b"), GPUS)
+    assert config is None
+    assert [result.device for result in results] == ["gpu-0", "gpu-1"]
 
 
 def test_devices_of_the_same_config_are_one_group() -> None:
     configs = [make.config("a", "b", **MPS), make.config("c", **MPS)]
     groups = group_by_config(claim("a", "b", "c", configs=configs), GPUS)
-    assert [[result.request for result in group.results] for group in groups] == [["a", "b"], ["c"]]
+    assert [[result.request for result in results] for _, results in groups] == [["a", "b"], ["c"]]
 
 
 def test_a_config_of_another_kind_for_all_requests_is_passed_over() -> None:
@@ -122,11 +122,11 @@ def test_a_wrong_config_of_another_driver_is_not_looked_at() -> None:
 
 def test_a_vfio_config_is_for_gpus_that_are_passed_through() -> None:
     config = make.config(kind="VfioDeviceConfig")
-    (group,) = group_by_config(
+    ((found, _),) = group_by_config(
         claim("a", configs=[make.config(**MPS), config]), dict.fromkeys(GPUS, DeviceKind.VFIO)
     )
-    assert group.config is not None
-    assert group.config.kind == "VfioDeviceConfig"
+    assert found is not None
+    assert found.kind == "VfioDeviceConfig"
     with pytest.raises(
         ConfigError, match=r"the VfioDeviceConfig has no effect: .* write a GpuConf"
     ):
@@ -233,5 +233,5 @@ def test_a_config_for_requests_with_admin_access_alone_is_an_error() -> None:
 
 def test_what_was_taken_over_keeps_configs_without_effect() -> None:
     found = claim("a", configs=[make.config(**MPS)])
-    (group,) = group_by_config(found, MIGS, all_hold=False)
-    assert group.config is None
+    ((applies, _),) = group_by_config(found, MIGS, all_hold=False)
+    assert applies is None

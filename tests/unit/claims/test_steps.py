@@ -8,8 +8,6 @@ from msgspec.structs import replace
 
 import make
 from dra_driver.cdi.model import Edits
-from dra_driver.claims.model.claim import ConsumerGroup, ConsumerPod, Result
-from dra_driver.claims.model.config import ConfigGroup
 from dra_driver.claims.model.record import (
     ClaimRecord,
     ClaimStep,
@@ -18,7 +16,6 @@ from dra_driver.claims.model.record import (
     MigStep,
     TurnMigModeOff,
 )
-from dra_driver.claims.prepare.allocation import Allocation
 from dra_driver.claims.prepare.resolve import with_made
 from dra_driver.claims.prepare.steps import NO_WAIT, Sharing, Steps, mig_steps, sharing_steps
 from dra_driver.devices.device import Device, DeviceKey, Mig, equal_shares
@@ -75,7 +72,7 @@ class Noting(Doer[Any]):
     def undo(self, step: SharingStep, deadline: float) -> None:
         self._note("undo", step, deadline)
 
-    def claims(self) -> frozenset[str]:
+    def claims(self, uuids: object = None) -> frozenset[str]:
         return self.there
 
     def sweep(self, claim: str, deadline: float) -> None:
@@ -122,33 +119,26 @@ class Node:
 
 def claim(
     *configs: tuple[Any, Sequence[tuple[str, Gpu, Device]]],
-) -> tuple[ClaimRecord, Allocation]:
+) -> tuple[ClaimRecord, list[Group]]:
     """A claim whose devices (request, GPU, device) stand under configs."""
-    entries: list[DeviceRecord] = []
-    gpus: dict[Any, Gpu] = {}
-    groups: list[ConfigGroup] = []
-    for config, members in configs:
-        results: list[Result] = []
-        for request, gpu, device in members:
-            name = f"device-{request}"
-            results.append(Result(request=request, pool="node-1", device=name))
-            gpus[gpu.uuid] = gpu
-            entries.append(
-                DeviceRecord(
-                    name=name,
-                    device=device,
-                    pool="node-1",
-                    request_names=(request,),
-                    cdi_device_ids=(),
-                )
-            )
-        groups.append(ConfigGroup(config=config, results=tuple(results)))
+    members = [member for _, members in configs for member in members]
     record = make.record(
-        devices=tuple(entries),
-        pods=(ConsumerPod(name="pod", uid="pod-uid"),),
-        groups=(ConsumerGroup(name="group", uid="group-uid"),),
+        devices=tuple(
+            DeviceRecord(
+                name=f"device-{request}",
+                device=device,
+                pool="node-1",
+                request_names=(request,),
+                cdi_device_ids=(),
+            )
+            for request, _, device in members
+        )
     )
-    return record, Allocation(draft=record, gpus=gpus, groups=groups)
+    groups = [
+        Group(claim="uid", config=config, units=tuple(unit(*member) for member in members))
+        for config, members in configs
+    ]
+    return record, groups
 
 
 def unit(request: str, gpu: Gpu, device: Device) -> Unit:
@@ -157,12 +147,12 @@ def unit(request: str, gpu: Gpu, device: Device) -> Unit:
 
 def test_a_claim_with_several_strategies_has_the_steps_of_each() -> None:
     node = Node()
-    record, allocation = claim(
+    record, groups = claim(
         (make.gpu_config("MPS"), [("a", GPU, WHOLE)]),
         (make.gpu_config("TimeSlicing"), [("b", OTHER_GPU, OTHER)]),
         (make.gpu_config(), [("c", CARD, MIG)]),
     )
-    found = node.steps.plan(record, allocation, (OWED,), deadline=7.0)
+    found = node.steps.plan(record, groups, (OWED,), deadline=7.0)
     assert found == (
         TimeSlice(devices=(WHOLE,), card="MPS"),
         TimeSlice(devices=(OTHER,), card="TimeSlicing"),
@@ -171,23 +161,16 @@ def test_a_claim_with_several_strategies_has_the_steps_of_each() -> None:
     assert asked == {"MPS": [("plan", 7.0)], "TimeSlicing": [("plan", 7.0)]}
 
 
-def test_a_strategy_is_told_whose_the_devices_are_and_what_is_owed_on_them() -> None:
+def test_a_strategy_is_told_what_is_owed_and_devices_that_exist_meanwhile() -> None:
     node = Node()
     config, other = make.gpu_config("MPS"), make.gpu_config("MPS", defaultActiveThreadPercentage=50)
-    record, allocation = claim(
+    record, groups = claim(
         (config, [("a", GPU, WHOLE), ("b", CARD, MIG)]), (other, [("c", OTHER_GPU, OTHER)])
     )
-    node.steps.plan(record, allocation, (OWED,), deadline=7.0)
+    allocated = replace(groups[0], units=(unit("a", GPU, WHOLE), unit("b", CARD, TO_BE_MADE)))
+    node.steps.plan(record, [allocated, groups[1]], (OWED,), deadline=7.0)
     first, second = node.by_name["MPS"].groups
-    assert first == Group(
-        claim=record.ref.uid,
-        name="default/claim",
-        pods={"pod-uid": "pod"},
-        pod_groups=("group",),
-        config=config,
-        units=(unit("a", GPU, WHOLE), unit("b", CARD, MIG)),
-        owed=(OWED,),
-    )
+    assert first == replace(groups[0], owed=(OWED,))
     assert (first.wholes, first.migs) == ((unit("a", GPU, WHOLE),), (unit("b", CARD, MIG),))
     assert (second.config, second.wholes, second.migs) == (
         other,
@@ -198,10 +181,8 @@ def test_a_strategy_is_told_whose_the_devices_are_and_what_is_owed_on_them() -> 
 
 def test_shares_are_planned_as_shares_whatever_the_config_says() -> None:
     node = Node()
-    record, allocation = claim(
-        (make.gpu_config("MPS"), [("a", OTHER_GPU, SHARE), ("b", GPU, WHOLE)])
-    )
-    assert node.steps.plan(record, allocation, (), deadline=7.0) == (
+    record, groups = claim((make.gpu_config("MPS"), [("a", OTHER_GPU, SHARE), ("b", GPU, WHOLE)]))
+    assert node.steps.plan(record, groups, (), deadline=7.0) == (
         TimeSlice(devices=(SHARE,), card=UseShares.name),
         TimeSlice(devices=(WHOLE,), card="MPS"),
     )
@@ -213,9 +194,9 @@ def test_shares_are_planned_as_shares_whatever_the_config_says() -> None:
 
 def test_a_mig_device_that_is_to_be_made_is_planned_for_by_its_place_and_bound_once_made() -> None:
     node = Node()
-    record, allocation = claim((make.gpu_config("MPS"), [("a", CARD, TO_BE_MADE)]))
+    record, groups = claim((make.gpu_config("MPS"), [("a", CARD, TO_BE_MADE)]))
     making = MakeMigDevices(devices=(TO_BE_MADE,), claim=record.ref.uid)
-    planned = node.steps.plan(record, allocation, (), deadline=7.0)
+    planned = node.steps.plan(record, groups, (), deadline=7.0)
     assert isinstance(MIG.base, Mig)
     made = with_made(replace(record, steps=(making, *planned)), [MIG.base])
     assert made.is_complete
@@ -224,13 +205,13 @@ def test_a_mig_device_that_is_to_be_made_is_planned_for_by_its_place_and_bound_o
 
 def test_a_strategy_that_this_version_does_not_have_is_named_with_the_request() -> None:
     node = Node()
-    record, allocation = claim((make.gpu_config("MPS"), [("train", GPU, WHOLE)]))
+    record, groups = claim((make.gpu_config("MPS"), [("train", GPU, WHOLE)]))
     none: Any = None
     steps = Steps(none, replace(node.sharing, planners={}))
     with pytest.raises(
         ConfigError, match=r"MPS is not available in .* from the GpuConfig of request train"
     ):
-        steps.plan(record, allocation, (), deadline=7.0)
+        steps.plan(record, groups, (), deadline=7.0)
 
 
 def test_what_containers_get_is_joined_by_device() -> None:

@@ -1,11 +1,8 @@
 from typing import Any
 
 import make
-from dra_driver.claims.model.claim import Result
-from dra_driver.claims.model.config import ConfigGroup
-from dra_driver.claims.prepare.allocation import Allocation
 from dra_driver.claims.prepare.steps import Sharing, Steps
-from dra_driver.sharing.base import Doer, strategy_name
+from dra_driver.sharing.base import Doer, Group, Unit, strategy_name
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.sharing import GpuSharing, SharingStrategy
 
@@ -22,17 +19,10 @@ def test_exclusive_gpus_are_not_changed() -> None:
     )
     no_mig: Any = None
     gpus = (make.gpu(0), make.gpu(1))
-    record = make.record(*gpus)
-    results = tuple(
-        Result(request="gpu", pool="node-1", device=entry.name) for entry in record.devices
-    )
-    allocation = Allocation(
-        draft=record,
-        gpus={gpu.uuid: gpu for gpu in gpus},
-        groups=[ConfigGroup(config=GpuConfig(), results=results)],
-    )
+    units = (Unit(name="gpu", request="gpu", gpu=gpu, device=make.device(gpu)) for gpu in gpus)
+    group = Group(claim="uid", config=GpuConfig(), units=tuple(units))
     steps = Steps(no_mig, sharing)
-    assert steps.plan(record, allocation, (), 0.0) == ()
+    assert steps.plan(make.record(*gpus), [group], (), 0.0) == ()
     assert steps.claims() == set()
 
 
