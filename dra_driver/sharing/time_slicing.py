@@ -18,7 +18,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import structlog
-from msgspec import Struct
 
 from dra_driver.devices.device import Device, Whole
 from dra_driver.devices.model import Gpu, GpuUuid
@@ -60,18 +59,23 @@ class TimeSlicing(Doer[TimeSlice]):
         For a MIG device, the step changes nothing.
         """
         wanted = [
-            _Wanted(gpu=unit.gpu, interval=_interval(group.config), owed=group.owed)
+            (unit.gpu, _interval(group.config), group.owed)
             for group in groups
             if group.config is not None and group.config.kind == "GpuConfig"
             for unit in group.wholes
         ]
-        for asked in wanted:
-            if NUMBERS[asked.interval] and asked.gpu.cuda_compute_capability < _PREEMPTION:
-                raise _cannot(
-                    _described(asked.gpu), asked.interval, "its architecture has no preemption"
-                )
-        intervals = self._find(wanted, deadline)
-        steps = [self._step(share, slice_) for share, slice_ in zip(wanted, intervals, strict=True)]
+        for gpu, interval, _ in wanted:
+            if NUMBERS[interval] and gpu.cuda_compute_capability < _PREEMPTION:
+                raise _cannot(_described(gpu), interval, "its architecture has no preemption")
+
+        def planned(one: tuple[Gpu, Interval, Sequence[SharingStep]]) -> TimeSlice:
+            return self._planned(*one, deadline)
+
+        if len(wanted) <= 1:
+            steps = [*map(planned, wanted)]
+        else:  # in parallel, because one can take seconds
+            with ThreadPoolExecutor(len(wanted), thread_name_prefix="ask") as pool:
+                steps = [*pool.map(planned, wanted)]
         migs = (unit.device for group in groups for unit in group.migs)
         return (*steps, *(TimeSlice(devices=(device,)) for device in migs))
 
@@ -103,64 +107,45 @@ class TimeSlicing(Doer[TimeSlice]):
             finally:
                 self._restore_mode(uuid, step.found_mode)
 
-    def _find(self, wanted: Sequence["_Wanted"], deadline: float) -> list[Interval | None]:
-        """Return the time-slice of each GPU; in parallel, because one can take seconds."""
-
-        def find(asked: _Wanted) -> Interval | None:
-            former = asked.former
-            if former is None:
-                number = self._time_slices.recent(asked.gpu.uuid)
-                # If the recent value is already the wanted one, it is verified, but for a default.
-                if number is None or number == NUMBERS[asked.interval] != 0:
-                    number = self._time_slices.time_slice(asked.gpu.uuid, deadline)
-                former = None if number is None else _INTERVALS[number]
-            if NUMBERS[asked.interval] and asked.interval is not former:
-                self._check_able(asked, former or Interval.DEFAULT, deadline)
-            return former
-
-        if len(wanted) <= 1:
-            return [find(asked) for asked in wanted]
-        with ThreadPoolExecutor(len(wanted), thread_name_prefix="ask") as pool:
-            return list(pool.map(find, wanted))
-
-    def _check_able(self, asked: "_Wanted", former: Interval, deadline: float) -> None:
-        """Check that a card accepts time-slices, by setting the one that was found."""
-        uuid = asked.gpu.uuid
-        if uuid in self._able:
-            return
-        if not self._time_slices.set_time_slice(uuid, NUMBERS[former], deadline):
-            raise _cannot(_described(asked.gpu), asked.interval, "Not Supported")
-        self._able.add(uuid)
-
-    def _step(self, asked: "_Wanted", former: Interval | None) -> TimeSlice:
-        mode = self._modes.compute_mode(asked.gpu.uuid)
+    def _planned(
+        self, gpu: Gpu, interval: Interval, owed: Sequence[SharingStep], deadline: float
+    ) -> TimeSlice:
+        former = self._former(gpu.uuid, interval, owed, deadline)
+        if NUMBERS[interval] and interval is not former:
+            self._check_able(gpu, interval, former or Interval.DEFAULT, deadline)
+        mode = self._modes.compute_mode(gpu.uuid)
         return TimeSlice(
-            devices=_of_gpu(asked.gpu.uuid),
-            interval=asked.interval,
+            devices=_of_gpu(gpu.uuid),
+            interval=interval,
             found_interval=former,
             found_mode=_DEFAULT_MODE if mode is None else mode,
-            card=_described(asked.gpu),
+            card=_described(gpu),
         )
+
+    def _former(
+        self, uuid: GpuUuid, interval: Interval, owed: Sequence[SharingStep], deadline: float
+    ) -> Interval | None:
+        """Return a GPU's time-slice, or that from before an earlier claim that still owes it."""
+        for step in owed:
+            if isinstance(step, TimeSlice) and uuid in step.gpus:
+                return step.found_interval or Interval.DEFAULT
+        number = self._time_slices.recent(uuid)
+        # If the recent value is already the wanted one, it is verified, but for a default.
+        if number is None or number == NUMBERS[interval] != 0:
+            number = self._time_slices.time_slice(uuid, deadline)
+        return None if number is None else _INTERVALS[number]
+
+    def _check_able(self, gpu: Gpu, interval: Interval, former: Interval, deadline: float) -> None:
+        """Check that a card accepts time-slices, by setting the one that was found."""
+        if gpu.uuid in self._able:
+            return
+        if not self._time_slices.set_time_slice(gpu.uuid, NUMBERS[former], deadline):
+            raise _cannot(_described(gpu), interval, "Not Supported")
+        self._able.add(gpu.uuid)
 
     def _restore_mode(self, uuid: str, former: int) -> None:
         if former != _DEFAULT_MODE and self._modes.compute_mode(uuid) == _DEFAULT_MODE:
             self._modes.set_compute_mode(uuid, former)
-
-
-class _Wanted(Struct, frozen=True, kw_only=True):
-    """What a claim asks for on a GPU; `owed` are others' steps that could not be undone yet."""
-
-    gpu: Gpu
-    interval: Interval
-    owed: Sequence[SharingStep]
-
-    @property
-    def former(self) -> Interval | None:
-        """The time-slice from before an earlier claim that could not restore it; else None."""
-        for step in self.owed:
-            if isinstance(step, TimeSlice) and self.gpu.uuid in step.gpus:
-                return step.found_interval or Interval.DEFAULT
-        return None
 
 
 def of_unknown(uuid: GpuUuid) -> TimeSlice:
