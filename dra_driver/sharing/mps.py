@@ -73,12 +73,9 @@ class Mps(Doer[JoinDomain]):
         return {
             device.key or DeviceKey(device.known_uuid): client_edits(
                 paths,
-                active_thread_percentage=_below(
-                    limits.active_thread_percentage, step.active_thread_percentage
-                ),
-                pinned_memory_mib=_of_device(
-                    device, _below(limits.memory_mib, limits.daemon_memory_mib)
-                ),
+                device,
+                percentage=_below(limits.active_thread_percentage, step.active_thread_percentage),
+                memory_mib=_below(limits.memory_mib, limits.daemon_memory_mib),
             )
             for device, limits in zip(step.devices, step.limits, strict=True)
         }
@@ -122,10 +119,7 @@ class _Limited(Struct, frozen=True, kw_only=True):
 
 
 def client_edits(
-    paths: DomainPaths,
-    *,
-    active_thread_percentage: int | None = None,
-    pinned_memory_mib: Mapping[str, int] | None = None,
+    paths: DomainPaths, device: Device, *, percentage: int | None, memory_mib: int | None
 ) -> Edits:
     """Return the edits for a container whose processes are clients of the domain's daemon.
 
@@ -134,17 +128,16 @@ def client_edits(
     directory of the host might be visible otherwise.
 
     Limits apply to each client process if they are below the domain's own. Threads are in percent,
-    for all GPUs; memory is in MiB, by the GPU's UUID. Set memory only for GPUs that the container
-    sees: if CUDA finds the UUID of another GPU, it drops every limit, even the daemon's. A program
-    can evade its limits: without the variables it has the daemon's, and with a bad
-    CUDA_MPS_PINNED_DEVICE_MEM_LIMIT no memory limit (docs/hardware.md).
+    for all GPUs; memory is in MiB, for a device that the container sees: if CUDA finds the UUID of
+    another one, it drops every limit, even the daemon's. A program can evade its limits: without
+    the variables it has the daemon's, and with a bad CUDA_MPS_PINNED_DEVICE_MEM_LIMIT no memory
+    limit (docs/hardware.md).
     """
     env = [f"CUDA_MPS_PIPE_DIRECTORY={CONTAINER_PIPE_DIRECTORY}"]
-    if active_thread_percentage is not None:
-        env.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={active_thread_percentage}")
-    if pinned_memory_mib:
-        limits = ",".join(f"{uuid}={mib}M" for uuid, mib in sorted(pinned_memory_mib.items()))
-        env.append(f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={limits}")
+    if percentage is not None:
+        env.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={percentage}")
+    if memory_mib is not None:
+        env.append(f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={device.known_uuid}={memory_mib}M")
     return Edits(
         env=tuple(env),
         mounts=(
@@ -161,10 +154,6 @@ def client_edits(
 def _below(limit: int | None, of_daemon: int | None) -> int | None:
     """Return a limit if it is below the daemon's, which a client cannot raise; else None."""
     return limit if limit is not None and (of_daemon is None or limit < of_daemon) else None
-
-
-def _of_device(device: Device, mib: int | None) -> dict[str, int]:
-    return {} if mib is None else {device.known_uuid: mib}
 
 
 def _limited(units: Sequence[Unit], config: "MpsConfig") -> list[_Limited]:
@@ -189,11 +178,8 @@ def _limited(units: Sequence[Unit], config: "MpsConfig") -> list[_Limited]:
 def _order(unit: Unit) -> tuple[str, int, int]:
     """Return what devices under one config are numbered by: their GPU's UUID, then their place."""
     base = unit.device.base
-    return (
-        (base.gpu, base.placement.start, base.profile_id)
-        if isinstance(base, Mig)
-        else (base.gpu, 0, 0)
-    )
+    place = (base.placement.start, base.profile_id) if isinstance(base, Mig) else (0, 0)
+    return base.gpu, *place
 
 
 def _held_mib(unit: Unit, asked_mib: int | None) -> int | None:

@@ -2,16 +2,18 @@
 
 from pathlib import Path
 
+import make
 from dra_driver.cdi.model import Mount
 from dra_driver.mps.files import DomainPaths
 from dra_driver.sharing.mps import client_edits
 
 PATHS = DomainPaths(folder=Path("/plugins/mps/domains/claim"))
+GPU = make.device(make.gpu(0))
 OPTIONS = ("rw", "nosuid", "nodev", "bind")
 
 
 def test_a_client_finds_its_daemon_and_shares_memory_with_it() -> None:
-    edits = client_edits(PATHS)
+    edits = client_edits(PATHS, GPU, percentage=None, memory_mib=None)
     assert edits.env == ("CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps",)
     assert edits.mounts == (
         Mount(
@@ -25,26 +27,14 @@ def test_a_client_finds_its_daemon_and_shares_memory_with_it() -> None:
     )
 
 
-def test_a_clients_percentage_goes_into_its_environment() -> None:
-    edits = client_edits(PATHS, active_thread_percentage=20)
-    assert edits.env[1:] == ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=20",)
+def test_a_clients_limits_go_into_its_environment() -> None:
+    edits = client_edits(PATHS, GPU, percentage=20, memory_mib=512)
+    assert edits.env[1:] == (
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=20",
+        f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={GPU.uuid}=512M",
+    )
 
 
 def test_two_devices_of_one_domain_add_their_mounts_once() -> None:
-    edits = client_edits(PATHS, active_thread_percentage=20)
-    both = edits + client_edits(PATHS, active_thread_percentage=20)
-    assert both == edits
-
-
-def test_a_clients_memory_goes_into_its_environment_by_gpu() -> None:
-    edits = client_edits(
-        PATHS, active_thread_percentage=20, pinned_memory_mib={"GPU-2": 512, "GPU-1": 10240}
-    )
-    assert edits.env[1:] == (
-        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=20",
-        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=GPU-1=10240M,GPU-2=512M",
-    )
-
-
-def test_without_memory_limits_the_daemons_are_left_alone() -> None:
-    assert client_edits(PATHS, pinned_memory_mib={}) == client_edits(PATHS)
+    edits = client_edits(PATHS, GPU, percentage=20, memory_mib=None)
+    assert edits + edits == edits
