@@ -160,11 +160,9 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.uuid is not None
 
     @property
-    def key(self) -> DeviceKey | None:
-        """The key by which steps name the device; None if it is yet to be made."""
-        uuid = self.uuid
-        if uuid is None:
-            return None
+    def key(self) -> DeviceKey:
+        """The key of what containers get for the device, which exists; otherwise StateError."""
+        uuid = self.known_uuid
         return DeviceKey(uuid) if self.share is None else share_key(uuid, self.share.label)
 
     @property

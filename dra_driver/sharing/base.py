@@ -39,8 +39,8 @@ class Unit(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> DeviceKey:
-        """The UUID by which steps name it. Raises StateError if the device does not exist."""
-        return self.device.key or DeviceKey(self.uuid)
+        """The device's key. Raises StateError if the device does not exist."""
+        return self.device.key
 
 
 class Group(Struct, frozen=True, kw_only=True):

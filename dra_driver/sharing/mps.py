@@ -71,7 +71,7 @@ class Mps(Doer[JoinDomain]):
         """Return what makes containers clients, with limits where they are below the daemon's."""
         paths = self._domains.paths(step.domain)
         return {
-            device.key or DeviceKey(device.known_uuid): client_edits(
+            device.key: client_edits(
                 paths,
                 device,
                 percentage=_below(limits.active_thread_percentage, step.active_thread_percentage),

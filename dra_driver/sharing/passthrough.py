@@ -55,9 +55,8 @@ class Passthrough(Doer[PassThrough]):
 
     def edits(self, step: PassThrough) -> Mapping[DeviceKey, Edits]:
         """Return the VFIO nodes of the GPU. Raises DeviceError if its IOMMUFD node is missing."""
-        key = step.devices[0].key
         nodes = tuple(self._nodes(step))
-        return {} if key is None else {key: Edits(env=_NO_CONTAINER_EDITS, device_nodes=nodes)}
+        return {step.devices[0].key: Edits(env=_NO_CONTAINER_EDITS, device_nodes=nodes)}
 
     def _step(self, group: Group, unit: Unit) -> PassThrough:
         base = unit.device.base

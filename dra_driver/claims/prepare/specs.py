@@ -70,7 +70,7 @@ class ClaimSpecs:
             gpu = gpus[entry.device.gpu]
             own = node.device(NodeDevice(gpu=gpu, device=entry.device)) if node else Edits()
             key = entry.device.key
-            if key is not None and key in added:
+            if key in added:
                 own += added[key]
             return replace(own, mounts=(*own.mounts, *mounts.get(name, ())))
 
