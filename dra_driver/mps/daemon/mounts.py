@@ -9,8 +9,8 @@ daemon.
 
 import ctypes
 import os
-import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -92,30 +92,21 @@ def in_private_mounts(
     Raises EnterError if the namespace cannot be entered, else DeviceError, or whatever `call`
     raises.
     """
-    outcome: list[T] = []
-    failure: list[BaseException] = []
 
-    def run() -> None:
-        try:
-            if namespace is not None:
-                _enter(namespace)
-            _enter_private_mounts()
-            if namespace is not None:
-                flags = _MS_NOSUID | _MS_NODEV | _MS_RELATIME
-                _mount("tmpfs", _TMP, "tmpfs", flags, f"size={_TMP_BYTES},mode=1777")
-            for target, source in binds.items():
-                _bind(source, target)
-            _hide(without)
-            outcome.append(call())
-        except BaseException as error:  # noqa: BLE001 (raised again by the caller's thread)
-            failure.append(error)
+    def run() -> T:
+        if namespace is not None:
+            _enter(namespace)
+        _enter_private_mounts()
+        if namespace is not None:
+            flags = _MS_NOSUID | _MS_NODEV | _MS_RELATIME
+            _mount("tmpfs", _TMP, "tmpfs", flags, f"size={_TMP_BYTES},mode=1777")
+        for target, source in binds.items():
+            _bind(source, target)
+        _hide(without)
+        return call()
 
-    thread = threading.Thread(target=run, name=f"{threading.current_thread().name} launch")
-    thread.start()
-    thread.join()  # the call has a time limit of its own
-    if failure:
-        raise failure[0]
-    return outcome[0]
+    with ThreadPoolExecutor(1, thread_name_prefix="mps-launch") as pool:
+        return pool.submit(run).result()  # the call has a time limit of its own
 
 
 def _enter(namespace: Path) -> None:
