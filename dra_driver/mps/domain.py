@@ -22,7 +22,7 @@ from dra_driver.errors import StateError
 from dra_driver.host.envelope import seal, unseal, value_of
 
 DomainId = NewType("DomainId", str)
-"""Names a domain's files and folders. Nothing is read from it."""
+"""Names a domain's files and folders: a claim's UID for all its whole GPUs, or as below."""
 
 _ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 
@@ -156,11 +156,6 @@ class Status(Struct, frozen=True, kw_only=True, rename="camel"):
 
     def __post_init__(self) -> None:
         check_id(self.id)
-
-
-def claim_domain(claim: str) -> DomainId:
-    """Return the id of the domain for all whole GPUs of a claim."""
-    return DomainId(claim)
 
 
 def mig_domain(claim: str, number: int) -> DomainId:

@@ -21,7 +21,7 @@ from dra_driver.devices.device import Device, DeviceKey, Mig, memory_of
 from dra_driver.devices.shares import LIMITS_SINCE, MIB, MPS_SINCE
 from dra_driver.devices.versions import dotted
 from dra_driver.errors import ConfigError
-from dra_driver.mps.domain import DomainId, claim_domain, mig_domain
+from dra_driver.mps.domain import DomainId, mig_domain
 from dra_driver.mps.files import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM, DomainPaths
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.base import Doer, Group, Unit, select_from
@@ -63,7 +63,7 @@ class Mps(Doer[JoinDomain]):
             migs += _limited(group.migs, config)
         claim = groups[0].claim
         of_wholes = [wholes[uuid] for uuid in sorted(wholes)]
-        steps = [_step(claim_domain(claim), claim, of_wholes)] if of_wholes else []
+        steps = [_step(DomainId(claim), claim, of_wholes)] if of_wholes else []
         steps += [_step(mig_domain(claim, n), claim, [mig]) for n, mig in enumerate(migs)]
         return tuple(steps)
 
