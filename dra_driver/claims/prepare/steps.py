@@ -10,7 +10,7 @@ and `end`, so that no lock is held while a daemon is waited for.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
@@ -22,11 +22,11 @@ from msgspec.structs import replace
 from dra_driver.cdi.model import Edits
 from dra_driver.claims.model.record import ClaimRecord, ClaimStep, MigStep
 from dra_driver.claims.prepare.mig import MigDevices
-from dra_driver.devices.device import DeviceKey, Mig, Vfio
+from dra_driver.devices.device import Device, DeviceKey, Mig, Vfio
 from dra_driver.devices.model import GpuUuid
-from dra_driver.errors import ConfigError, DriverError, try_all
+from dra_driver.errors import DriverError, try_all
 from dra_driver.host.turns import waiting
-from dra_driver.sharing.base import EXCLUSIVE, Doer, Group, Planner, strategy_name
+from dra_driver.sharing.base import EXCLUSIVE, Doer, Group, Planner, Unit, strategy_name
 from dra_driver.sharing.steps import (
     JoinDomain,
     NvidiaMpsDaemon,
@@ -100,24 +100,15 @@ class Steps:
         there = {(it.place, it.share): it for it in record.held}
         named: dict[str, list[Group]] = {}
         for group in groups:
-            units = (
-                replace(unit, device=there[unit.device.place, unit.device.share])
-                for unit in group.units
-            )
-            for name, part in _by_strategy(replace(group, units=tuple(units), owed=owed)):
-                named.setdefault(name, []).append(part)
-        steps: list[SharingStep] = []
-        for name, members in named.items():
-            strategy = self._sharing.planners.get(name)
-            if strategy is None:
-                config = members[0].config
-                raise ConfigError(
-                    f"sharing strategy {name} is not available in this version of the driver: "
-                    f"remove `sharing` from the {config.kind if config else 'config'} of request "
-                    f"{members[0].units[0].request}"
-                )
-            steps += strategy.plan(members, deadline)
-        return tuple(steps)
+            parts: dict[str, list[Unit]] = {}
+            for unit in group.units:
+                bound = replace(unit, device=there[unit.device.place, unit.device.share])
+                parts.setdefault(_strategy(bound.device, group), []).append(bound)
+            for name, units in parts.items():
+                named.setdefault(name, []).append(replace(group, units=tuple(units), owed=owed))
+        named.pop(EXCLUSIVE, None)
+        plans = (self._sharing.planners[name].plan(named[name], deadline) for name in named)
+        return tuple(step for plan in plans for step in plan)
 
     def edits(self, steps: Sequence[ClaimStep]) -> dict[DeviceKey, Edits]:
         """Return the edits that containers get for the steps, by the device that they use."""
@@ -214,18 +205,11 @@ def _lanes(steps: Sequence[ClaimStep]) -> Sequence[Sequence[ClaimStep]]:
     return list(lanes.values())
 
 
-def _by_strategy(group: Group) -> Iterator[tuple[str, Group]]:
-    """Yield the parts of a group by strategy; for shares the node decides it, not the claim."""
-    if any(isinstance(unit.device.base, Vfio) for unit in group.units):
-        yield PassThrough.name, group  # a config is for devices of one kind
-        return
-    shares = group.shares
-    if shares:
-        yield UseShares.name, replace(group, units=shares)
-    others = tuple(unit for unit in group.units if unit not in shares)
-    name = strategy_name(group.config)
-    if others and name != EXCLUSIVE:
-        yield name, replace(group, units=others)
+def _strategy(device: Device, group: Group) -> str:
+    """Return by which strategy a device is shared; for shares the node decides, not the claim."""
+    if isinstance(device.base, Vfio):
+        return PassThrough.name
+    return strategy_name(group.config) if device.share is None else UseShares.name
 
 
 def _all_or_error(values: Sequence[T], call: Callable[[T], R]) -> list[R]:
