@@ -149,7 +149,7 @@ class Steps:
     def end(self, steps: Iterable[ClaimStep], deadline: float) -> bool:
         """Undo steps whose effect lives by itself, and wait; tell whether all have ended.
 
-        Needs no GPU's lock; `undo` follows.
+        Needs no GPU's lock, as each MPS domain has a lock of its own; `undo` follows.
         """
         daemons = [step for step in sharing_steps(steps) if step.lives_by_itself]
         return not _failures(daemons, lambda step: self._undo(step, deadline))
