@@ -115,7 +115,7 @@ class Domain(Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def generation(self) -> str:
         """A short text that changes if anything in the domain changes."""
-        return sha256(encode_domain(self)).hexdigest()[:16]
+        return sha256(encode(self)).hexdigest()[:16]
 
     @property
     def daemon_generation(self) -> str:
@@ -183,13 +183,13 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def encode_domain(domain: Domain) -> bytes:
-    """Return the bytes of a desired-state file; the same domain gives the same bytes.
+def encode(value: Domain | Status) -> bytes:
+    """Return the bytes of a desired-state or status file; the same value gives the same bytes.
 
-    `generation` is computed from them, so drivers and supervisors of different versions compare
-    them, too.
+    `Domain.generation` is computed from them, so drivers and supervisors of different versions
+    compare them, too.
     """
-    return seal(msgspec.to_builtins(domain))
+    return seal(msgspec.to_builtins(value))
 
 
 def decode_domain(data: bytes) -> Domain:
@@ -199,11 +199,6 @@ def decode_domain(data: bytes) -> Domain:
     or no daemon could serve it.
     """
     return value_of(unseal(data), Domain, "a domain")
-
-
-def encode_status(status: Status) -> bytes:
-    """Return the bytes of a status file."""
-    return seal(msgspec.to_builtins(status))
 
 
 def decode_status(data: bytes) -> Status:

@@ -48,7 +48,7 @@ from dra_driver.mps.domain import (
     Status,
     decode_domain,
     decode_status,
-    encode_domain,
+    encode,
     is_id,
 )
 from dra_driver.mps.files import (
@@ -123,7 +123,7 @@ class DomainRequests:
 
         Raises VersionError if a newer version of this driver requests it in a form not known here.
         """
-        path, data = self._files.desired(domain.id), encode_domain(domain)
+        path, data = self._files.desired(domain.id), encode(domain)
         if read_file(path) == data:
             status = self.status(domain.id)
             if status is None or status.state is not State.FAILED:

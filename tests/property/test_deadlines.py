@@ -28,7 +28,7 @@ from dra_driver.errors import (
     UnavailableError,
 )
 from dra_driver.host.ofd_lock import NamedLock
-from dra_driver.mps.domain import Domain, DomainDevice, DomainId, State, Status, encode_status
+from dra_driver.mps.domain import Domain, DomainDevice, DomainId, State, Status, encode
 from dra_driver.mps.files import MpsFiles, write_file
 from dra_driver.mps.requests import DomainRequests
 from virtual_time import virtual_time
@@ -172,7 +172,7 @@ def test_an_mps_daemon_is_waited_for_until_the_deadline(
         requests.write_desired(domain)
         if state is not None:
             status = Status(id=domain.id, state=state, supervisor="one", reason="it takes long")
-            write_file(files.status(domain.id), encode_status(status), durable=False)
+            write_file(files.status(domain.id), encode(status), durable=False)
         lock = NamedLock(files.lock)
         if is_supervised:
             assert lock.take("one")

@@ -19,7 +19,7 @@ from msgspec import Struct
 from dra_driver.errors import DeviceError, DriverError, SilenceError, StateError
 from dra_driver.host.worker import Worker
 from dra_driver.mps.daemon.health import Liveness, WorkerTiming, server_fault
-from dra_driver.mps.domain import Domain, DomainId, State, Status, encode_status
+from dra_driver.mps.domain import Domain, DomainId, State, Status, encode
 from dra_driver.mps.files import delete_file, write_file
 from dra_driver.mps.processes import is_alive
 from dra_driver.mps.supervisor.lifecycle import (
@@ -265,7 +265,5 @@ class DomainWorker(Worker):
 
     def _write(self, status: Status) -> None:
         if status != self._status:
-            write_file(
-                self._context.files.status(self.domain), encode_status(status), durable=False
-            )
+            write_file(self._context.files.status(self.domain), encode(status), durable=False)
             self._status = status

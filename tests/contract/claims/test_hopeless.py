@@ -13,7 +13,7 @@ from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.devices.model import SickGpu
 from dra_driver.errors import DeviceError
 from dra_driver.host.ofd_lock import NamedLock
-from dra_driver.mps.domain import DomainId, State, Status, encode_status
+from dra_driver.mps.domain import DomainId, State, Status, encode
 from dra_driver.mps.files import MpsFiles, write_file
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.mps import Mps
@@ -105,7 +105,7 @@ def test_a_supervisor_that_is_being_replaced_is_waited_for(
         status = Status(
             id=desired.id, state=State.READY, supervisor="successor", generation=desired.generation
         )
-        write_file(files.status(desired.id), encode_status(status), durable=False)
+        write_file(files.status(desired.id), encode(status), durable=False)
 
     thread = threading.Thread(target=serve)
     thread.start()

@@ -22,7 +22,7 @@ from dra_driver.claims.state.ledger import Ledger
 from dra_driver.errors import UnavailableError
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.outbox import Outbox
-from dra_driver.mps.domain import DomainId, State, Status, encode_status, shared_domain
+from dra_driver.mps.domain import DomainId, State, Status, encode, shared_domain
 from dra_driver.mps.files import MpsFiles
 from dra_driver.mps.requests import DomainRequests
 
@@ -70,7 +70,7 @@ class MpsClaim:
     ) -> None:
         """Let the supervisor say how the domain is."""
         status = Status(id=domain, state=state, supervisor="s", restarts=restarts, reason=reason)
-        self.files.status(domain).write_bytes(encode_status(status))
+        self.files.status(domain).write_bytes(encode(status))
 
     def join(self, *names: str) -> None:
         """Let more claims be prepared, each with a pod, and be members of the shared domain."""

@@ -21,7 +21,7 @@ from dra_driver.mps.domain import (
     DomainId,
     State,
     Status,
-    encode_status,
+    encode,
     shared_domain,
 )
 from dra_driver.mps.requests import DomainRequests
@@ -223,7 +223,7 @@ def test_a_domain_that_failed_is_asked_for_once_more_by_whoever_joins(
 ) -> None:
     requests.join(NODE, "one")
     failed = Status(id=NODE.id, state=State.FAILED, supervisor="s")
-    (tmp_path / f"mps/status/{NODE.id}.json").write_bytes(encode_status(failed))
+    (tmp_path / f"mps/status/{NODE.id}.json").write_bytes(encode(failed))
     path = tmp_path / f"mps/desired/{NODE.id}.json"
     before, content = path.stat(), path.read_bytes()
     requests.join(NODE, "two")

@@ -19,7 +19,7 @@ from dra_driver.mps.domain import (
     DomainId,
     State,
     Status,
-    encode_status,
+    encode,
     shared_domain,
 )
 from dra_driver.mps.files import MpsFiles
@@ -110,10 +110,10 @@ def test_what_another_supervisor_has_said_before_is_no_answer(
     requests.write_desired(DOMAIN)
     path, generation = tmp_path / "status/claim.json", DOMAIN.generation
     status = Status(id=DOMAIN.id, state=State.READY, supervisor="former", generation=generation)
-    path.write_bytes(encode_status(status))
+    path.write_bytes(encode(status))
     with pytest.raises(DeviceError, match="not ready yet"):
         requests.wait_ready(DOMAIN, NOW)
-    path.write_bytes(encode_status(replace(status, supervisor="busy")))
+    path.write_bytes(encode(replace(status, supervisor="busy")))
     assert requests.wait_ready(DOMAIN, NOW).supervisor == "busy"
 
 
@@ -123,7 +123,7 @@ def test_the_answer_of_a_newer_supervisor_is_said_to_be_one(
     requests = DomainRequests(tmp_path, time.monotonic)
     requests.write_desired(DOMAIN)
     path = tmp_path / "status/claim.json"
-    path.write_bytes(encode_status(Status(id=DOMAIN.id, state=State.READY, supervisor="busy")))
+    path.write_bytes(encode(Status(id=DOMAIN.id, state=State.READY, supervisor="busy")))
     newer(path)
     with pytest.raises(VersionError, match="or of its MPS supervisor"):
         requests.wait_ready(DOMAIN, time.monotonic() + 30.0)
@@ -134,7 +134,7 @@ def answer(directory: Path, domain: Domain) -> Status:
     status = Status(
         id=domain.id, state=State.READY, supervisor="busy", generation=domain.generation
     )
-    (directory / f"status/{domain.id}.json").write_bytes(encode_status(status))
+    (directory / f"status/{domain.id}.json").write_bytes(encode(status))
     return status
 
 
@@ -173,7 +173,7 @@ def test_a_domain_of_which_something_else_was_said_last_needs_a_supervisor(
     changes: dict[str, Any],
 ) -> None:
     status = replace(orphan[0], **changes)
-    (tmp_path / f"status/{SHARED.id}.json").write_bytes(encode_status(status))
+    (tmp_path / f"status/{SHARED.id}.json").write_bytes(encode(status))
     with pytest.raises(DeviceError, match="the MPS supervisor is not running on this node"):
         requests.wait_ready(SHARED, NOW)
 

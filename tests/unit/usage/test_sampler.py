@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from clock import Clock
 from dra_driver.devices.load import GpuLoad, GpuProcess, ProcessKind
 from dra_driver.errors import TransientError
-from dra_driver.mps.domain import Daemon, DomainId, State, Status, encode_status
+from dra_driver.mps.domain import Daemon, DomainId, State, Status, encode
 from dra_driver.mps.files import MpsFiles
 from dra_driver.usage.model import Known, NodeUse
 from dra_driver.usage.node import NodeLook, known_below
@@ -173,5 +173,5 @@ def test_domains_that_cannot_be_read_hide_no_other(tmp_path: Path) -> None:
         file = files.status(DomainId(f"bad-{number}"))
         file.symlink_to(file.name)  # to itself
     good = Status(id=DomainId("good"), state=State.READY, supervisor="s", daemon=daemon)
-    files.status(good.id).write_bytes(encode_status(good))
+    files.status(good.id).write_bytes(encode(good))
     assert known_below(tmp_path, (), lambda _: {}).daemons == (daemon,)
