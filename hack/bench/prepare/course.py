@@ -96,7 +96,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         help="claims prepared beforehand (default: 0,100,500,1000)",
     )
     parser.add_argument(
-        "--rounds", type=int, default=200, help="prepares of each caller in each case"
+        "--rounds", type=int, default=200, help="prepares of each caller, each way, in each case"
     )
     parser.add_argument(
         "--driver",
