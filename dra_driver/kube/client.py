@@ -186,10 +186,6 @@ class KubeClient:
         """Return one ResourceClaim."""
         return self.get(RESOURCE_CLAIMS, name, namespace=namespace, timeout=timeout)
 
-    def each_claim(self, *, timeout: float) -> Iterator[JsonObject]:
-        """Yield all ResourceClaims, page by page: there may be tens of thousands."""
-        return self.each(RESOURCE_CLAIMS, timeout=timeout)
-
     def each(
         self,
         resource: Resource,

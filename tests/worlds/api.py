@@ -1,6 +1,6 @@
 """ResourceClaims as a dict, in the place of an API server."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -24,12 +24,6 @@ class ClaimApi:
         if (namespace, name) not in self.claims:
             raise NotFoundError(f'resourceclaims "{name}" not found', status=404)
         return deepcopy(self.claims[namespace, name])
-
-    def each_claim(self, *, timeout: float) -> Iterator[dict[str, Any]]:
-        assert timeout > 0
-        self.asked.append("")
-        self.trouble("")
-        yield from deepcopy(list(self.claims.values()))
 
     def add(self, *devices: str, requests: Sequence[str] = (), **facts: Any) -> ClaimRef:
         """Allocate a claim, each device to a request of its own if `requests` are named."""

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlparse
 import pytest
 
 from dra_driver.kube.kubeconfig import from_kubeconfig
+from dra_driver.kube.resource import RESOURCE_CLAIMS
 
 PAGES = {"": (["a", "b"], "next"), "next": (["c"], "")}
 
@@ -58,6 +59,6 @@ def test_all_claims_come_page_by_page(url: str, tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(config))
     client = from_kubeconfig(path)
-    found = [claim["metadata"]["uid"] for claim in client.each_claim(timeout=5)]  # type: ignore[index]
+    found = [claim["metadata"]["uid"] for claim in client.each(RESOURCE_CLAIMS, timeout=5)]  # type: ignore[index]
     client.close()
     assert found == ["a", "b", "c"]
