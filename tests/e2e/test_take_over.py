@@ -50,8 +50,7 @@ def prepared_by_nvidia(scene: Scene, specs: NvidiaSpecs) -> None:
     records = stored_records(place.data).records
     claims = {record.ref.uid: as_theirs(record, statuses[record.ref.uid]) for record in records}
     boot_id = read_boot_id(place.driver_root / "proc")
-    for name in ("claims", "gpus", "mig"):
-        shutil.rmtree(place.data / name)
+    shutil.rmtree(place.data / "claims")
     noted = checkpoint(claims, boot_id=boot_id)
     (place.data / "checkpoint.json").write_bytes(noted)
     for record in records:
