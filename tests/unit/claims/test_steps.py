@@ -21,7 +21,7 @@ from dra_driver.claims.prepare.steps import NO_WAIT, Sharing, Steps, mig_steps, 
 from dra_driver.devices.device import Device, DeviceKey, Mig, equal_shares
 from dra_driver.devices.model import Gpu, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
-from dra_driver.errors import ConfigError, DeviceError, DriverError
+from dra_driver.errors import DeviceError, DriverError
 from dra_driver.sharing.base import Doer, Group, Unit
 from dra_driver.sharing.steps import JoinDomain, NvidiaMpsDaemon, SharingStep, TimeSlice, UseShares
 
@@ -201,17 +201,6 @@ def test_a_mig_device_that_is_to_be_made_is_planned_for_by_its_place_and_bound_o
     made = with_made(replace(record, steps=(making, *planned)), [MIG.base])
     assert made.is_complete
     assert [step.devices for step in made.steps] == [(TO_BE_MADE,), (MIG,)]
-
-
-def test_a_strategy_that_this_version_does_not_have_is_named_with_the_request() -> None:
-    node = Node()
-    record, groups = claim((make.gpu_config("MPS"), [("train", GPU, WHOLE)]))
-    none: Any = None
-    steps = Steps(none, replace(node.sharing, planners={}))
-    with pytest.raises(
-        ConfigError, match=r"MPS is not available in .* from the GpuConfig of request train"
-    ):
-        steps.plan(record, groups, (), deadline=7.0)
 
 
 def test_what_containers_get_is_joined_by_device() -> None:
