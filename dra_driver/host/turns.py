@@ -3,17 +3,15 @@
 Threads share one interpreter. Eight calls that compute at the same time all end late; one after
 another, the first ends in an eighth of that time, and the last one no later. So a call computes
 only while it has the turn, and gives it up while it waits: for the API server, a disk, a lock,
-hardware. A call for which no starting pod waits goes after all others. A turn is no lock: one that
-lasts too long is taken away, so a call that hangs delays the others only once, and continues
-without a turn. Where it was is logged, as it may be a wait that does not give up the turn.
+hardware. A turn is no lock: one that lasts too long is taken away, so a call that hangs delays the
+others only once, and continues without a turn. The place where it was is logged, because it may be
+a wait that does not give up the turn.
 """
 
 import heapq
 import itertools
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import structlog
@@ -29,14 +27,16 @@ _LONGEST_SECONDS = 0.1
 class _Place(Struct, order=True):
     """A call's place in the line, by when it began; `come` is locked until its turn comes."""
 
-    can_wait: bool
     number: int
     come: threading.Lock = field(default_factory=threading.Lock)
     thread: int = field(default_factory=threading.get_ident)
 
 
 class Turns:
-    """One turn, and the threads that wait for it, in the order in which their calls began."""
+    """One turn, and the threads that wait for it, in the order in which their calls began.
+
+    A block of code with it is a call, which computes in turn.
+    """
 
     def __init__(self, longest: float = _LONGEST_SECONDS) -> None:
         self._longest = longest
@@ -55,16 +55,15 @@ class Turns:
         """The place of this thread's call; None if it answers none."""
         return getattr(self._thread, "place", None)
 
-    @contextmanager
-    def turn(self, *, can_wait: bool = False) -> Iterator[None]:
-        """Compute in turn; the call begins here. One that can wait goes after all others."""
-        place = self._thread.place = _Place(can_wait, next(self._numbers))
+    def __enter__(self) -> None:
+        """Begin a call on this thread, and wait for its turn."""
+        place = self._thread.place = _Place(next(self._numbers))
         self.take(place)
-        try:
-            yield
-        finally:
-            self._thread.place = None
-            self.give(place)
+
+    def __exit__(self, *_: object) -> None:
+        """End this thread's call."""
+        place, self._thread.place = self._thread.place, None
+        self.give(place)
 
     def take(self, place: _Place) -> None:
         """Wait for the turn of a call."""
@@ -125,8 +124,10 @@ def _line_of(thread: int) -> str:
     return f"{Path(code.co_filename).relative_to(_PROGRAM)}:{frame.f_lineno} in {code.co_name}"
 
 
-_of_calls = Turns()
-turn, waiting = _of_calls.turn, _of_calls.waiting
+IN_TURN = Turns()
+"""The turns of all calls of the kubelet."""
+
+waiting = IN_TURN.waiting
 
 
 def acquired(lock: threading.Lock, seconds: float) -> bool:

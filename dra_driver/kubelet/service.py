@@ -25,7 +25,7 @@ from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import DeviceRecord
 from dra_driver.claims.prepare.preparer import ClaimPreparer
 from dra_driver.errors import DriverError
-from dra_driver.host.turns import turn
+from dra_driver.host.turns import IN_TURN
 from dra_driver.host.worker import Listeners
 from dra_driver.kubelet.protos import dra_v1_pb2 as v1
 from dra_driver.kubelet.protos import dra_v1_pb2_grpc as v1_rpc
@@ -162,8 +162,7 @@ class ClaimCalls:
         with self._lock:
             self._running.append(str(ref))
         try:
-            can_wait = operation is Operation.UNPREPARE  # no starting pod waits for it
-            with self._metrics.request(operation), turn(can_wait=can_wait):
+            with self._metrics.request(operation), IN_TURN:
                 return self._attempt(ref, deadline, operation, work)
         finally:
             with self._lock:

@@ -31,13 +31,13 @@ def in_line(turns: Turns, count: int) -> None:
         time.sleep(0.001)
 
 
-def test_calls_go_in_the_order_in_which_they_began_but_some_can_wait() -> None:
+def test_a_call_that_waited_goes_before_those_that_began_after_it() -> None:
     turns = Turns(LONG)
     order: list[str] = []
     away, answer = threading.Event(), threading.Event()
 
     def oldest() -> None:
-        with turns.turn():
+        with turns:
             with turns.waiting():
                 away.set()
                 answer.wait(10)
@@ -45,22 +45,22 @@ def test_calls_go_in_the_order_in_which_they_began_but_some_can_wait() -> None:
 
     def younger(name: str) -> Callable[[], None]:
         def call() -> None:
-            with turns.turn(can_wait=name == "can wait"):
+            with turns:
                 order.append(name)
 
         return call
 
     threads = [started(oldest)]
     assert away.wait(10)
-    with turns.turn():  # the oldest let others have it, so this one has it at once
-        for count, name in enumerate(("can wait", "second", "third"), 1):
+    with turns:  # the oldest let others have it, so this one has it at once
+        for count, name in enumerate(("second", "third"), 1):
             threads.append(started(younger(name)))
             in_line(turns, count)
         answer.set()
-        in_line(turns, 4)
+        in_line(turns, 3)
     for thread in threads:
         thread.join(10)
-    assert order == ["oldest", "second", "third", "can wait"]
+    assert order == ["oldest", "second", "third"]
 
 
 def test_what_hangs_in_its_turn_stops_nobody() -> None:
@@ -68,7 +68,7 @@ def test_what_hangs_in_its_turn_stops_nobody() -> None:
     hung, release = threading.Event(), threading.Event()
 
     def hangs() -> None:
-        with turns.turn():
+        with turns:
             hung.set()
             release.wait(10)
             with turns.waiting():  # it has no turn to give away, and stands in line again
@@ -76,7 +76,7 @@ def test_what_hangs_in_its_turn_stops_nobody() -> None:
 
     thread = started(hangs)
     assert hung.wait(10)
-    with capture_logs() as logs, turns.turn():
+    with capture_logs() as logs, turns:
         assert not release.is_set()
     release.set()
     thread.join(10)
@@ -92,12 +92,12 @@ def test_of_a_turn_that_is_taken_away_it_is_said_where_the_call_was(tmp_path: Pa
     os.mkfifo(pipe)
 
     def waits_for_a_file() -> None:
-        with turns.turn():
+        with turns:
             read_boot_id(tmp_path)
 
     thread = started(waits_for_a_file)
     with pipe.open("w") as file:  # which waits for the reader
-        with capture_logs() as logs, turns.turn():
+        with capture_logs() as logs, turns:
             pass
         file.write("boot-1")
     thread.join(10)
@@ -109,7 +109,7 @@ def test_outside_of_a_call_there_is_nothing_to_wait_for() -> None:
     release, taken = threading.Event(), threading.Event()
 
     def call() -> None:
-        with turns.turn():
+        with turns:
             taken.set()
             release.wait(10)
 
@@ -124,10 +124,10 @@ def test_outside_of_a_call_there_is_nothing_to_wait_for() -> None:
 
 def test_an_error_gives_the_turn_back() -> None:
     turns = Turns(LONG)
-    with pytest.raises(ZeroDivisionError), turns.turn():
+    with pytest.raises(ZeroDivisionError), turns:
         raise ZeroDivisionError
     assert turns._has is None
-    with pytest.raises(ZeroDivisionError), turns.turn(), turns.waiting():
+    with pytest.raises(ZeroDivisionError), turns, turns.waiting():
         raise ZeroDivisionError
     assert turns._has is None
 
@@ -148,7 +148,7 @@ def test_no_turn_is_lost_or_had_by_two(longest: float) -> None:
 
     def calls(pick: random.Random) -> None:
         for _ in range(60):
-            with turns.turn():
+            with turns:
                 compute(pick)
                 with turns.waiting():
                     time.sleep(pick.choice((0, 0.0004)))

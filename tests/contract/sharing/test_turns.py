@@ -39,11 +39,11 @@ class Waits:
         self.doors: set[str] = set()
 
     def note(self, door: str) -> None:
-        place = getattr(turns._of_calls._thread, "place", None)
+        place = getattr(turns.IN_TURN._thread, "place", None)
         if place is None:
             return
         self.doors.add(door)
-        if turns._of_calls._has is place:
+        if turns.IN_TURN._has is place:
             self.kept.append(f"{door} at {line()}")
 
     def watched(self, door: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,9 +95,9 @@ def test_no_call_waits_with_its_turn(node: Node, waits: Waits, kind: str, doors:
             ref = node.claim_migs(0, 2)
         else:
             ref = node.claim_gpus(REQUESTS.get(kind, {"a": None}))
-        with turns.turn():
+        with turns.IN_TURN:
             node.driver.prepare(ref)
-        with turns.turn():
+        with turns.IN_TURN:
             node.driver.unprepare(ref)
     assert node.left() == []
     assert waits.kept == []
