@@ -39,10 +39,10 @@ def test_the_last_matching_config_holds(
 
     found: dict[str, int | None] = {}
     kinds = {result["device"]: DeviceKind.GPU for result in results}
-    for group in group_by_config(parse_claim(value, "gpu.nvidia.com"), kinds):
-        sharing_found = group.config.sharing if group.config else None
+    for config, of_config in group_by_config(parse_claim(value, "gpu.nvidia.com"), kinds):
+        sharing_found = config.sharing if config else None
         mps = sharing_found.mps_config if sharing_found else None
-        for one in group.results:
+        for one in of_config:
             found[one.device] = mps.default_active_thread_percentage if mps else None
 
     expected: dict[str, int | None] = {}

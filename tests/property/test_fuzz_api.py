@@ -67,7 +67,7 @@ def test_a_claim_of_any_form_is_a_claim_or_refused(claim: Any) -> None:
         return
     kinds = dict.fromkeys([result.device for result in found.results], DeviceKind.GPU)
     groups = fuzz.ours(lambda: group_by_config(found, kinds))
-    assert isinstance(groups, tuple | ConfigError)
+    assert isinstance(groups, list | ConfigError)
     texts: list[object] = [found.ref.uid, found.ref.namespace, found.ref.name]
     texts += [text for one in found.results for text in (one.request, one.pool, one.device)]
     texts += [one.share_id or "" for one in found.results]

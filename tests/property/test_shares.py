@@ -222,7 +222,7 @@ def test_a_daemon_for_single_shares_gives_each_client_one_nth(found: Projection)
         group = Group(claim="uid", config=make.gpu_config(), units=(unit,))
         _, join = sharing.plan([group], 0.0)
         assert isinstance(join, JoinDomain)
-        domain = join.domain
+        domain = join.wanted
         (device,) = domain.devices
         old = unit.gpu.cuda_compute_capability < (7, 0)
         assert device.uuid == unit.uuid
