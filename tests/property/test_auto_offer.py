@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dra_driver.devices.device import Device, Mig, Whole
-from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode, Placement
+from dra_driver.devices.model import Gpu, Inventory, MigMode, Placement
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.offer.shares import ShareOffer
@@ -34,11 +34,8 @@ def _as_can_be(draw: st.DrawFn, gpu: Gpu) -> Gpu:
 def offers(draw: st.DrawFn) -> tuple[Inventory, Projection]:
     """Any machine with any of it divided, and what is published of it."""
     machine = draw(inventories)
-    gpus = (
-        replace(_as_can_be(draw, gpu), uuid=GpuUuid(f"GPU-{number}"))
-        for number, gpu in enumerate(machine.gpus)
-    )
-    inventory = replace(machine, gpus=tuple(gpus))
+    gpus = {gpu.uuid: _as_can_be(draw, gpu) for gpu in machine.gpus}
+    inventory = replace(machine, gpus=tuple(gpus.values()))
     parts = [Whole(gpu=gpu.uuid) for gpu in inventory.gpus if draw(st.booleans())]
     share = ShareOffer(
         divisions=dict.fromkeys(parts, HALVES), alone=draw(st.none() | st.just("it is set so"))

@@ -9,7 +9,7 @@ now. A consumed share has the name of its device, and differs from it by its sha
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,6 +33,9 @@ from dra_driver.devices.names import (
 from dra_driver.devices.shares import MIB, ConsumedShare, Division, EqualShare, ShareStrategy
 from dra_driver.errors import ConfigError, DeviceError, DriverError, TransientError
 from dra_driver.sharing.base import Group, Unit, strategy_name
+
+if TYPE_CHECKING:
+    from resource_nvidia_com.decode import Config
 
 _Parsed = GpuName | MigName | VfioName | ShareName
 
@@ -93,27 +96,35 @@ def allocation_of(
         pod_claim_name=claim.pod_claim_name,
     )
     gpus = recorded_gpus(devices, inventory)
-    groups = tuple(
-        Group(
-            claim=claim.ref.uid,
-            name=str(claim.ref),
-            pods={pod.uid: pod.name for pod in claim.pods},
-            pod_groups=tuple(group.name for group in claim.groups),
-            config=config,
-            # The same device can be here twice, for two requests.
-            units=tuple(
-                Unit(
-                    name=result.device,
-                    request=result.request,
-                    gpu=gpus[allocated[result.allocation_id].gpu],
-                    device=allocated[result.allocation_id],
-                )
-                for result in {result.allocation_id: result for result in results}.values()
-            ),
-        )
-        for config, results in configs
-    )
+    groups = tuple(_group(claim, config, results, allocated, gpus) for config, results in configs)
     return Allocation(draft=draft, gpus=gpus, groups=groups)
+
+
+def _group(
+    claim: Claim,
+    config: "Config | None",
+    results: Iterable[Result],
+    allocated: Mapping[str, Device],
+    gpus: Mapping[GpuUuid, Gpu],
+) -> Group:
+    # The same device can be here twice, for two requests.
+    each = {result.allocation_id: result for result in results}
+    return Group(
+        claim=claim.ref.uid,
+        name=str(claim.ref),
+        pods={pod.uid: pod.name for pod in claim.pods},
+        pod_groups=tuple(group.name for group in claim.groups),
+        config=config,
+        units=tuple(
+            Unit(
+                name=result.device,
+                request=result.request,
+                gpu=gpus[allocated[key].gpu],
+                device=allocated[key],
+            )
+            for key, result in each.items()
+        ),
+    )
 
 
 def as_recorded(inventory: Inventory, record: ClaimRecord) -> Inventory:
