@@ -15,7 +15,7 @@ from dra_driver.admin.takeover.take_over import TakeOver
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import claim_device_name
 from dra_driver.cdi.roots import Roots, find_roots
-from dra_driver.claims.model.claim import ClaimRef, ref_of
+from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.prepare.steps import Sharing
 from dra_driver.claims.state.ledger import Ledger
 from dra_driver.devices.device import Base, Device, Whole, name_of
@@ -236,8 +236,12 @@ class Node:
 
     def names(self, uids: Collection[str]) -> dict[str, ClaimRef]:
         """Names of claims by the kubelet, which has a pod of each claim in the API."""
-        refs = map(ref_of, self.driver.api.claims.values())
-        return {ref.uid: ref for ref in refs if ref.uid in uids}
+        named = (claim["metadata"] for claim in self.driver.api.claims.values())
+        return {
+            each["uid"]: ClaimRef(uid=each["uid"], namespace=each["namespace"], name=each["name"])
+            for each in named
+            if each["uid"] in uids
+        }
 
     # Claims
 

@@ -145,14 +145,6 @@ def uid_of(claim: Mapping[str, Any]) -> str | None:
     return uid if isinstance(uid, str) else None
 
 
-def ref_of(claim: Mapping[str, Any]) -> ClaimRef:
-    """Return the UID, namespace and name of a ResourceClaim object of the API server."""
-    metadata = claim["metadata"]
-    return ClaimRef(
-        uid=ClaimUid(metadata["uid"]), namespace=metadata["namespace"], name=metadata["name"]
-    )
-
-
 def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
     """Parse a ResourceClaim for `driver`. Raises ConfigError if it is unallocated or malformed."""
     try:

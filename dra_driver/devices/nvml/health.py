@@ -89,16 +89,10 @@ def field_number(value: Any) -> int:
 class GpuEvents:
     """The events of the open library. `wait` is for one thread; `forget` is for any."""
 
-    def __init__(
-        self,
-        calls: NvmlCalls,
-        indices: Callable[[], Mapping[str, int]],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, calls: NvmlCalls, indices: Callable[[], Mapping[str, int]]) -> None:
         """Take what makes the calls, and a function that returns the GPUs' indices by UUID."""
         self._calls = calls
         self._indices = indices
-        self._clock = clock
         self.forget()
 
     def forget(self) -> None:
@@ -144,7 +138,7 @@ class GpuEvents:
         A GPU that has become known since is registered at once: earlier events of it are lost.
         """
         known = self._indices()
-        if self._clock() >= self._not_before:
+        if time.monotonic() >= self._not_before:
             self._refused.clear()
         done = self._settled | self._refused
         missing = {uuid: index for uuid, index in known.items() if uuid not in done}
@@ -159,7 +153,7 @@ class GpuEvents:
             with contextlib.suppress(DeviceError, TransientError), nvml_errors():
                 self._calls.about(str(index), partial(self._register, uuid, index))
         self._refused = known.keys() - self._settled
-        self._not_before = self._clock() + AGAIN_SECONDS
+        self._not_before = time.monotonic() + AGAIN_SECONDS
         if len(self._gpus) > before:
             log.info("gpu events received", gpus=len(self._gpus))
 
