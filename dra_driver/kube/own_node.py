@@ -1,8 +1,8 @@
 """This driver's Node, followed with one watch for everything that depends on it.
 
-In: a watch on the Node. Out: a call to each listener for every change of what it listens to, labels
-or the resources of a device plugin, and the same for callers that cannot wait for the watch. The
-watch is opened only if there are listeners.
+In: a watch on the Node. Out: a call to each listener for every change of its labels, or of the
+resources of a device plugin, and the same for callers that cannot wait for the watch. The watch is
+opened only if there are listeners.
 """
 
 import threading
@@ -17,15 +17,23 @@ from dra_driver.kube.watch import Changed, Listed, Watch
 
 _REQUEST_SECONDS = 10.0
 
-Labels = Mapping[str, str]
 
-Allocatable = Mapping[str, str]
-"""What the Node offers besides DRA's devices: `status.allocatable`, by resource name."""
+class NodeFacts(Struct, frozen=True, kw_only=True):
+    """What is read of the Node.
 
+    `allocatable` is what it offers besides DRA's devices, by resource name.
+    """
 
-class _Facts(Struct, frozen=True, kw_only=True):
-    labels: Labels
-    allocatable: Allocatable
+    labels: Mapping[str, str] = {}
+    allocatable: Mapping[str, str] = {}
+
+    @classmethod
+    def of(cls, node: Mapping[str, object]) -> "NodeFacts":
+        """Return the facts of a Node object."""
+        return cls(
+            labels=texts_by_name(node, "metadata", "labels"),
+            allocatable=texts_by_name(node, "status", "allocatable"),
+        )
 
 
 class OwnNode:
@@ -42,11 +50,10 @@ class OwnNode:
         """Take where the Node is; nothing is asked yet. `clock` is monotonic, in seconds."""
         self._api = api
         self._node_name = node_name
-        self._of_labels: list[Callable[[Labels], object]] = []
-        self._of_allocatable: list[Callable[[Allocatable], object]] = []
-        self._told: _Facts | None = None
+        self._listeners: list[Callable[[NodeFacts], object]] = []
+        self._told: NodeFacts | None = None
         self._lock = threading.Lock()
-        self._known: _Facts | None = None
+        self._known: NodeFacts | None = None
         self._watch = Watch(
             api,
             NODES,
@@ -56,65 +63,40 @@ class OwnNode:
             random=random,
         )
 
-    def listen(self, listener: Callable[[Labels], object]) -> None:
-        """Have `listener` called with the labels, now and at each change; before `start`."""
-        self._of_labels.append(listener)
-
-    def listen_allocatable(self, listener: Callable[[Allocatable], object]) -> None:
-        """Have `listener` called with what is allocatable, as `listen` does with the labels."""
-        self._of_allocatable.append(listener)
+    def listen(self, listener: Callable[[NodeFacts], object]) -> None:
+        """Have `listener` called with the facts, now and at each change; before `start`."""
+        self._listeners.append(listener)
 
     def start(self) -> None:
         """Follow the Node, if there are listeners."""
-        if self._of_labels or self._of_allocatable:
+        if self._listeners:
             self._watch.start()
 
     def stop(self, timeout: float) -> bool:
         """Stop following it; return whether that took at most `timeout` seconds."""
         return self._watch.stop(timeout)
 
-    def current(self) -> Labels:
-        """Return the labels; before the watch has reported any, ask the API server."""
-        return self._facts().labels
-
-    def allocatable(self) -> Allocatable:
-        """Return what is allocatable, in the same way."""
-        return self._facts().allocatable
-
-    def _facts(self) -> _Facts:
+    def current(self) -> NodeFacts:
+        """Return the facts; before the watch has reported any, ask the API server."""
         known = self._known
         if known is not None:
             return known
-        asked = _facts_of(self._api.get_node(self._node_name, timeout=_REQUEST_SECONDS))
+        asked = NodeFacts.of(self._api.get_node(self._node_name, timeout=_REQUEST_SECONDS))
         with self._lock:
             # What the watch has reported meanwhile is newer.
-            if self._known is None:
-                self._known = asked
+            self._known = self._known or asked
             return self._known
 
     def _take_news(self, news: Listed | Changed) -> None:
         match news:
             case Listed(items=items):
-                for node in items:
-                    self._take(_facts_of(node))
+                nodes = items
             case Changed(type=kind, object=node):
-                if kind != "DELETED":
-                    self._take(_facts_of(node))
-
-    def _take(self, facts: _Facts) -> None:
-        with self._lock:
-            self._known = facts
-        before, self._told = self._told, facts
-        if before is None or facts.labels != before.labels:
-            for listener in self._of_labels:
-                listener(facts.labels)
-        if before is None or facts.allocatable != before.allocatable:
-            for listener in self._of_allocatable:
-                listener(facts.allocatable)
-
-
-def _facts_of(node: Mapping[str, object]) -> _Facts:
-    return _Facts(
-        labels=texts_by_name(node, "metadata", "labels"),
-        allocatable=texts_by_name(node, "status", "allocatable"),
-    )
+                nodes = (node,) if kind != "DELETED" else ()
+        for facts in map(NodeFacts.of, nodes):
+            with self._lock:
+                self._known = facts
+            if facts != self._told:
+                self._told = facts
+                for listener in self._listeners:
+                    listener(facts)

@@ -42,7 +42,7 @@ class NodeOffers:
         self.share_configs = ShareConfigs(
             settings.share_config,
             default=settings.share_config_default,
-            labels=context.own_node,
+            node=context.own_node,
             events=context.events,
             on_change=changes.offer,
             kept=context.directory / notes.CONFIG_FILE,

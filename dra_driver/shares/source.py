@@ -23,7 +23,7 @@ from dra_driver.errors import ConfigError, StateError
 from dra_driver.host.files import read_whole
 from dra_driver.host.worker import Worker
 from dra_driver.kube.events import Events
-from dra_driver.kube.own_node import Labels, OwnNode
+from dra_driver.kube.own_node import NodeFacts, OwnNode
 from dra_driver.shares.choice import LABEL, Choice, choose
 from dra_driver.shares.notes import KeptConfig, keep, kept
 
@@ -83,7 +83,7 @@ class ShareConfigs(Worker):
         path: Path | None,
         *,
         default: str,
-        labels: OwnNode,
+        node: OwnNode,
         events: Events,
         on_change: Callable[[], None],
         kept: Path | None = None,
@@ -107,7 +107,7 @@ class ShareConfigs(Worker):
         self._state = _NO_LABELS_YET if self._heeds_label else _NOT_YET if path else _NO_PATH
         self._label: str | None = None if self._heeds_label else ""
         if self._heeds_label:
-            labels.listen(self._take_labels)
+            node.listen(self._take_label)
         # Of the thread alone: the last look that counted, and the file of the last good config.
         self._last: _Look | None = None
         self._file: Path | None = None
@@ -130,8 +130,8 @@ class ShareConfigs(Worker):
         if self._path is not None:
             super().start()
 
-    def _take_labels(self, labels: Labels) -> None:
-        label = labels.get(LABEL, "")
+    def _take_label(self, node: NodeFacts) -> None:
+        label = node.labels.get(LABEL, "")
         if label != self._label:
             self._label = label
             self.ring()

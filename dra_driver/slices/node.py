@@ -8,14 +8,14 @@ upgrade of the cluster without a restart.
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
 from dra_driver.devices.mig.partitions import awaits_mode, awaits_reset
 from dra_driver.devices.model import Gpu
 from dra_driver.errors import DriverError
-from dra_driver.kube.own_node import Allocatable, Labels, OwnNode
+from dra_driver.kube.own_node import NodeFacts, OwnNode
 from dra_driver.kube.server_version import ServerVersion
 from dra_driver.slices.offer.mig import (
     COST_BEFORE_1_37,
@@ -59,14 +59,14 @@ class NodeOffer:
 
     def __init__(
         self,
-        labels: OwnNode,
+        node: OwnNode,
         version: ServerVersion,
         settings: MigSettings,
         *,
         on_change: Callable[[], None],
     ) -> None:
         """Take the sources of labels and version. If labels decide, listen; request nothing yet."""
-        self._labels = labels
+        self._node = node
         self._version = version
         self._settings = settings
         self._on_change = on_change
@@ -80,7 +80,7 @@ class NodeOffer:
             advice="set --mig auto or existing, or upgrade to Kubernetes 1.37",
         )
         if settings.heeds_node:
-            labels.listen(self._take)
+            node.listen(self._take)
 
     def current(self) -> MigOffer:
         """Return the current offer. Raises DriverError if the API server has never answered."""
@@ -93,7 +93,8 @@ class NodeOffer:
         with self._lock:
             before, self._offer = self._offer, offer
         if offer != before:
-            _say(offer)
+            profiles = sorted(offer.profiles) or "all"
+            log.info("mig devices offered", source=offer.source, why=offer.why, profiles=profiles)
         return offer
 
     @property
@@ -107,25 +108,20 @@ class NodeOffer:
 
     def _of_node(self) -> MigOffer:
         self._is_asked = True  # from now on, a change of the label has to be reported
-        labels = self._labels.current()
+        labels = self._node.current().labels
         with self._lock:
             self._decided_by = self._decided_by or (labels.get(MIG_MANAGER_LABEL),)
         is_labelled = MIG_MANAGER_LABEL in labels
         return self._settings.offer(labels, None if is_labelled else self._version.current())
 
-    def _take(self, labels: Labels) -> None:
+    def _take(self, node: NodeFacts) -> None:
         """Call `on_change` if the label has changed."""
-        now = (labels.get(MIG_MANAGER_LABEL),)
+        now = (node.labels.get(MIG_MANAGER_LABEL),)
         with self._lock:
             is_same = self._decided_by == now
             self._decided_by = now
         if self._is_asked and not is_same:
             self._on_change()
-
-
-def _say(offer: MigOffer) -> None:
-    profiles = sorted(offer.profiles) or "all"
-    log.info("mig devices offered", source=offer.source, why=offer.why, profiles=profiles)
 
 
 _OF_GPUS = re.compile(r"nvidia\.com/(gpu|mig-).*")
@@ -143,22 +139,21 @@ class DevicePlugin:
     def __init__(self, node: OwnNode, *, heed: bool, on_change: Callable[[], None]) -> None:
         """Take the Node to watch. If `heed`, listen for changes; nothing is requested yet."""
         self._node = node
-        self._heed = heed
         self._on_change = on_change
         self._lock = threading.Lock()
         self._reason: str | None = None
         self._is_known = not heed
         if heed:
-            node.listen_allocatable(self._take)
+            node.listen(self._take)
 
     def why_withheld(self) -> str | None:
         """Return why GPUs are withheld, or None. Raises DriverError if it cannot read the Node."""
         if not self._is_known:
-            self._take(self._node.allocatable())
+            self._take(self._node.current())
         return self._reason
 
-    def _take(self, allocatable: Allocatable) -> None:
-        counted = counted_by_plugin(allocatable)
+    def _take(self, node: NodeFacts) -> None:
+        counted = counted_by_plugin(node.allocatable)
         reason = None
         if counted:
             what = ", ".join(f"{name}: {count}" for name, count in counted.items())
@@ -175,7 +170,7 @@ class DevicePlugin:
             self._on_change()
 
 
-def counted_by_plugin(allocatable: Allocatable) -> dict[str, str]:
+def counted_by_plugin(allocatable: Mapping[str, str]) -> dict[str, str]:
     """Return how many GPUs or parts of them a device plugin gives out, by resource name."""
     return {
         name: count

@@ -27,7 +27,7 @@ from dra_driver.kube import resource
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.outbox import Outbox
-from dra_driver.kube.own_node import Labels, OwnNode
+from dra_driver.kube.own_node import NodeFacts, OwnNode
 from dra_driver.kube.watch import Changed, Listed, Watch
 from dra_driver.ops.metrics import Metrics
 from dra_driver.slices.project import projection
@@ -160,26 +160,26 @@ def is_told(news: Iterable[Listed | Changed]) -> bool:
 
 
 def labels_are_followed(cluster: Cluster) -> bool:
-    heard: list[Labels] = []
+    heard: list[NodeFacts] = []
     node = OwnNode(cluster.client, NODE, clock=time.monotonic, random=lambda: 0.5)
     node.listen(heard.append)
     node.start()
     try:
         assert cluster.server.wait_for(lambda: bool(heard or cluster.refused()))
-        return heard == [{}]
+        return heard == [NodeFacts()]
     finally:
         assert node.stop(10)
 
 
 def labels_that_change_are_heard_without_asking_again(cluster: Cluster) -> bool:
-    heard: list[Labels] = []
+    heard: list[NodeFacts] = []
     node = OwnNode(cluster.client, NODE, clock=time.monotonic, random=lambda: 0.5)
     node.listen(heard.append)
     node.start()
     try:
         assert cluster.server.wait_for(lambda: bool(cluster.server.seen("watch", "nodes")))
         relabel(cluster.server)
-        assert cluster.server.wait_for(lambda: heard[-1:] == [{"zone": "b"}])
+        assert cluster.server.wait_for(lambda: heard[-1:] == [NodeFacts(labels={"zone": "b"})])
     finally:
         assert node.stop(10)
     return len(cluster.server.seen("list", "nodes")) == 1

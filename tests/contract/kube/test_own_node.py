@@ -9,10 +9,12 @@ from testbed.apiserver.server import ApiServer
 
 from dra_driver.errors import DriverError
 from dra_driver.kube.client import KubeClient
-from dra_driver.kube.own_node import Labels, OwnNode
+from dra_driver.kube.own_node import NodeFacts, OwnNode
 from dra_driver.kube.resource import NODES
 from dra_driver.kube.watch import Changed
 from worlds.process import eventually
+
+A, B = (NodeFacts(labels={"zone": zone}) for zone in "ab")
 
 
 def node(**labels: str) -> dict[str, Any]:
@@ -36,32 +38,32 @@ def labels(client: KubeClient) -> Iterator[OwnNode]:
 def test_each_listener_hears_of_each_change_and_one_watch_serves_all(
     server: ApiServer, client: KubeClient, labels: OwnNode
 ) -> None:
-    heard: tuple[list[Labels], list[Labels]] = ([], [])
+    heard: tuple[list[NodeFacts], list[NodeFacts]] = ([], [])
     for one in heard:
         labels.listen(one.append)
     labels.start()
-    eventually(lambda: heard[1] == [{"zone": "a"}], "the labels at the start")
+    eventually(lambda: heard[1] == [A], "the labels at the start")
     # Another change of the Node than of its labels is none.
     client.update(NODES, "n1", node(zone="a") | {"spec": {"unschedulable": True}}, timeout=5)
     client.update(NODES, "n1", node(zone="b"), timeout=5)
-    eventually(lambda: heard[1] == [{"zone": "a"}, {"zone": "b"}], "the change")
+    eventually(lambda: heard[1] == [A, B], "the change")
     assert heard[0] == heard[1]
-    assert labels.current() == {"zone": "b"}
+    assert labels.current() == B
     assert len(server.seen("list", "nodes")) == 1
 
 
 def test_where_nobody_listens_nothing_is_watched(server: ApiServer, labels: OwnNode) -> None:
     labels.start()
-    assert labels.current() == {"zone": "a"}
+    assert labels.current() == A
     assert server.seen("watch", "nodes") == []
 
 
 def test_who_asks_before_the_watch_tells_takes_no_news_from_the_listeners(labels: OwnNode) -> None:
-    heard: list[Labels] = []
+    heard: list[NodeFacts] = []
     labels.listen(heard.append)
-    assert labels.current() == {"zone": "a"}
+    assert labels.current() == A
     labels.start()
-    eventually(lambda: heard == [{"zone": "a"}], "the labels")
+    eventually(lambda: heard == [A], "the labels")
 
 
 def test_a_server_that_is_away_is_an_error_for_who_asks(server: ApiServer, labels: OwnNode) -> None:
@@ -79,5 +81,5 @@ def test_what_the_watch_has_told_is_newer_than_an_answer_on_its_way() -> None:
             return node(zone="old")
 
     own = OwnNode(Slow(), "n1", clock=time.monotonic, random=lambda: 0.5)  # type: ignore[arg-type]
-    assert own.current() == {"zone": "new"}
-    assert own.current() == {"zone": "new"}
+    assert own.current().labels == {"zone": "new"}
+    assert own.current().labels == {"zone": "new"}

@@ -52,7 +52,7 @@ class World:
         self.configs = ShareConfigs(
             path,
             default=default,
-            labels=self.labels,
+            node=self.labels,
             events=Events(self.client, self.outbox, controller=CONTROLLER, node="n1"),
             on_change=self._changed,
             kept=kept,

@@ -54,7 +54,7 @@ def made_for(
     made = ShareConfigs(
         path,
         default=default,
-        labels=OwnNode(None, "n1", clock=lambda: 0.0, random=lambda: 0.5),  # type: ignore[arg-type]
+        node=OwnNode(None, "n1", clock=lambda: 0.0, random=lambda: 0.5),  # type: ignore[arg-type]
         events=Events(None, Outbox(), controller="c", node="n1"),  # type: ignore[arg-type]
         on_change=lambda: changes.append(None),
         kept=keeps,

@@ -6,7 +6,7 @@ import pytest
 
 import make
 from dra_driver.errors import UnavailableError
-from dra_driver.kube.own_node import Allocatable
+from dra_driver.kube.own_node import NodeFacts
 from dra_driver.slices.node import DevicePlugin
 from dra_driver.slices.offer.shares import NO_SHARES
 from dra_driver.slices.project import projection
@@ -16,19 +16,20 @@ class Node:
     """A Node whose allocatable resources a test sets; until then nobody knows them."""
 
     def __init__(self) -> None:
-        self.listeners: list[Callable[[Allocatable], object]] = []
-        self.now: Allocatable | None = None
+        self.listeners: list[Callable[[NodeFacts], object]] = []
+        self.now: NodeFacts | None = None
 
-    def listen_allocatable(self, listener: Callable[[Allocatable], object]) -> None:
+    def listen(self, listener: Callable[[NodeFacts], object]) -> None:
         self.listeners.append(listener)
 
-    def allocatable(self) -> Allocatable:
+    def current(self) -> NodeFacts:
         if self.now is None:
             raise UnavailableError("the API server is away")
         return self.now
 
     def set(self, **allocatable: str) -> None:
-        self.now = {f"nvidia.com/{name}": count for name, count in allocatable.items()}
+        counts = {f"nvidia.com/{name}": count for name, count in allocatable.items()}
+        self.now = NodeFacts(allocatable=counts)
         for listener in self.listeners:
             listener(self.now)
 
@@ -78,7 +79,7 @@ def test_before_anything_is_known_the_api_server_is_asked() -> None:
     plugin, changes = noticed(node)
     with pytest.raises(UnavailableError):
         plugin.why_withheld()
-    node.now = {"nvidia.com/gpu": "1"}
+    node.now = NodeFacts(allocatable={"nvidia.com/gpu": "1"})
     assert plugin.why_withheld()
     assert changes == []
 

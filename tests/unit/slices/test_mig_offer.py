@@ -1,13 +1,13 @@
 """What a node offers of MIG, by settings, the peer's feature gate and the Node's labels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import pytest
 
 import make
 from dra_driver.devices.model import Gpu, MigMode
-from dra_driver.kube.own_node import Labels
+from dra_driver.kube.own_node import NodeFacts
 from dra_driver.slices.node import NodeOffer
 from dra_driver.slices.offer.mig import (
     MIG_MANAGER_LABEL,
@@ -46,20 +46,20 @@ def test_the_more_explicit_setting_wins(
 class PlayedNode:
     """The Node and the version of Kubernetes, as a watch tells them."""
 
-    def __init__(self, labels: Labels) -> None:
+    def __init__(self, labels: Mapping[str, str]) -> None:
         self.labels = labels
-        self.listeners: list[Callable[[Labels], object]] = []
+        self.listeners: list[Callable[[NodeFacts], object]] = []
 
-    def listen(self, listener: Callable[[Labels], object]) -> None:
+    def listen(self, listener: Callable[[NodeFacts], object]) -> None:
         self.listeners.append(listener)
 
-    def tell(self, labels: Labels) -> None:
+    def tell(self, labels: Mapping[str, str]) -> None:
         self.labels = labels
         for listener in self.listeners:
-            listener(labels)
+            listener(NodeFacts(labels=labels))
 
-    def current(self) -> Labels:
-        return self.labels
+    def current(self) -> NodeFacts:
+        return NodeFacts(labels=self.labels)
 
 
 def followed(node: Any, mig: str, on_change: Callable[[], None] = lambda: None) -> NodeOffer:
