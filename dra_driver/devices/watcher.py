@@ -57,10 +57,6 @@ class InventoryWatcher(Worker):
         """Wait until the first look is over; return whether it is."""
         return self._looked.wait(timeout)
 
-    def look_soon(self) -> None:
-        """Look once more soon, without waiting for the next regular look. Never blocks."""
-        self.ring()
-
     def _run(self) -> None:
         retry_seconds = _FIRST_RETRY_SECONDS
         while not self._stop.is_set():

@@ -37,12 +37,12 @@ _ENVELOPE = re.compile(
 )
 
 
-def seal(payload: Mapping[str, object]) -> bytes:
+def seal(payload: Mapping[str, object] | msgspec.Struct) -> bytes:
     """Return the bytes of a file with this payload; the same payload gives the same bytes."""
     try:
         body = msgspec.json.encode(payload)
     except UnicodeEncodeError:  # half of a surrogate pair, as in the name of a file
-        body = json.dumps(payload).encode()
+        body = json.dumps(msgspec.to_builtins(payload)).encode()
     digest = sha256(body).hexdigest().encode()
     return b'{"version":%d,"sha256":"%s","payload":%s}\n' % (_VERSION, digest, body)
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from http import HTTPStatus
+from http.client import responses as phrases
 from typing import Any
 
 import msgspec
@@ -131,7 +132,8 @@ def error_in_event(call: Call, status_object: Mapping[str, object]) -> DriverErr
 def _error(
     call: Call, status: int, status_object: Mapping[str, object], retry_after: str | None
 ) -> DriverError:
-    said = str(status_object.get("message") or "").strip()[:_LONGEST_TEXT] or _phrase(status)
+    said = str(status_object.get("message") or "").strip()[:_LONGEST_TEXT]
+    said = said or phrases.get(status, "no reason given")
     if status in _BUSY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         trouble = "is busy" if status in _BUSY else "failed"
         return UnavailableError(
@@ -181,13 +183,6 @@ def _status_object(body: bytes) -> Mapping[str, object]:
     except ValueError:
         return {"message": body[:_LONGEST_TEXT].decode(errors="replace")}
     return value if isinstance(value, dict) else {}
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "no reason given"
 
 
 def _seconds(header: str | None, status_object: Mapping[str, object]) -> float | None:

@@ -20,7 +20,6 @@ A probe that asks again within a second gets the same answer, so questions cost 
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from concurrent import futures
 from contextlib import suppress
 from pathlib import Path
@@ -246,16 +245,6 @@ class HealthPort(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         status = health_pb2.HealthCheckResponse
         fault = self._health.fault(request.service)
         return status(status=status.NOT_SERVING if fault else status.SERVING)
-
-
-def doors(
-    health: Health, *, path: Path | None, address: str, port: int
-) -> Iterator[HealthSocket | HealthPort]:
-    """Yield the socket if it has a path, and the port if it is not negative."""
-    if path is not None:
-        yield HealthSocket(health, path)
-    if port >= 0:
-        yield HealthPort(health, address=address, port=port)
 
 
 def _words(error: grpc.RpcError) -> str:

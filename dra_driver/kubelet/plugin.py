@@ -233,7 +233,10 @@ class KubeletPlugin:
         log.info("sockets closed", driver=DRIVER_NAME)
 
     def _look(self) -> None:
-        self._warn_of_rivals()
+        for path in filter(self._server.is_taken_over, self._server.paths):
+            if path not in self._lost:
+                self._lost.add(path)
+                log.error("socket taken over", socket=str(path), advice=ONE_DRIVER)
         try:
             if self.is_open:
                 self._renew_missing()
@@ -250,12 +253,6 @@ class KubeletPlugin:
         """Log why a socket is missing; once per cause, because it may be there at the next look."""
         if self._once.is_new(str(error)):
             log.error("socket not made", error=str(error))
-
-    def _warn_of_rivals(self) -> None:
-        for path in self._server.paths:
-            if self._server.is_taken_over(path) and path not in self._lost:
-                self._lost.add(path)
-                log.error("socket taken over", socket=str(path), advice=ONE_DRIVER)
 
     def _renew_missing(self) -> None:
         if self._server.is_missing():

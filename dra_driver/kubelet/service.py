@@ -61,9 +61,6 @@ class Answer(Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-Work = Callable[[ClaimRef, float], tuple[DeviceRecord, ...]]
-
-
 class ClaimCalls:
     """Both calls. Deadlines are values of `clock`.
 
@@ -73,11 +70,7 @@ class ClaimCalls:
     """
 
     def __init__(
-        self,
-        claims: ClaimPreparer,
-        metrics: Metrics,
-        *,
-        clock: Callable[[], float],
+        self, claims: ClaimPreparer, metrics: Metrics, *, clock: Callable[[], float]
     ) -> None:
         self._claims = claims
         self._metrics = metrics
@@ -87,6 +80,7 @@ class ClaimCalls:
         self._lock = threading.Lock()
         self._running: list[str] = []
         self._calm_at = 0.0
+        self._work = {Operation.PREPARE: self._prepare, Operation.UNPREPARE: self._unprepare}
 
     def running(self) -> tuple[str, ...]:
         """Return the claims in progress, for the log when the driver has to leave them."""
@@ -99,13 +93,13 @@ class ClaimCalls:
 
     def prepare(self, refs: Iterable[ClaimRef], seconds: float | None) -> Mapping[ClaimUid, Answer]:
         """Prepare each claim once. `seconds` is how long the caller waits; None means no limit."""
-        return self._answer(refs, seconds, Operation.PREPARE, self._prepare)
+        return self._answer(refs, seconds, Operation.PREPARE)
 
     def unprepare(
         self, refs: Iterable[ClaimRef], seconds: float | None
     ) -> Mapping[ClaimUid, Answer]:
         """Unprepare each claim once."""
-        return self._answer(refs, seconds, Operation.UNPREPARE, self._unprepare)
+        return self._answer(refs, seconds, Operation.UNPREPARE)
 
     def _prepare(self, ref: ClaimRef, deadline: float) -> tuple[DeviceRecord, ...]:
         devices = self._claims.prepare(ref, deadline=deadline)
@@ -118,7 +112,7 @@ class ClaimCalls:
         return ()
 
     def _answer(
-        self, refs: Iterable[ClaimRef], seconds: float | None, operation: Operation, work: Work
+        self, refs: Iterable[ClaimRef], seconds: float | None, operation: Operation
     ) -> Mapping[ClaimUid, Answer]:
         # A claim that is named twice is worked on once; the answer is a map by UID anyway.
         claims = {ref.uid: ref for ref in refs}
@@ -134,7 +128,7 @@ class ClaimCalls:
 
         def answer(ref: ClaimRef) -> Answer:
             # Whatever the work binds, such as the claim's pods, is on this claim's lines alone.
-            return copy_context().run(self._answer_one, ref, deadline, operation, work)
+            return copy_context().run(self._answer_one, ref, deadline, operation)
 
         if len(claims) <= 1:
             return {uid: answer(ref) for uid, ref in claims.items()}
@@ -155,47 +149,41 @@ class ClaimCalls:
             for uid, future in pending.items()
         }
 
-    def _answer_one(
-        self, ref: ClaimRef, deadline: float, operation: Operation, work: Work
-    ) -> Answer:
+    def _answer_one(self, ref: ClaimRef, deadline: float, operation: Operation) -> Answer:
         structlog.contextvars.bind_contextvars(claim=str(ref), claim_uid=ref.uid)
         with self._lock:
             self._running.append(str(ref))
         try:
             with self._metrics.request(operation), IN_TURN:
-                return self._attempt(ref, deadline, operation, work)
+                return self._attempt(ref, deadline, operation)
         finally:
             with self._lock:
                 self._running.remove(str(ref))
             self._calm_at = self._clock() + CALM_SECONDS
 
-    def _attempt(self, ref: ClaimRef, deadline: float, operation: Operation, work: Work) -> Answer:
+    def _attempt(self, ref: ClaimRef, deadline: float, operation: Operation) -> Answer:
         start = self._clock()
         try:
-            devices = work(ref, deadline)
+            devices = self._work[operation](ref, deadline)
         except DriverError as error:
-            log.warning(
-                FAILED[operation],
-                error=str(error),
-                kind=type(error).__name__,
-                seconds=self._since(start),
-            )
-            self._metrics.request_failed(operation)
-            return Answer(error=printable(str(error)) or type(error).__name__)
+            kind = type(error).__name__
+            seconds = self._since(start)
+            log.warning(FAILED[operation], error=str(error), kind=kind, seconds=seconds)
+            text = str(error) or kind
         except Exception as error:
             # A bug, but of one claim only: the kubelet must hear of the others all the same.
             log.exception(FAILED[operation], seconds=self._since(start))
-            self._metrics.request_failed(operation)
-            return Answer(
-                error=printable(
-                    f"internal error: {type(error).__name__}: {error}; this is a bug in the "
-                    "driver, and its log has the traceback"
-                )
+            text = (
+                f"internal error: {type(error).__name__}: {error}; this is a bug in the driver, "
+                "and its log has the traceback"
             )
-        self._metrics.request_succeeded(operation, self._clock() - start)
-        # Changes were told where they were made; a repeated call changes nothing.
-        log.debug("claim answered", operation=operation, seconds=self._since(start))
-        return Answer(devices=devices)
+        else:
+            self._metrics.request_succeeded(operation, self._clock() - start)
+            # Changes were told where they were made; a repeated call changes nothing.
+            log.debug("claim answered", operation=operation, seconds=self._since(start))
+            return Answer(devices=devices)
+        self._metrics.request_failed(operation)
+        return Answer(error=printable(text))
 
     def _since(self, start: float) -> float:
         return round(self._clock() - start, 4)

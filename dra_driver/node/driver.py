@@ -13,7 +13,7 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.host.worker import Worker
 from dra_driver.kube.own_node import OwnNode
 from dra_driver.kubelet.eviction import Eviction
-from dra_driver.kubelet.liveness import Health, doors
+from dra_driver.kubelet.liveness import Health, HealthPort, HealthSocket
 from dra_driver.kubelet.plugin import KubeletPlugin
 from dra_driver.mps.files import MpsFiles
 from dra_driver.node.claims import ClaimWork
@@ -50,14 +50,12 @@ class Driver:
             self._work.health_stream,
             on_status=context.metrics.registered,
         )
-        self._probes = tuple(
-            doors(
-                Health(self.paths, self._plugin),
-                path=settings.health_socket,
-                address=settings.healthcheck_address,
-                port=settings.healthcheck_port,
-            )
-        )
+        health, address = Health(self.paths, self._plugin), settings.healthcheck_address
+        self._probes: list[HealthSocket | HealthPort] = []
+        if settings.health_socket is not None:
+            self._probes.append(HealthSocket(health, settings.health_socket))
+        if settings.healthcheck_port >= 0:
+            self._probes.append(HealthPort(health, address=address, port=settings.healthcheck_port))
         pages = {settings.metrics_path: context.metrics.wsgi_app}
         self._http = HttpEndpoint(settings.http_endpoint, pages)
         publication = Publication(

@@ -86,7 +86,7 @@ class NodeHealth:
         self._listener = Listener(
             session.next_event,
             self._hear,
-            look=lambda: self.watcher.look_soon(),  # noqa: PLW0108 (whichever watcher it is then)
+            look=lambda: self.watcher.ring(),  # noqa: PLW0108 (whichever watcher it is then)
             asked=self._requests.pending,
             clock=time.monotonic,
         )

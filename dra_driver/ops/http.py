@@ -183,7 +183,9 @@ class _Server(ThreadingMixIn, WSGIServer):
         self, request: socket.socket | tuple[bytes, socket.socket], client_address: object
     ) -> None:
         if not self._free.acquire(blocking=False):
-            self._cut_off_first()
+            with self._peers_lock:
+                if self._peers:
+                    _cut_off(self._peers.popitem(last=False)[0])
             if not self._free.acquire(timeout=_LEAVE_SECONDS):
                 self.shutdown_request(request)
                 return
@@ -213,11 +215,6 @@ class _Server(ThreadingMixIn, WSGIServer):
             for peer, came in self._peers.items():
                 if came <= before:
                     _cut_off(peer)
-
-    def _cut_off_first(self) -> None:
-        with self._peers_lock:
-            if self._peers:
-                _cut_off(self._peers.popitem(last=False)[0])
 
     def handle_error(self, request: object, client_address: object) -> None:
         del request

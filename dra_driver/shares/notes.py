@@ -9,14 +9,16 @@ they have. Both files are sealed.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
-import msgspec
 from msgspec import Struct, field
 
 from dra_driver.devices.model import GpuUuid, Refusal
 from dra_driver.errors import StateError
-from dra_driver.host.envelope import MALFORMED, seal, unseal, value_of
+from dra_driver.host.envelope import seal, unseal, value_of
 from dra_driver.host.files import read_whole, write_whole
+
+T = TypeVar("T")
 
 FILE = "shares.json"
 """The name of the notes in the driver's directory."""
@@ -72,16 +74,12 @@ class ShareNotes(Struct, frozen=True, kw_only=True):
 
 def write_notes(directory: Path, notes: ShareNotes) -> None:
     """Write the notes. Raises StateError."""
-    _write(directory / FILE, msgspec.to_builtins(notes), durable=False)
+    _write(directory / FILE, notes, durable=False)
 
 
 def read_notes(directory: Path) -> ShareNotes:
     """Return the notes; empty ones if there are none, or they are damaged."""
-    try:
-        saved = read_whole(directory / FILE)
-        return ShareNotes() if saved is None else value_of(unseal(saved[0]), ShareNotes, "notes")
-    except (OSError, StateError):
-        return ShareNotes()
+    return _read(directory / FILE, ShareNotes) or ShareNotes()
 
 
 class KeptConfig(Struct, frozen=True, kw_only=True):
@@ -93,30 +91,26 @@ class KeptConfig(Struct, frozen=True, kw_only=True):
 
 def keep(path: Path, config: KeptConfig) -> None:
     """Keep a config, unless it is kept already. Raises StateError."""
-    if kept(path) == config:
-        return
-    payload = {"origin": config.origin, "data": config.data.decode(errors="surrogateescape")}
-    _write(path, payload, durable=True)
+    if kept(path) != config:
+        _write(path, config, durable=True)
 
 
 def kept(path: Path) -> KeptConfig | None:
     """Return the config that is kept; None if there is none, or its file is damaged."""
+    return _read(path, KeptConfig)
+
+
+def _read(path: Path, of: type[T]) -> T | None:
     try:
         contents = read_whole(path)
-        if contents is None:
-            return None
-        payload = unseal(contents[0])
-        return KeptConfig(
-            data=str(payload["data"]).encode(errors="surrogateescape"),
-            origin=str(payload["origin"]),
-        )
-    except (OSError, StateError, *MALFORMED):
+        return None if contents is None else value_of(unseal(contents[0]), of, "a note")
+    except (OSError, StateError):
         return None
 
 
-def _write(path: Path, payload: Mapping[str, object], *, durable: bool) -> None:
+def _write(path: Path, value: Struct, *, durable: bool) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, seal(payload), mode=0o600, durable=durable)
+        write_whole(path, seal(value), mode=0o600, durable=durable)
     except OSError as error:
         raise StateError(f"{path} cannot be written: {error.strerror or error}") from error

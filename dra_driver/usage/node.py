@@ -90,7 +90,10 @@ class NodeLook:
         """Return who is on some of the GPUs now, by NVML's indices, whatever claims they have."""
         before = now_ticks()
         loads, silent = self._ask_all(indices, sampled=sampled)
-        return Seen(loads=loads, silent=silent, processes=self._see(loads, before))
+        pids = sorted({process.pid for load in loads for process in load.processes})
+        who = {pid: self._processes.see(pid, before=before) for pid in pids}
+        processes = {pid: seen for pid, seen in who.items() if seen is not None}
+        return Seen(loads=loads, silent=silent, processes=processes)
 
     def _ask_all(
         self, indices: Sequence[int], *, sampled: bool
@@ -117,11 +120,6 @@ class NodeLook:
         answered = {index: answers.get(index, late) for index in indices}
         loads = [load for load in answered.values() if isinstance(load, GpuLoad)]
         return loads, {index: why for index, why in answered.items() if isinstance(why, str)}
-
-    def _see(self, loads: Sequence[GpuLoad], before: int) -> Mapping[int, SeenProcess]:
-        pids = {process.pid for load in loads for process in load.processes}
-        seen = {pid: self._processes.see(pid, before=before) for pid in sorted(pids)}
-        return {pid: who for pid, who in seen.items() if who is not None}
 
 
 def known_below(

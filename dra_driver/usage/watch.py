@@ -124,7 +124,8 @@ class OverLimitWatch(Worker):
         claims = self._with_later_pods(claims, devices)
         is_late = self._clock() - began > _LATE_SECONDS
         now = {excess.party: excess for device in devices for excess in excesses(device, claims)}
-        self._told_at = {party: at for party, at in self._told_at.items() if self._is_told(at)}
+        old = self._clock() - BETWEEN_EVENTS
+        self._told_at = {party: at for party, at in self._told_at.items() if at > old}
         self._ending = {party: who for party, who in self._ending.items() if party in now}
         for party, excess in now.items():
             if party in before:
@@ -226,9 +227,6 @@ class OverLimitWatch(Worker):
             "used_mib": excess.used_bytes // MIB,
             "limit_mib": excess.limit_mib,
         }
-
-    def _is_told(self, at: float) -> bool:
-        return self._clock() < at + BETWEEN_EVENTS
 
 
 def _keys(tenant: User) -> set[tuple[int, int]]:

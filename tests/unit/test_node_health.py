@@ -87,7 +87,7 @@ class World:
     def current(self) -> Inventory:
         return self.before or self.inventory
 
-    def look_soon(self) -> None:
+    def ring(self) -> None:
         self.looks += 1
 
     def prepared(self) -> Iterator[ClaimRecord]:

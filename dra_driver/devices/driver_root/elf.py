@@ -26,9 +26,8 @@ class _Layout(Struct, frozen=True):
     """Where the fields of an ELF class are, as struct formats without byte order."""
 
     header_skip: int
-    header: (
-        str  # program header table: offset, then (after flags and header size) entry size, count
-    )
+    # Of the program header table: offset, then (after flags and header size) entry size, count.
+    header: str
     segment: str
     segment_fields: tuple[int, int, int, int]  # type, offset, address, size in the file
     dynamic: str

@@ -6,7 +6,6 @@ CDI hook program is not one of these: it belongs to the container toolkit (cdi/h
 """
 
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -51,23 +50,15 @@ def find_program(root: Path, name: str) -> Program | None:
     A script is the last choice, because it starts a program elsewhere that a container lacks.
     """
     script = None
-    for program in _programs(root, name):
-        if _is_elf(program.path):
-            return program
-        script = script or program
-    return script
-
-
-def _programs(root: Path, name: str) -> Iterator[Program]:
     for folder in _FOLDERS:
         source = rooted.resolve(root, f"{folder}/{name}")
-        if source is not None and _is_executable(rooted.outside(root, source)):
-            yield Program(folder=folder, source=source, path=rooted.outside(root, source))
-
-
-def _is_elf(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(_ELF)) == _ELF
+        if source is not None and _is_executable(path := rooted.outside(root, source)):
+            program = Program(folder=folder, source=source, path=path)
+            with path.open("rb") as file:
+                if file.read(len(_ELF)) == _ELF:
+                    return program
+            script = script or program
+    return script
 
 
 def _is_executable(path: Path) -> bool:

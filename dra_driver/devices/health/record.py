@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 import structlog
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -122,7 +121,7 @@ class HealthFile:
         sick = {
             uuid: kept for uuid, gpu in sorted(gpus.items()) if (kept := lasting(gpu)).conditions
         }
-        data = seal(msgspec.to_builtins(HealthRecord(boot_id=self._boot_id, gpus=sick)))
+        data = seal(HealthRecord(boot_id=self._boot_id, gpus=sick))
         path = self._directory / FILE
         is_there = path.exists()
         if data == self._written or not (sick or is_there):

@@ -11,7 +11,7 @@ called from several threads; a call is given up on when its GPU hangs (calls.py)
 
 import ctypes
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -42,7 +42,7 @@ _STEM = "libnvidia-ml"
 LIBRARY = f"{_STEM}.so.1"
 
 # As go-nvlib spells them, because these texts are attribute values that claims select by.
-_BRANDS = MappingProxyType(
+_BRANDS: Mapping[int | None, str] = MappingProxyType(
     {
         pynvml.NVML_BRAND_QUADRO: "Quadro",
         pynvml.NVML_BRAND_TESLA: "Tesla",
@@ -62,7 +62,7 @@ _BRANDS = MappingProxyType(
         pynvml.NVML_BRAND_TITAN_RTX: "TitanRTX",
     }
 )
-_ARCHITECTURES = MappingProxyType(
+_ARCHITECTURES: Mapping[int | None, str] = MappingProxyType(
     {
         pynvml.NVML_DEVICE_ARCH_KEPLER: "Kepler",
         pynvml.NVML_DEVICE_ARCH_MAXWELL: "Maxwell",
@@ -76,7 +76,7 @@ _ARCHITECTURES = MappingProxyType(
         13: "Rubin",  # NVML_DEVICE_ARCH_RUBIN is missing in older pynvml
     }
 )
-_ADDRESSING_MODES = MappingProxyType({0: "None", 1: "HMM", 2: "ATS"})
+_ADDRESSING_MODES: Mapping[int | None, str] = MappingProxyType({0: "None", 1: "HMM", 2: "ATS"})
 _UNKNOWN = "Unknown"
 
 
@@ -230,32 +230,33 @@ class NvmlLibrary:
         uuid = _uuid(pynvml.nvmlDeviceGetUUID(handle))
         self._index_of[uuid] = index
         fabric = read_fabric(handle)
+        architecture = optional(pynvml.nvmlDeviceGetArchitecture, handle)
+        addressing = optional(pynvml.nvmlDeviceGetAddressingMode, handle)
         return Gpu(
             index=index,
             minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
             uuid=uuid,
             pci_address=pci_address(pynvml.nvmlDeviceGetPciInfo(handle).busId),
             product_name=str(pynvml.nvmlDeviceGetName(handle)),
-            brand=_name(_BRANDS, optional(pynvml.nvmlDeviceGetBrand, handle)),
-            architecture=_name(_ARCHITECTURES, optional(pynvml.nvmlDeviceGetArchitecture, handle)),
+            brand=_BRANDS.get(optional(pynvml.nvmlDeviceGetBrand, handle), _UNKNOWN),
+            architecture=_ARCHITECTURES.get(architecture, _UNKNOWN),
             cuda_compute_capability=(int(major), int(minor)),
             memory_bytes=None if memory is None else int(memory.total),
             memory_reserved_bytes=_reserved_bytes(handle),
             mig_mode=mig_mode(handle),
-            addressing_mode=_addressing_mode(handle),
+            addressing_mode=_ADDRESSING_MODES.get(addressing),
             is_persistent=None if persistence is None else bool(persistence),
-            mig=self._mig(handle, uuid),
+            mig=self._mig(handle, uuid, architecture),
             fabric=fabric if fabric is not None and fabric.state else None,
             vitals=read_vitals(handle, fabric),
         )
 
-    def _mig(self, handle: object, uuid: GpuUuid) -> MigFacts | None:
+    def _mig(self, handle: object, uuid: GpuUuid, architecture: int | None) -> MigFacts | None:
         modes = optional(pynvml.nvmlDeviceGetMigMode, handle)
         if modes is None:
             return None
         is_on, will_be_on = (mode == pynvml.NVML_DEVICE_MIG_ENABLE for mode in modes)
         instances, problem = self.mig.look(handle, uuid) if is_on else ((), None)
-        architecture = optional(pynvml.nvmlDeviceGetArchitecture, handle)
         return MigFacts(
             profiles=self.mig.profiles(handle, uuid),
             pending_mode=MigMode.ENABLED if will_be_on else MigMode.DISABLED,
@@ -346,16 +347,7 @@ def _reserved_bytes(handle: object) -> int:
     return 0 if memory is None else min(int(memory.reserved), int(memory.total))
 
 
-def _addressing_mode(handle: object) -> str | None:
-    mode = optional(pynvml.nvmlDeviceGetAddressingMode, handle)
-    return None if mode is None else _ADDRESSING_MODES.get(mode)
-
-
 def _uuid(text: str) -> GpuUuid:
     if not is_gpu_uuid(text):
         raise ValueError(f"{text!r} is not the UUID of a GPU")
     return GpuUuid(text)
-
-
-def _name(names: MappingProxyType[int, str], value: int | None) -> str:
-    return _UNKNOWN if value is None else names.get(value, _UNKNOWN)

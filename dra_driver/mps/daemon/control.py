@@ -209,25 +209,20 @@ class Control:
         The driver's own folder is not suitable. On a host it also has the host's C library, not
         this container's, and it may have libraries of a driver that is not running.
         """
-        wanted = {
-            name: rooted.outside(view.driver_root, source)
-            for name, source in self._libraries().items()
-        }
         try:
-            _write_links(paths.libraries, wanted)
-        except OSError as error:
-            raise file_error("make", paths.libraries, error) from error
-
-    def _libraries(self) -> Mapping[str, str]:
-        """Return the libraries of the running GPU driver: name to path inside the driver root."""
-        try:
-            libraries = find_driver_libraries(self._root, running_driver(self._proc))
+            libraries = find_driver_libraries(self._root, running_driver(self._proc)).by_name()
         except OSError as error:
             raise DeviceError(
                 f"the GPU driver's libraries under {self._root} cannot be read: "
                 f"{error.strerror} ({error.filename}); check the mount of the driver root"
             ) from error
-        return libraries.by_name()
+        wanted = {
+            name: rooted.outside(view.driver_root, source) for name, source in libraries.items()
+        }
+        try:
+            _write_links(paths.libraries, wanted)
+        except OSError as error:
+            raise file_error("make", paths.libraries, error) from error
 
 
 def ask_daemon(

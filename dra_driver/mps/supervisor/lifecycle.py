@@ -13,7 +13,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import structlog
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -130,7 +129,7 @@ class Lifecycle:
         """Make sure that a daemon serves the domain; `serving` is what the last call returned."""
         record = self._begin(wanted)
         daemon = self._running_daemon(record)
-        if daemon is not None and not _serves(daemon, wanted):
+        if daemon is not None and _generation(daemon) != wanted.daemon_generation:
             self._log.info("mps daemon replaced", reason="it was started for other devices")
             self._stop_daemon(record)
             daemon, record = None, replace(record, daemon=None)
@@ -201,18 +200,12 @@ class Lifecycle:
             return self._guess(wanted.whole_gpus)
         if record is None:
             self._report(State.STARTING, "")
-            self._check_requested()
+            # The driver deletes its request, then looks for a status; this does it the other way
+            # round. So one of both notices the other, and nothing is done for what counts as gone.
+            if not self._context.files.desired(self._domain).exists():
+                raise StateError("the driver does not request it any more")
             return DomainRecord(boot_id=self._context.boot_id)
         return record
-
-    def _check_requested(self) -> None:
-        """Check that the driver still requests the domain, now that there is a status.
-
-        The driver deletes its request, then looks for a status; this does it the other way round.
-        So one of both notices the other, and nothing is done for a domain that counts as gone.
-        """
-        if not self._context.files.desired(self._domain).exists():
-            raise StateError("the driver does not request it any more")
 
     def _is_lost(self, record: DomainRecord | None) -> bool:
         """Tell whether a record was lost: it is damaged, or is missing although a daemon runs."""
@@ -406,10 +399,8 @@ def read_record(path: Path, boot_id: str) -> DomainRecord | None:
 
 def write_record(path: Path, record: DomainRecord) -> None:
     """Write the record; it survives a crash from now on."""
-    write_file(path, seal(msgspec.to_builtins(record)), durable=True, mode=0o600)
+    write_file(path, seal(record), durable=True, mode=0o600)
 
 
-def _serves(daemon: Daemon, wanted: Domain) -> bool:
-    """Tell whether a daemon was started for these devices and users."""
-    environment = processes.environment_of(daemon.pid)
-    return environment.get(processes.GENERATION) == wanted.daemon_generation
+def _generation(daemon: Daemon) -> str | None:
+    return processes.environment_of(daemon.pid).get(processes.GENERATION)

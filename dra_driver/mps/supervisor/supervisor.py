@@ -7,6 +7,7 @@ supervisor adopts them.
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -81,10 +82,9 @@ class Supervisor(Worker):
                 return
 
     def _is_awaited(self) -> bool:
-        try:
+        with suppress(StateError):
             return holder_of(self._files.eviction) is not None
-        except StateError:
-            return False
+        return False
 
     def domains(self) -> frozenset[DomainId]:
         """Return the ids of the domains that have a worker now."""
