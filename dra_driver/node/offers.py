@@ -3,6 +3,7 @@
 from dra_driver.claims.state.divisions import Divisions
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import UnavailableError
+from dra_driver.host.worker import LogOnce
 from dra_driver.node.context import FIRST_LOOK_SECONDS, NodeContext
 from dra_driver.node.feature_gates import CONSUMABLE_SHARES
 from dra_driver.node.gpus import NodeGpus
@@ -11,7 +12,7 @@ from dra_driver.node.sharing import node_memory
 from dra_driver.shares import notes
 from dra_driver.shares.source import ShareConfigs
 from dra_driver.slices.consumable import Consumable
-from dra_driver.slices.node import CostWarning, DevicePlugin
+from dra_driver.slices.node import DevicePlugin, warn_of_cost
 from dra_driver.slices.offer.shares import WholeBesideShares
 from dra_driver.slices.project import Projection, projection
 
@@ -28,12 +29,7 @@ class NodeOffers:
         settings, changes = context.settings, context.changes
         self._context = context
         self._gpus = gpus
-        self._warning = CostWarning(
-            context.server_version,
-            "memory counters slow the scheduler",
-            advice="count devices in place of memory and unset --memory-counters, or upgrade to"
-            " Kubernetes 1.37",
-        )
+        self._once = LogOnce()
         self._device_plugin = DevicePlugin(
             context.own_node,
             heed=settings.beside_device_plugin == "withhold",
@@ -97,7 +93,13 @@ class NodeOffers:
             memory_counters=settings.memory_counters,
         )
         if settings.memory_counters:
-            self._warning.give()
+            warn_of_cost(
+                self._context.server_version,
+                self._once,
+                "memory counters slow the scheduler",
+                advice="count devices in place of memory and unset --memory-counters, or upgrade to"
+                " Kubernetes 1.37",
+            )
         self.shares.published(projected.devices, refused)
         return gpus.health.tainted(projected)
 

@@ -15,6 +15,7 @@ import structlog
 from dra_driver.devices.mig.partitions import awaits_mode, awaits_reset
 from dra_driver.devices.model import Gpu
 from dra_driver.errors import DriverError
+from dra_driver.host.worker import LogOnce
 from dra_driver.kube.own_node import NodeFacts, OwnNode
 from dra_driver.kube.server_version import ServerVersion
 from dra_driver.slices.offer.mig import (
@@ -29,29 +30,17 @@ from dra_driver.slices.offer.mig import (
 log = structlog.get_logger()
 
 
-class CostWarning:
-    """Warns once if a setting slows the scheduler down a lot, as it does before Kubernetes 1.37."""
+def warn_of_cost(version: ServerVersion, once: LogOnce, event: str, *, advice: str) -> None:
+    """Warn once that a setting slows the scheduler down a lot, as it does before Kubernetes 1.37.
 
-    def __init__(self, version: ServerVersion, event: str, *, advice: str) -> None:
-        self._version = version
-        self._event = event
-        self._advice = advice
-        self._is_given = False
-
-    def give(self) -> None:
-        """Warn if the version is known to be too old, and no warning was given before."""
-        if self._is_given:
-            return
-        try:
-            kubernetes = self._version.current()
-        except DriverError:
-            return
-        if kubernetes is None or has_cheap_counters(kubernetes):
-            return
-        self._is_given = True
-        log.warning(
-            self._event, kubernetes=named(kubernetes), reason=COST_BEFORE_1_37, advice=self._advice
-        )
+    Nothing is logged if the version is not known.
+    """
+    try:
+        kubernetes = version.current()
+    except DriverError:
+        return
+    if kubernetes and not has_cheap_counters(kubernetes) and once.is_new(event):
+        log.warning(event, kubernetes=named(kubernetes), reason=COST_BEFORE_1_37, advice=advice)
 
 
 class NodeOffer:
@@ -74,11 +63,7 @@ class NodeOffer:
         self._is_asked = False
         self._decided_by: tuple[str | None] | None = None
         self._offer: MigOffer | None = None
-        self._warning = CostWarning(
-            version,
-            "mig on demand slows the scheduler",
-            advice="set --mig auto or existing, or upgrade to Kubernetes 1.37",
-        )
+        self._once = LogOnce()
         if settings.heeds_node:
             node.listen(self._take)
 
@@ -89,7 +74,12 @@ class NodeOffer:
         else:
             offer = self._settings.offer({}, None)
             if offer.switches_modes:
-                self._warning.give()
+                warn_of_cost(
+                    self._version,
+                    self._once,
+                    "mig on demand slows the scheduler",
+                    advice="set --mig auto or existing, or upgrade to Kubernetes 1.37",
+                )
         with self._lock:
             before, self._offer = self._offer, offer
         if offer != before:

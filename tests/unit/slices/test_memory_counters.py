@@ -9,7 +9,8 @@ from dra_driver.admin.inspect.slices import Offered
 from dra_driver.devices.model import MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.errors import UnavailableError
-from dra_driver.slices.node import CostWarning
+from dra_driver.host.worker import LogOnce
+from dra_driver.slices.node import warn_of_cost
 from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import Projection, projection
@@ -106,10 +107,10 @@ class Cluster:
 
 def warnings(*versions: tuple[int, int] | None) -> list[str]:
     """What is warned of in three publications."""
-    warning = CostWarning(Cluster(*versions), "this slows the scheduler", advice="upgrade")
+    cluster, once = Cluster(*versions), LogOnce()
     with capture_logs() as logs:
         for _ in range(3):
-            warning.give()
+            warn_of_cost(cluster, once, "this slows the scheduler", advice="upgrade")  # type: ignore[arg-type]
     return [f"{log['event']}: {log['kubernetes']}: {log['advice']}" for log in logs]
 
 
