@@ -126,13 +126,12 @@ def projection(  # noqa: PLR0913 (all that decides what is published)
             withheld.append(Withheld(index=gpu.index, reason=reason))
     filled = order.in_fill_order(offer.gpu for offer in offers.values())
     in_order = {gpu.minor: offers[gpu.minor] for gpu in filled}
-    for_machines = tuple(_passthrough_devices(inventory))
-    return _arranged(in_order, for_machines, withheld, share)
+    return _arranged(in_order, _passthrough_devices(inventory), withheld, share)
 
 
 def _arranged(
     offers: dict[int, GpuOffer],
-    for_machines: tuple[Published, ...],
+    for_machines: Iterable[Published],
     withheld: list[Withheld],
     share: ShareOffer,
 ) -> Projection:

@@ -10,6 +10,7 @@ server lacks DRADeviceTaints, GPUs that need a taint to keep pods away are left 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -61,11 +62,12 @@ def tainted(
     """Return the projection with the current taints of devices; `conditions` are by GPU UUID."""
     if not conditions:
         return slices
-    devices = tuple(
-        _tainted(device, conditions_of(source, conditions.get(source.gpu.uuid, ())), effects)
-        for device, source in zip(slices.devices, slices.sources, strict=True)
-    )
-    return replace(slices, devices=devices)
+    devices: list[WireDevice] = []
+    for device, source in zip(slices.devices, slices.sources, strict=True):
+        taints = _taints_of(conditions_of(source, conditions.get(source.gpu.uuid, ())), effects)
+        most = [*islice(taints, MOST_TAINTS)]
+        devices.append({**device, TAINTS: most} if most else device)
+    return replace(slices, devices=tuple(devices))
 
 
 def without_taints(slices: Projection) -> Projection:
@@ -102,11 +104,6 @@ _WITHHELD = (
     "it is sick ({}), and the API server stores no taints to say so; enable the feature gate"
     " DRADeviceTaints on the API server and the scheduler, then restart this driver"
 )
-
-
-def _tainted(device: WireDevice, conditions: GpuConditions, effects: Effects) -> WireDevice:
-    taints = list(_taints_of(conditions, effects))
-    return {**device, TAINTS: taints[:MOST_TAINTS]} if taints else device
 
 
 def _taints_of(conditions: Sequence[GpuCondition], effects: Effects) -> Iterator[dict[str, object]]:

@@ -16,6 +16,7 @@ from collections.abc import Set as AbstractSet
 from typing import Protocol, assert_never
 
 import structlog
+from msgspec.structs import asdict
 
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import InvalidError, NotFoundError, StaleError, UnavailableError
@@ -159,7 +160,8 @@ class Publication:
         return without_taints(slices) if TAINTS in self._unsupported else slices
 
     def _write(self, pool: DesiredPool) -> int:
-        existing = self._existing()
+        # From the API server, because a cache could be older than our writes.
+        existing = tuple(filter(self._is_ours, self._listed(self.selectors)))
         owner = self._owner
         writes: tuple[Write, ...] = ()
         if owner is not None:
@@ -174,10 +176,6 @@ class Publication:
             if self._unsupported != unsupported:
                 return done
         return len(writes)
-
-    def _existing(self) -> tuple[Object, ...]:
-        """Return our slices from the API server, because a cache could be older than our writes."""
-        return tuple(filter(self._is_ours, self._listed(self.selectors)))
 
     def _listed(self, query: Mapping[str, str]) -> tuple[Object, ...]:
         answer = self.api.list(RESOURCE_SLICES, query=query, timeout=_REQUEST_SECONDS)
@@ -289,31 +287,21 @@ class Publication:
         """Log once what is not published, not at each publication or when another GPU changes."""
         left_out: tuple[_LeftOut, ...] = (*slices.withheld, *slices.notes, *slices.omitted)
         told, self._left_out = self._left_out, frozenset(left_out)
-        for entry in left_out:
-            if entry not in told:
-                _tell(entry)
+        for entry in [entry for entry in left_out if entry not in told]:
+            match entry:
+                case Withheld():
+                    log.warning("gpu withheld", index=entry.index, reason=entry.reason)
+                case Note():
+                    log.info("gpu published in part", index=entry.index, reason=entry.text)
+                case Omitted():
+                    log.warning("attribute omitted", **asdict(entry))
+                case _:
+                    assert_never(entry)
 
 
 def _holder(entry: Object) -> str:
     spec = mapping(entry, "spec")
     return f"driver {spec.get('driver')}, node {spec.get('nodeName') or 'none'}"
-
-
-def _tell(left_out: _LeftOut) -> None:
-    match left_out:
-        case Withheld():
-            log.warning("gpu withheld", index=left_out.index, reason=left_out.reason)
-        case Note():
-            log.info("gpu published in part", index=left_out.index, reason=left_out.text)
-        case Omitted():
-            log.warning(
-                "attribute omitted",
-                device=left_out.device,
-                attribute=left_out.attribute,
-                reason=left_out.reason,
-            )
-        case _:
-            assert_never(left_out)
 
 
 def features(device: WireDevice) -> AbstractSet[str]:

@@ -156,14 +156,10 @@ class SlicePublisher(Worker):
         if self._once.forget():
             log.info("publishing recovered")
         if writes and is_repair:
-            self._count_repair()
-
-    def _count_repair(self) -> None:
-        now = self._clock()
-        with self._lock:
-            is_calm = now - self._repaired_at > self._timing.peace
-            self._repairs = 1 if is_calm else self._repairs + 1
-            self._repaired_at = now
+            with self._lock:
+                before, self._repaired_at = self._repaired_at, self._clock()
+                is_calm = self._repaired_at - before > self._timing.peace
+                self._repairs = 1 if is_calm else self._repairs + 1
 
     def _fail(self, error: DriverError) -> None:
         """Log each cause once, and schedule a retry; a new inventory is published at once."""
