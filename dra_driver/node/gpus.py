@@ -66,16 +66,15 @@ class NodeGpus:
             clock=context.clock,
         )
         self.refusals = Refusals(context.clock, changes.offer)
-        self._context = context
-        changes.inventory.add(self._count, self.refusals.look_at)
+        changes.inventory.add(
+            lambda found: context.metrics.gpus(ok=len(found.gpus), sick=len(found.sick)),
+            self.refusals.look_at,
+        )
 
     def let_go(self) -> None:
         """Close NVML once nobody looks any more."""
         if self.watcher.stop(STOP_SECONDS):
             self.session.close()
-
-    def _count(self, inventory: Inventory) -> None:
-        self._context.metrics.gpus(ok=len(inventory.gpus), sick=len(inventory.sick))
 
 
 class NodeExclusion:

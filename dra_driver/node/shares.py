@@ -7,7 +7,7 @@ offered: who asks for a share is not to get all of a GPU.
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -133,13 +133,14 @@ class NodeShares:
             known = self._divided
             if known is None or known[0] is not config or known[1] is not inventory:
                 known = self._divided = (config, inventory, _divided(config, inventory))
-                self._say(known[2].remarks)
+                self._log_new("share config does not fit this node", known[2].remarks)
             return known[2]
 
-    def _say(self, remarks: tuple[str, ...]) -> None:
-        if self._once.is_new("; ".join(remarks)):
-            for text in remarks:
-                log.warning("share config does not fit this node", reason=text)
+    def _log_new(self, event: str, texts: Sequence[str]) -> None:
+        """Log all texts if any of them is another one than last time."""
+        if self._once.is_new("; ".join(texts), event):
+            for text in texts:
+                log.warning(event, reason=text)
 
     def _note(
         self,
@@ -155,9 +156,7 @@ class NodeShares:
         remarks += self._unwatched(state)
         remarks += [f"{names.get(part)}: {why}" for part, why in divided.refused.items()]
         cautions = list(self._cautions(inventory, offered))
-        if self._once.is_new("; ".join(cautions), "cautions"):
-            for text in cautions:
-                log.warning("memory limits can be lost", reason=text)
+        self._log_new("memory limits can be lost", cautions)
         remarks += cautions
         notes = replace(
             self._notes,
@@ -205,11 +204,7 @@ class NodeShares:
             log.warning("shares not noted", reason=str(error))
 
     def _device(
-        self,
-        part: Base,
-        division: Division,
-        gpu: Gpu,
-        names: Mapping[Base, str],
+        self, part: Base, division: Division, gpu: Gpu, names: Mapping[Base, str]
     ) -> NotedDevice:
         try:
             limited = self._memory.limited(
