@@ -14,7 +14,7 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.simulator.nodes import inventory_of, on_node
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import projection
-from dra_driver.slices.publish.writes import Create, Owner, writes_for
+from dra_driver.slices.publish.writes import Create, owner_reference, writes_for
 
 Printed = Callable[..., list[Any]]
 
@@ -47,7 +47,7 @@ def test_they_are_what_the_driver_creates_on_a_node_that_has_none(printed: Print
     pool = build_slices(
         published.devices, driver=DRIVER_NAME, node_name="n1", counter_sets=published.counter_sets
     )
-    writes = writes_for(pool, (), owner=Owner(name="n1", uid="made-up"))
+    writes = writes_for(pool, (), owner=owner_reference(name="n1", uid="made-up"))
     created: list[Any] = [write.body for write in writes if isinstance(write, Create)]
     for body in created:
         del body["metadata"]["ownerReferences"]

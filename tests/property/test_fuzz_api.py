@@ -19,7 +19,7 @@ from dra_driver.kube.responses import WatchStream, object_in
 from dra_driver.kube.watch import Changed, Listed, Watch
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import projection
-from dra_driver.slices.publish.writes import Delete, Owner, differences, writes_for
+from dra_driver.slices.publish.writes import Delete, differences, owner_reference, writes_for
 from resource_nvidia_com.decode import decode
 from resource_nvidia_com.problems import InvalidConfigError
 from sampling import examples
@@ -33,7 +33,7 @@ CLAIM = make.claim_object(
         make.config(source="FromClass"),
     ],
 )
-OWNER = Owner(name="node-1", uid="node-uid")
+OWNER = owner_reference(name="node-1", uid="node-uid")
 PROJECTION = projection(make.inventory(make.gpu(0, mig=make.mig()), make.gpu(1)))
 POOL = build_slices(
     PROJECTION.devices,
@@ -47,7 +47,7 @@ SERVED = [
             "name": POOL.slice_name(index),
             "uid": f"uid-{index}",
             "resourceVersion": "1",
-            "ownerReferences": [OWNER.reference()],
+            "ownerReferences": [OWNER],
         },
         "spec": json.loads(json.dumps(POOL.spec(index, generation=1))),
     }

@@ -32,10 +32,17 @@ from dra_driver.slices.counters import MOST_COUNTERS, counter_set_name, memory, 
 from dra_driver.slices.order import capability
 from dra_driver.slices.pool import DesiredPool, build_slices
 from dra_driver.slices.project import projection
-from dra_driver.slices.publish.writes import Create, Delete, Owner, Update, Write, writes_for
+from dra_driver.slices.publish.writes import (
+    Create,
+    Delete,
+    Update,
+    Write,
+    owner_reference,
+    writes_for,
+)
 from scheduled import Scheduler
 
-OWNER = Owner(name="n1", uid="node-uid")
+OWNER = owner_reference(name="n1", uid="node-uid")
 
 texts = st.text(st.characters(), max_size=90)
 small = st.integers(min_value=0, max_value=9)

@@ -33,11 +33,11 @@ from dra_driver.slices.publish.writes import (
     Delete,
     Difference,
     Kind,
-    Owner,
     Settled,
     Update,
     Write,
     differences,
+    owner_reference,
     writes_for,
 )
 from dra_driver.slices.taints import TAINTS, without_taints
@@ -101,7 +101,7 @@ class Publication:
         self.observer = observer
         self._driver = driver
         self._node_name = node_name
-        self._owner: Owner | None = None
+        self._owner: Object | None = None
         self._unsupported: frozenset[str] = frozenset()
         self._settled: dict[str, Settled] = {}
         self._left_out: frozenset[_LeftOut] = frozenset()
@@ -185,12 +185,12 @@ class Publication:
         spec = mapping(entry, "spec")
         return (spec.get("driver"), spec.get("nodeName")) == (self._driver, self._node_name)
 
-    def _read_owner(self) -> Owner:
+    def _read_owner(self) -> Object:
         node = self.api.get_node(self._node_name, timeout=_REQUEST_SECONDS)
         uid = at(node, "metadata", "uid")
         if not isinstance(uid, str):
             raise UnavailableError(f"node {self._node_name} has no uid")
-        return Owner(name=self._node_name, uid=uid)
+        return owner_reference(self._node_name, uid)
 
     def _do(self, write: Write, pool: DesiredPool) -> None:
         match write:

@@ -22,21 +22,9 @@ from resource_nvidia_com.quantity import Quantity
 _INDEX_PREFIX = re.compile(r"([0-9a-f]{5,15})-")
 
 
-class Owner(Struct, frozen=True, kw_only=True):
-    """The Node that owns the slices, so that they are garbage-collected with it."""
-
-    name: str
-    uid: str
-
-    def reference(self) -> dict[str, object]:
-        """Return the ownerReference, with `controller` and without blockOwnerDeletion."""
-        return {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "name": self.name,
-            "uid": self.uid,
-            "controller": True,
-        }
+def owner_reference(name: str, uid: str) -> Object:
+    """Return the reference to the Node, with which the slices are garbage-collected."""
+    return {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid, "controller": True}
 
 
 class Delete(Struct, frozen=True, kw_only=True):
@@ -81,7 +69,7 @@ def writes_for(
     desired: DesiredPool,
     existing: Sequence[Object],
     *,
-    owner: Owner,
+    owner: Object,
     settled: Mapping[str, Settled] | None = None,
 ) -> tuple[Write, ...]:
     """Return the writes that turn the existing slices into the desired ones, in order.
@@ -148,7 +136,7 @@ def _match(
     return kept, sorted(obsolete, key=_name)
 
 
-def _update(entry: Object, spec: dict[str, object], owner: Owner) -> Update:
+def _update(entry: Object, spec: dict[str, object], owner: Object) -> Update:
     """Return the write that replaces the spec; others' labels, annotations and references stay."""
     meta = {**mapping(entry, "metadata")}
     meta.pop("managedFields", None)
@@ -157,13 +145,13 @@ def _update(entry: Object, spec: dict[str, object], owner: Owner) -> Update:
         for reference in _references(entry)
         if not (reference.get("controller") or reference.get("kind") == "Node")
     ]
-    meta["ownerReferences"] = [owner.reference(), *others]
+    meta["ownerReferences"] = [owner, *others]
     return Update(name=_name(entry), body=slice_body(meta, spec))
 
 
-def _create(desired: DesiredPool, index: int, generation: int, owner: Owner) -> Create:
+def _create(desired: DesiredPool, index: int, generation: int, owner: Object) -> Create:
     name = desired.slice_name(index)
-    meta: dict[str, object] = {"name": name, "ownerReferences": [owner.reference()]}
+    meta: dict[str, object] = {"name": name, "ownerReferences": [owner]}
     return Create(
         index=index, name=name, body=slice_body(meta, desired.spec(index, generation=generation))
     )
@@ -188,10 +176,9 @@ def slice_body(metadata: dict[str, object], spec: dict[str, object]) -> dict[str
     }
 
 
-def _is_owned(entry: Object, owner: Owner) -> bool:
-    wanted = owner.reference()
+def _is_owned(entry: Object, owner: Object) -> bool:
     return any(
-        all(reference.get(key) == value for key, value in wanted.items())
+        all(reference.get(key) == value for key, value in owner.items())
         for reference in _references(entry)
     )
 

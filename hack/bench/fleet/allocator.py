@@ -17,10 +17,10 @@ from testbed.manifests import CLASSES
 
 from bench.fleet.variants import devices, is_whole, offers
 from dra_driver.slices.pool import DesiredPool
-from dra_driver.slices.publish.writes import Create, Owner, writes_for
+from dra_driver.slices.publish.writes import Create, owner_reference, writes_for
 
 _MEASURE_S = 120.0
-_OWNER = Owner(name="node", uid="00000000-0000-0000-0000-000000000000")
+_OWNER = owner_reference(name="node", uid="00000000-0000-0000-0000-000000000000")
 
 
 def cost(program: Path, pool: DesiredPool, profile: str | None) -> dict[str, float]:

@@ -23,7 +23,7 @@ from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.resource import RESOURCE_SLICES
 from dra_driver.simulator.nodes import on_node
 from dra_driver.slices.pool import DesiredPool
-from dra_driver.slices.publish.writes import Create, Owner, writes_for
+from dra_driver.slices.publish.writes import Create, owner_reference, writes_for
 
 WAVE = 100
 """Nodes that publish at the same time. Those of a wave wait for the last one before it."""
@@ -55,7 +55,7 @@ def roll_out(stage: Stage, variant: Variant, inventory: Inventory) -> Object:
 
 def _writes(variant: Variant, inventory: Inventory, name: str, uid: str) -> _Writes:
     pool = variant(on_node(inventory, name), name)
-    writes = writes_for(pool, (), owner=Owner(name=name, uid=uid))
+    writes = writes_for(pool, (), owner=owner_reference(name=name, uid=uid))
     return tuple(write for write in writes if isinstance(write, Create))
 
 
@@ -87,7 +87,7 @@ def looked_again(stage: Stage, variant: Variant, inventory: Inventory) -> int:
     def count(name: str, uid: str) -> int:
         pool = variant(on_node(inventory, name), name)
         existing = stage.api.all("ResourceSlice", fieldSelector=f"spec.nodeName={name}")
-        return len(writes_for(pool, existing, owner=Owner(name=name, uid=uid)))
+        return len(writes_for(pool, existing, owner=owner_reference(name=name, uid=uid)))
 
     return sum(map(count, stage.nodes.keys(), stage.nodes.values()))
 

@@ -8,14 +8,14 @@ from dra_driver.slices.pool import DesiredPool, build_slices
 from dra_driver.slices.publish.writes import (
     Create,
     Delete,
-    Owner,
     Settled,
     Update,
     Write,
+    owner_reference,
     writes_for,
 )
 
-OWNER = Owner(name="n1", uid="node-uid")
+OWNER = owner_reference(name="n1", uid="node-uid")
 TAINT = {"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}
 
 Slice = dict[str, Any]
@@ -38,7 +38,7 @@ def served(wanted: Sequence[dict[str, object]], generation: int = 1) -> list[Sli
                 "name": desired.slice_name(index),
                 "uid": f"uid-{index}",
                 "resourceVersion": str(100 + index),
-                "ownerReferences": [OWNER.reference()],
+                "ownerReferences": [OWNER],
             },
             "spec": copy.deepcopy(desired.spec(index, generation=generation)),
         }
@@ -67,7 +67,7 @@ def test_a_new_pool_begins_with_generation_one() -> None:
     assert kinds(writes) == [(Create, name(0)), (Create, name(1))]
     assert generations(writes) == {1}
     assert isinstance(writes[0], Create)
-    assert writes[0].body["metadata"] == {"name": name(0), "ownerReferences": [OWNER.reference()]}
+    assert writes[0].body["metadata"] == {"name": name(0), "ownerReferences": [OWNER]}
 
 
 def test_two_changed_slices_raise_the_generation_and_write_every_slice() -> None:
@@ -128,7 +128,7 @@ def test_an_update_is_of_what_was_seen_and_keeps_what_others_wrote() -> None:
     meta = existing[0]["metadata"]
     meta |= {"labels": {"theirs": "yes"}, "managedFields": [{}], "resourceVersion": "7"}
     theirs = {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "u"}
-    former = OWNER.reference() | {"uid": "of-a-node-before"}
+    former = OWNER | {"uid": "of-a-node-before"}
     no_node = theirs | {"controller": True}
     meta["ownerReferences"] += [theirs, former | {"controller": False}, no_node]
     (write,) = writes_for(pool(devices(2)), existing, owner=OWNER)
@@ -139,17 +139,17 @@ def test_an_update_is_of_what_was_seen_and_keeps_what_others_wrote() -> None:
         "uid": "uid-0",
         "resourceVersion": "7",
         "labels": {"theirs": "yes"},
-        "ownerReferences": [OWNER.reference(), theirs],
+        "ownerReferences": [OWNER, theirs],
     }
 
 
 def test_slices_of_a_node_that_was_made_again_get_its_uid_and_keep_their_generation() -> None:
-    new = Owner(name="n1", uid="another")
+    new = owner_reference(name="n1", uid="another")
     writes = writes_for(pool(devices(65)), served(devices(65), generation=4), owner=new)
     assert kinds(writes) == [(Update, name(0)), (Update, name(1))]
     assert generations(writes) == {4}
     assert isinstance(writes[0], Update)
-    assert writes[0].body["metadata"]["ownerReferences"] == [new.reference()]  # type: ignore[index]
+    assert writes[0].body["metadata"]["ownerReferences"] == [new]  # type: ignore[index]
 
 
 def test_a_reply_that_was_not_as_asked_is_asked_for_once() -> None:
