@@ -47,6 +47,21 @@ def test_a_claim_comes_as_a_dict_with_every_field_it_has(client: KubeClient) -> 
     assert claim["status"] == CLAIM["status"]
 
 
+def test_objects_of_a_kind_come_page_by_page(server: ApiServer, client: KubeClient) -> None:
+    for name in ("a", "b"):
+        server.put({**CLAIM, "metadata": {"namespace": "n", "name": name, "uid": name}})
+    found = client.each(RESOURCE_CLAIMS, page=2, timeout=5)
+    assert {claim["metadata"]["uid"] for claim in found} == {"a", "b", "claim-1"}  # type: ignore[index]
+    first, last = server.seen("list", "resourceclaims")
+    assert (first.query["limit"], "continue" in first.query, "continue" in last.query) == (
+        "2",
+        False,
+        True,
+    )
+    assert list(client.each(NODES, timeout=5))
+    assert server.seen("list", "nodes")[0].query["limit"] == "500", "as kubectl asks for"
+
+
 def test_a_missing_claim_is_not_found(client: KubeClient) -> None:
     with pytest.raises(NotFoundError, match=r"get resourceclaims default/gone.*not found"):
         client.get_claim("default", "gone", timeout=5)
