@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
 from msgspec import Struct
 
@@ -69,15 +68,14 @@ class Events:
         """
         now = datetime.now(UTC)  # noqa: TID251 (told)
         event = self.event(about, reason=reason, action=action, note=note, time=now)
-        self._outbox.put(
-            ("event", about.kind, about.uid, reason, note),
-            partial(self._create, event, about.event_namespace),
-            Message(kind="event", about={"regarding": f"{about.kind} {about.name}"}),
-        )
+        where = about.event_namespace
 
-    def _create(self, event: Mapping[str, object], namespace: str) -> None:
-        with suppress(StaleError):  # it is there, though no answer came
-            self._api.create(EVENTS, event, namespace=namespace, timeout=_REQUEST_SECONDS)
+        def create() -> None:
+            with suppress(StaleError):  # it is there, though no answer came
+                self._api.create(EVENTS, event, namespace=where, timeout=_REQUEST_SECONDS)
+
+        of = Message(kind="event", about={"regarding": f"{about.kind} {about.name}"})
+        self._outbox.put(("event", about.kind, about.uid, reason, note), create, of)
 
     def event(
         self, about: Regarding, *, reason: str, action: str, note: str, time: datetime

@@ -63,18 +63,18 @@ class StreamTiming(Struct, frozen=True, kw_only=True):
     """How long a kubelet may leave a message unread."""
 
 
-class _Stream:
-    """One kubelet that listens. All changes are made under the lock of all streams."""
+class _Stream(Struct, eq=False):
+    """One kubelet that listens. All changes are made under the lock of all streams.
 
-    def __init__(self, context: grpc.ServicerContext, server: int) -> None:
-        self.context = context
-        self.server = server
-        """The number of its server."""
-        self.sent = 0
-        """The number of the report that was sent last."""
-        self.handed_at: float | None = None
-        """When the message that is being sent was started; None if there is none."""
-        self.is_over = False
+    `server` is the number of its server, and `sent` that of the report that was sent last.
+    `handed_at` is when the message that is being sent was started; None if there is none.
+    """
+
+    context: grpc.ServicerContext
+    server: int
+    sent: int = 0
+    handed_at: float | None = None
+    is_over: bool = False
 
 
 class HealthStream(Worker):

@@ -135,7 +135,6 @@ class HealthSocket(Worker):
     def __init__(
         self, health: Health, path: Path, *, register_seconds: float = _REGISTER_SECONDS
     ) -> None:
-        """Take whom to ask, and where to listen."""
         super().__init__("health-socket")
         self._health = health
         self._path = path

@@ -71,7 +71,6 @@ class RegistrationService(rpc.RegistrationServicer):
     """
 
     def __init__(self, service_socket: Path, on_status: Callable[[bool], None]) -> None:
-        """Take the path of the DRA socket, and whom to tell about the registration."""
         self._info = messages.PluginInfo(
             type=PLUGIN_TYPE,
             name=DRIVER_NAME,
@@ -123,7 +122,6 @@ class KubeletPlugin:
         on_status: Callable[[bool], None],
         check_seconds: float = 2.0,
     ) -> None:
-        """Take what is served, where, and whom to tell about the registration."""
         self._paths = paths
         self.rivals = Rivals(paths.service)
         self._calls = calls

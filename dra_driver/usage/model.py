@@ -155,7 +155,14 @@ def _device(
         who = seen.get(process.pid)
         if who is None or not _on(process, mig):
             continue
-        found = _process(process, who)
+        found = Process(
+            pid=process.pid,
+            start_ticks=who.start_ticks,
+            name=who.name,
+            kind=str(process.kind),
+            memory_bytes=process.memory_bytes,
+            sm=process.sm,
+        )
         if (who.pid, who.start_ticks) in daemons or who.parent in parents:
             servers.append(found)
         elif who.pod is None:
@@ -240,17 +247,6 @@ def _user(
         container_id=container,
         limit_bytes=None if limit_mib is None else limit_mib * MIB,
         processes=tuple(processes),
-    )
-
-
-def _process(proc: GpuProcess, who: SeenProcess) -> Process:
-    return Process(
-        pid=proc.pid,
-        start_ticks=who.start_ticks,
-        name=who.name,
-        kind=str(proc.kind),
-        memory_bytes=proc.memory_bytes,
-        sm=proc.sm,
     )
 
 

@@ -124,7 +124,11 @@ class HealthTracker:
             away = {uuid: health for uuid, health in before.items() if uuid not in after}
             at_places = at_their_places(inventory.sick, away)
             for uuid, sick in at_places.items():
-                after[uuid] = self._missed(away[uuid], sick)
+                was = away[uuid]
+                conditions = debounce.after_look(
+                    was.conditions, out_of_reach(sick), None, self._now(), self._settle
+                )
+                after[uuid] = replace(was, index=sick.index, conditions=conditions)
             for uuid, gone in away.items():
                 if uuid not in at_places and gone.conditions:
                     after[uuid] = replace(gone, conditions=debounce.after_absence(gone.conditions))
@@ -180,12 +184,6 @@ class HealthTracker:
             pci_address=gpu.pci_address,
             conditions=conditions,
         )
-
-    def _missed(self, before: GpuHealth, sick: SickGpu) -> GpuHealth:
-        conditions = debounce.after_look(
-            before.conditions, out_of_reach(sick), None, self._now(), self._settle
-        )
-        return replace(before, index=sick.index, conditions=conditions)
 
     def _known(self) -> Mapping[str, GpuHealth]:
         if self._gpus is None:

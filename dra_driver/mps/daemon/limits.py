@@ -54,12 +54,7 @@ class _Setting(Struct, frozen=True, kw_only=True):
 
 def set_limits(ask: Ask, domain: Domain) -> None:
     """Set the domain's limits in the daemon, for servers that it starts from now on."""
-    ask(
-        [
-            f"set_default_{setting.name}{setting.place} {setting.value}"
-            for setting in _settings(domain)
-        ]
-    )
+    ask([f"set_default_{each.name}{each.place} {each.value}" for each in _settings(domain)])
 
 
 def read_limits(ask: Ask, domain: Domain) -> Limits:
