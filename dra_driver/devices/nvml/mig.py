@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from ctypes import byref, c_uint
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import pynvml
 
@@ -32,9 +32,6 @@ from dra_driver.devices.nvml.errors import ABSENT_FACT, nvml_errors, optional
 from dra_driver.devices.shares import MIB
 from dra_driver.errors import BarredError, DeviceError, HeldError, TransientError
 
-if TYPE_CHECKING:
-    from dra_driver.devices.nvml.library import NvmlLibrary
-
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -46,6 +43,18 @@ _GONE = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUME
 
 _MOST_TRIES = 3
 """How often instances are listed at most, because others may change them meanwhile."""
+
+
+class Gpus(Protocol):
+    """The GPUs of the open library (devices/nvml/library.py)."""
+
+    def handle(self, uuid: str) -> object:
+        """Return a GPU's handle without asking any other GPU."""
+        ...
+
+    def in_time(self, uuid: str, call: Callable[[], T]) -> T:
+        """Return what a call about a GPU returns. Raises SilenceError if it hangs."""
+        ...
 
 
 def _in_time(
@@ -66,7 +75,7 @@ class MigCalls:
     All raise DeviceError if there is no such GPU or NVML refuses, TransientError if that may pass.
     """
 
-    def __init__(self, gpus: "NvmlLibrary") -> None:
+    def __init__(self, gpus: Gpus) -> None:
         self.gpus = gpus
         self._profiles: dict[str, tuple[MigProfile, ...]] = {}
 
