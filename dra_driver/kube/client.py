@@ -283,37 +283,25 @@ class KubeClient:
         query = {"fieldManager": manager, "force": "true"}
         return self._ask("PATCH", call, body=body, form=_APPLY, query=query, timeout=timeout)
 
-    def merge(
+    def merge(  # noqa: PLR0913 (all that a patch is made of)
         self,
         resource: Resource,
         name: str,
         body: Mapping[str, object],
         *,
         namespace: str,
+        subresource: str = "",
+        manager: str = "",
         timeout: float,
     ) -> JsonObject:
-        """Merge fields into an object, lists as a whole; return what the server stored."""
-        call = Call(verb="patch", resource=resource, name=name, namespace=namespace)
-        return self._ask("PATCH", call, body=body, form=_MERGE, timeout=timeout)
-
-    def merge_status(
-        self,
-        resource: Resource,
-        name: str,
-        body: Mapping[str, object],
-        *,
-        namespace: str,
-        manager: str,
-        timeout: float,
-    ) -> JsonObject:
-        """Merge fields into an object's status, lists as a whole.
+        """Merge fields into an object, or its `status`, lists as a whole.
 
         With `metadata.resourceVersion` in the body, a change made in between is a StaleError.
         """
         call = Call(
-            verb="patch", resource=resource, name=name, namespace=namespace, subresource="status"
+            verb="patch", resource=resource, name=name, namespace=namespace, subresource=subresource
         )
-        query = {"fieldManager": manager}
+        query = {"fieldManager": manager} if manager else None
         return self._ask("PATCH", call, body=body, form=_MERGE, query=query, timeout=timeout)
 
     def delete(

@@ -1,5 +1,6 @@
 """A driver with an API server, and what writes its claims' status, look by look."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ class Place:
         body = {**claim, "metadata": {"name": "claim"}, "status": {"devices": [FOREIGN]}}
         send = self.client.apply_status
         if self.server.objects("resourceclaims")[0]["status"]["allocation"]["devices"]["config"]:
-            send = self.client.merge_status
+            send = partial(self.client.merge, subresource="status")
         send(RESOURCE_CLAIMS, "claim", body, namespace="default", manager="nic", timeout=5)
 
     def put(

@@ -189,6 +189,12 @@ class StatusWriter:
             if _ALLOCATION not in str(error):
                 raise
         body = merged(body, stored)
-        return api.merge_status(
-            claims, name, body, namespace=where, manager=MANAGER, timeout=seconds
+        return api.merge(
+            claims,
+            name,
+            body,
+            namespace=where,
+            subresource="status",
+            manager=MANAGER,
+            timeout=seconds,
         )

@@ -362,11 +362,12 @@ class TestStatus:
 
     def test_a_device_that_is_not_allocated_is_invalid(self, client: KubeClient) -> None:
         with pytest.raises(InvalidError, match="must be an allocated device in the claim"):
-            client.merge_status(
+            client.merge(
                 RESOURCE_CLAIMS,
                 "web",
                 self.body("claim-1", self.ENTRY),
                 namespace="default",
+                subresource="status",
                 manager="us/one",
                 timeout=5,
             )
