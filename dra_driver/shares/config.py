@@ -7,11 +7,9 @@ is wrong. source.py decides which file a node uses.
 
 from collections.abc import Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Final
 
 from dra_driver.errors import ConfigError
-from dra_driver.host.files import read_whole
 from dra_driver.kube.manifest import BrokenManifestError, Place, read_documents
 from resource_nvidia_com.device_plugin import NodeConfig, decode_node_config
 from resource_nvidia_com.printable import listed
@@ -55,17 +53,6 @@ def read_node_config(data: bytes, name: str) -> NodeConfig:
                 for problem in error.problems
             ],
         ) from error
-
-
-def read_file(file: Path) -> NodeConfig:
-    """Return what a file that a person names says. Raises ConfigError."""
-    try:
-        contents = read_whole(file)
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from error
-    if contents is None:
-        raise ConfigError(f"there is no file {file}: name the share config's path on this machine")
-    return read_node_config(contents[0], str(file))
 
 
 def _error(name: str, problems: Sequence[tuple[Place, str]]) -> ConfigError:

@@ -42,10 +42,11 @@ from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode, Refusal
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import ConfigError, DeviceError, SetupError, StateError, TransientError
+from dra_driver.host.files import read_whole
 from dra_driver.host.process import read_boot_id
 from dra_driver.kube.server_version import version_numbers
 from dra_driver.node.passthrough import passthrough_gpus
-from dra_driver.shares.config import read_file, read_node_config
+from dra_driver.shares.config import read_node_config
 from dra_driver.shares.divide import divide
 from dra_driver.shares.notes import CONFIG_FILE, kept, read_notes
 from dra_driver.slices.consumable import Consumable
@@ -156,7 +157,7 @@ class Inspect(common_settings.RootSettings):
             inventory, refused = look(roots, directory, excluded, vfio=self.vfio)
             offered = replace(self._offered(), refused=refused)
             read = self.share_config
-            config = kept_config(directory) if read is None else read_file(read)
+            config = kept_config(directory) if read is None else named_config(read)
             if self._prints_slices:
                 text = self._slices(inventory, offered, config)
             else:
@@ -265,6 +266,17 @@ def _noted(question: Callable[[Ledger], T], nothing: T, at: tuple[Path, Path]) -
         return question(Ledger(directory, boot_id=read_boot_id(proc)))
     except (SetupError, StateError):
         return nothing
+
+
+def named_config(file: Path) -> NodeConfig:
+    """Return what a file that a person names says. Raises ConfigError."""
+    try:
+        contents = read_whole(file)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from error
+    if contents is None:
+        raise ConfigError(f"there is no file {file}: name the share config's path on this machine")
+    return read_node_config(contents[0], str(file))
 
 
 def kept_config(data_directory: Path) -> NodeConfig:

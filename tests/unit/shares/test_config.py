@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.admin.inspect.command import named_config
 from dra_driver.errors import ConfigError
-from dra_driver.shares.config import LARGEST, read_file, read_node_config
+from dra_driver.shares.config import LARGEST, read_node_config
 from resource_nvidia_com.device_plugin import NodeConfig
 
 TEXT = """\
@@ -80,14 +81,14 @@ def test_a_file_that_is_no_yaml_is_refused_with_what_yaml_says() -> None:
 def test_a_file_that_a_person_names_is_read_and_named_in_what_is_wrong(tmp_path: Path) -> None:
     file = tmp_path / "shares.yaml"
     with pytest.raises(ConfigError, match=f"there is no file {file}: name the share config's"):
-        read_file(file)
+        named_config(file)
     file.write_text(TEXT)
-    assert read_file(file) == read_node_config(TEXT.encode(), "f")
+    assert named_config(file) == read_node_config(TEXT.encode(), "f")
     file.write_text("versions: v1")
     with pytest.raises(ConfigError, match=f"{file}:1:1: unknown field"):
-        read_file(file)
+        named_config(file)
     with pytest.raises(ConfigError, match=f"{tmp_path} cannot be read: "):
-        read_file(tmp_path)
+        named_config(tmp_path)
 
 
 FILE_OF_BAD = Path(__file__).parents[2] / "data" / "bad-share-configs.tsv"
