@@ -10,7 +10,7 @@ from dra_driver.shares.source import ShareConfigTiming
 from resource_nvidia_com.device_plugin import NodeConfig, SharedBy
 from worlds.process import eventually
 
-NEVER = ShareConfigTiming(look=3600, settle=0)
+NEVER = ShareConfigTiming(look=3600, settle=3600)
 
 
 def mount(root: Path, **files: str) -> None:

@@ -115,21 +115,6 @@ def test_before_the_first_look_nothing_is_known_and_why_is_said(
     assert not one.is_valid()
     assert not one.wait_until_looked(0)
 
-    folder = made_for(file.parent, changes, meanwhile)
-    assert folder.current() == ShareConfigState(
-        config=None,
-        origin="",
-        problem="the Node's labels are not known yet, and nvidia.com/device-plugin.config could "
-        "name a share config",
-        is_known=False,
-    )
-
-    nothing = made_for(None, changes, meanwhile)
-    assert nothing.wait_until_looked(0)
-    assert nothing.current() == ShareConfigState(
-        config=None, origin="no --share-config", problem=None, is_known=True
-    )
-
 
 def test_after_a_look_whoever_waits_goes_on_and_is_told_what_changed(
     file: Path, configs: ShareConfigs, changes: list[None]
@@ -152,26 +137,6 @@ def test_a_folder_without_a_config_for_this_node_shares_nothing_and_that_is_kept
     assert (state.origin, state.problem, state.is_known) == (why, None, True)
     assert count(one) == 0
     assert kept(keeps) == KeptConfig(data=b"", origin=why)
-
-
-def test_a_label_that_changes_is_heeded_at_once_and_one_that_names_nothing_leaves_what_was(
-    tmp_path: Path, changes: list[None], meanwhile: Meanwhile
-) -> None:
-    folder = tmp_path / "configs"
-    folder.mkdir()
-    (folder / "half").write_text(HALF)
-    (folder / "whole").write_text(WHOLE)
-
-    def unexpected() -> None:
-        raise AssertionError("it waits, though another label was set on purpose")
-
-    meanwhile.do = unexpected
-    one = made_for(folder, changes, meanwhile)
-    counts = []
-    for label in ("half", "whole", "none", "half"):
-        one._look_once(folder, label)
-        counts.append((count(one), one.is_valid()))
-    assert counts == [(1, True), (2, True), (2, False), (1, True)]
 
 
 def test_a_file_that_cannot_be_read_twice_is_one_problem_and_not_waited_for_again(
