@@ -144,26 +144,21 @@ class DriverSession:
         Raises DeviceError if the driver is missing or does not answer; the next look tries again.
         """
         with self._looking:
-            return self._look_once()
-
-    def _look_once(self) -> Inventory:
-        present = self._present()
-        if present == self._seen and not self._is_time_to_reopen():
-            pass
-        elif self.close():
-            self._seen = present
-        # Asked before and after the look, to include what is made or destroyed during it.
-        slots, turned_on = set(self._made_here()), set(self._turned_on())
-        inventory = self._seen_by_nvml()
-        slots |= self._made_here()
-        turned_on |= self._turned_on()
-        gpus = tuple(_owned(gpu, slots, turned_on) for gpu in inventory.gpus)
-        inventory = self._with_passthrough(replace(inventory, gpus=gpus))
-        inventory = self._leave_out(inventory)
-        self._looks_while_sick = self._looks_while_sick + 1 if inventory.sick else 0
-        if any(self._lets_go(gpu) for gpu in inventory.gpus):
-            self.rest()
-        return inventory
+            present = self._present()
+            if (present != self._seen or self._is_time_to_reopen()) and self.close():
+                self._seen = present
+            # Asked before and after the look, to include what is made or destroyed during it.
+            slots, turned_on = set(self._made_here()), set(self._turned_on())
+            inventory = self._seen_by_nvml()
+            slots |= self._made_here()
+            turned_on |= self._turned_on()
+            gpus = tuple(_owned(gpu, slots, turned_on) for gpu in inventory.gpus)
+            inventory = self._with_passthrough(replace(inventory, gpus=gpus))
+            inventory = self._leave_out(inventory)
+            self._looks_while_sick = self._looks_while_sick + 1 if inventory.sick else 0
+            if any(self._lets_go(gpu) for gpu in inventory.gpus):
+                self.rest()
+            return inventory
 
     def _seen_by_nvml(self) -> Inventory:
         """Return what NVML sees: nothing if no driver is loaded and VFIO drivers have all GPUs."""

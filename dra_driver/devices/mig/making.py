@@ -10,8 +10,8 @@ cannot change because others have the GPU open, the error names them as far as t
 Callers hold a lock on the GPU and know for whom the device is; this module does neither.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 
 import structlog
 from msgspec.structs import replace
@@ -53,7 +53,7 @@ class MigInstances:
         Raises ConflictError if it is to be turned off while MIG instances are on the GPU, HeldError
         if others have the GPU open, and DeviceError if NVML refuses or the card would need a reset.
         """
-        with self._told_who(gpu, mode), self._calls() as calls:
+        with self._calls() as calls:
             if calls.mode(gpu) is mode:
                 return
             if mode is MigMode.DISABLED and (left := calls.instances(gpu)):
@@ -61,7 +61,11 @@ class MigInstances:
                     f"MIG mode of {gpu} cannot be turned off while the GPU has {_listed(left)}; "
                     "this is possible once they are gone"
                 )
-            calls.set_mode(gpu, mode)
+            try:
+                calls.set_mode(gpu, mode)
+            except HeldError as error:
+                by = self._holders(error.minor)
+                raise HeldError(_held(gpu, mode, error.minor, by), minor=error.minor) from error
         log.info("mig mode changed", gpu=gpu, mode=str(mode))
 
     def find(self, slot: MigSlot) -> Instance | None:
@@ -114,18 +118,9 @@ class MigInstances:
             calls.destroy_gpu_instance(slot.gpu, there.gpu_instance)
         log.info("mig device destroyed", gpu=slot.gpu, profile=there.profile.name, start=slot.start)
 
-    @contextmanager
-    def _told_who(self, gpu: GpuUuid, mode: MigMode) -> Iterator[None]:
-        """Add to a HeldError who keeps the mode from being changed, and what to do."""
-        try:
-            yield
-        except HeldError as error:
-            raise HeldError(
-                _held(gpu, mode, error.minor, self._holders(error.minor)), minor=error.minor
-            ) from error
-
 
 def _held(gpu: GpuUuid, mode: MigMode, minor: int, holders: Sequence[Holder]) -> str:
+    """Return who keeps a mode from being changed, and what to do."""
     node = f"/dev/nvidia{minor}"
     if mode is MigMode.ENABLED:
         cause = f"{gpu} ({node}) cannot be switched to MIG mode while others have it open"

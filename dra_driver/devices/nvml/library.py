@@ -227,7 +227,9 @@ class NvmlLibrary:
         major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
         memory = optional(pynvml.nvmlDeviceGetMemoryInfo, handle, absent=NOT_TOLD)
         persistence = optional(pynvml.nvmlDeviceGetPersistenceMode, handle)
-        uuid = _uuid(pynvml.nvmlDeviceGetUUID(handle))
+        uuid = GpuUuid(pynvml.nvmlDeviceGetUUID(handle))
+        if not is_gpu_uuid(uuid):
+            raise ValueError(f"{uuid!r} is not the UUID of a GPU")
         self._index_of[uuid] = index
         fabric = read_fabric(handle)
         architecture = optional(pynvml.nvmlDeviceGetArchitecture, handle)
@@ -345,9 +347,3 @@ def _reserved_bytes(handle: object) -> int:
     """
     memory = optional(memory_v2, handle, absent=NOT_TOLD)
     return 0 if memory is None else min(int(memory.reserved), int(memory.total))
-
-
-def _uuid(text: str) -> GpuUuid:
-    if not is_gpu_uuid(text):
-        raise ValueError(f"{text!r} is not the UUID of a GPU")
-    return GpuUuid(text)

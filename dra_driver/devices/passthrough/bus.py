@@ -144,11 +144,6 @@ def is_vfio(driver: str | None) -> bool:
     return driver is not None and "vfio" in driver
 
 
-def is_same_slot(one: PciAddress, other: PciAddress) -> bool:
-    """Tell whether two functions are of the same card."""
-    return one.rpartition(".")[0] == other.rpartition(".")[0]
-
-
 def _linked(path: Path) -> str | None:
     try:
         return path.readlink().name

@@ -27,7 +27,7 @@ from dra_driver.devices.model import (
     PassthroughGpu,
     PciAddress,
 )
-from dra_driver.devices.passthrough.bus import Function, PciBus, is_same_slot
+from dra_driver.devices.passthrough.bus import Function, PciBus
 from dra_driver.devices.pci import numa_node, pci_order, pcie_root
 from dra_driver.host.files import entries_of
 
@@ -162,7 +162,8 @@ class PassthroughGpus:
 
 def _is_companion(other: Function, gpu: Function) -> bool:
     """Tell whether a function is of the same card as a GPU, and no GPU itself."""
-    return is_same_slot(other.address, gpu.address) and not other.is_display
+    is_same_slot = other.address.rpartition(".")[0] == gpu.address.rpartition(".")[0]
+    return is_same_slot and not other.is_display
 
 
 def _named(functions: Iterable[Function]) -> str:
