@@ -56,7 +56,11 @@ def socket_paths(*, plugins: Path, registrar: Path, pod_uid: str = "") -> Socket
     registrations: tuple[str, ...] = (f"{DRIVER_NAME}-reg.sock",)
     services: tuple[str, ...] = ("dra.sock",)
     if pod_uid:
-        registrations = _rolling_registration_names(pod_uid)
+        registrations = (
+            f"{DRIVER_NAME}-{pod_uid}-reg.sock",
+            f"{DRIVER_NAME}-{_short(pod_uid, 8)}-reg.sock",
+            f"dra-{_short(DRIVER_NAME + chr(0) + pod_uid, 16)}-reg.sock",
+        )
         services = (f"dra-{pod_uid}.sock", f"dra-{_short(pod_uid, 8)}.sock")
     registration = _first_that_fits(registrar, registrations)
     service = _first_that_fits(data, services)
@@ -70,14 +74,6 @@ def socket_paths(*, plugins: Path, registrar: Path, pod_uid: str = "") -> Socket
                 f"{MAX_SOCKET_PATH_BYTES}; choose a shorter {setting}"
             )
     return SocketPaths(data_directory=data, service=service, registration=registration)
-
-
-def _rolling_registration_names(pod_uid: str) -> tuple[str, str, str]:
-    return (
-        f"{DRIVER_NAME}-{pod_uid}-reg.sock",
-        f"{DRIVER_NAME}-{_short(pod_uid, 8)}-reg.sock",
-        f"dra-{_short(DRIVER_NAME + chr(0) + pod_uid, 16)}-reg.sock",
-    )
 
 
 def _short(text: str, size: int) -> str:

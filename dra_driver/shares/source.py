@@ -143,12 +143,6 @@ class ShareConfigs(Worker):
                 self._look_once(self._path, self._label)
             self._wait(self._timing.look)
 
-    def _post_problem(self, problem: str, in_use: str) -> None:
-        rest = f"{in_use} is in use" if in_use else "no GPU is offered without a config"
-        note = f"the share config cannot be used: {problem}; {rest}"
-        reason, action = "ShareConfigNotTaken", "ReadingShareConfig"
-        self._events.post_on_node(reason=reason, action=action, note=note)
-
     def _look_once(self, path: Path, label: str) -> None:
         look = self._look(path, label)
         if look == self._last:
@@ -200,7 +194,13 @@ class ShareConfigs(Worker):
         if state != before:
             _log_change(before, state)
             if state.problem:
-                self._post_problem(state.problem, state.origin)
+                in_use = state.origin and f"{state.origin} is in use"
+                self._events.post_on_node(
+                    reason="ShareConfigNotTaken",
+                    action="ReadingShareConfig",
+                    note=f"the share config cannot be used: {state.problem}; "
+                    f"{in_use or 'no GPU is offered without a config'}",
+                )
         self._state = state
         self._looked.set()
         if state != before:
