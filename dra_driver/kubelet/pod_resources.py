@@ -15,9 +15,9 @@ logs before a pod's first container starts (pkg/kubelet/kuberuntime, BuildPodLog
 """
 
 import os
-import stat
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -168,7 +168,6 @@ class PodResources:
 
 
 def _is_socket(path: Path) -> bool:
-    try:
-        return stat.S_ISSOCK(path.stat().st_mode)
-    except OSError:  # among others, this process may not look below another one's root
-        return False
+    with suppress(OSError):  # among others, this process may not look below another one's root
+        return path.is_socket()
+    return False

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from dra_driver.devices.device import Base, Device, Mig, NodeDevice, Vfio, Whole
-from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode, Refusal
+from dra_driver.devices.model import GpuUuid, Inventory, MigMode, Refusal
 from dra_driver.devices.nvlink import joined
 from dra_driver.slices import counters, order
 from dra_driver.slices.attributes import Omitted
@@ -105,7 +105,9 @@ def projection(  # noqa: PLR0913 (all that decides what is published)
         if refused_for := share.refused.get(Whole(gpu=gpu.uuid)):
             withheld.append(Withheld(index=gpu.index, reason=refused_for))
             continue
-        refusal = _refusal(gpu, refused) if mig.switches_modes else None
+        refusal = refused.get(gpu.uuid) if mig.switches_modes else None
+        if refusal and refusal.is_of_mode and gpu.mig_mode is MigMode.ENABLED:
+            refusal = None  # it is in that mode by now
         basis = GpuBasis(
             gpu=gpu,
             inventory=inventory,
@@ -206,11 +208,3 @@ def _shares_in_order(shares: Sequence[Published], share: ShareOffer) -> Sequence
         packed = any(share.is_packed(division) for division in divisions if division)
         in_order += order.in_share_order(parts, packed=packed)
     return in_order
-
-
-def _refusal(gpu: Gpu, refused: Mapping[GpuUuid, Refusal]) -> Refusal | None:
-    """Return why a GPU refuses the switch to MIG mode, or MIG devices if it is in that mode."""
-    refusal = refused.get(gpu.uuid)
-    if refusal is None or (refusal.is_of_mode and gpu.mig_mode is MigMode.ENABLED):
-        return None
-    return refusal

@@ -18,7 +18,7 @@ from dra_driver.devices.device import (
     name_of,
     profile_of,
 )
-from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigProfile, PciAddress
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigProfile
 from dra_driver.devices.shares import MIB, EqualShare, memory_mib
 from dra_driver.slices import counters
 from dra_driver.slices.attributes import RESOURCE_NAME, SHARED_AS, Attributes, Omitted, describe
@@ -92,7 +92,9 @@ def wire_form(  # noqa: PLR0913 (everything that decides how it is published)
             capacity, too_many = mig_capacity(device.base, profile, attributes, reserved=added)
             omitted = [*attributes.omitted, *too_many]
         case Vfio(address=address):
-            capacity = _memory(gpu.memory_bytes) | _addressable(address, inventory)
+            cards = (card for card in inventory.passthrough if card.gpu.pci_address == address)
+            size = str(Quantity.of_bytes(next((card.addressable_bytes for card in cards), 0)))
+            capacity = _memory(gpu.memory_bytes) | {"addressableMemory": {"value": size}}
         case _:
             assert_never(device.base)
     wire: WireDevice = {"name": attributes.device, "attributes": attributes.values}
@@ -103,12 +105,6 @@ def wire_form(  # noqa: PLR0913 (everything that decides how it is published)
     if capacity:
         wire["capacity"] = capacity
     return Published(wire=wire, source=source, omitted=omitted)
-
-
-def _addressable(address: PciAddress, inventory: Inventory) -> dict[str, object]:
-    cards = (card for card in inventory.passthrough if card.gpu.pci_address == address)
-    size = next((card.addressable_bytes for card in cards), 0)
-    return {"addressableMemory": {"value": str(Quantity.of_bytes(size))}}
 
 
 def gpu_capacity(gpu: Gpu, *, in_parts: bool) -> dict[str, object]:

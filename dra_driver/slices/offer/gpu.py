@@ -242,9 +242,13 @@ def _in_parts(basis: GpuBasis) -> tuple[list[Published], dict[str, int]]:
     # Computed for all that fits, so that withdrawing some does not change the rest.
     wholes = [everything, share] if share else [everything]
     told = counters.to_publish([*possible.values(), *wholes], [*parts.values()], everything, left)
+    # During a refusal only those that claims wait for: the scheduler counts what these use of the
+    # GPU only as long as they are published.
+    refusal = basis.refusal
     devices = [
-        _publish(basis, Device(base=place)).consume(counters.of(told, parts[place]))
-        for place in _not_withdrawn(basis, parts)
+        _publish(basis, Device(base=place)).consume(counters.of(told, wanted))
+        for place, wanted in parts.items()
+        if refusal is None or place.slot in refusal.waiting
     ]
     if division is not None and share:
         devices += _shares(basis, Whole(gpu=gpu.uuid), division, counters.of(told, share))
@@ -298,16 +302,6 @@ def _wished(basis: GpuBasis) -> tuple[Mig, ...]:
         for partition in dividing.partitions(basis.gpu)
         if basis.mig.includes(profile_of(basis.gpu, partition)) or partition.slot in made
     )
-
-
-def _not_withdrawn(basis: GpuBasis, parts: Iterable[Mig]) -> tuple[Mig, ...]:
-    """Return the partitions to publish; during a refusal, only those that claims wait for.
-
-    The scheduler counts what these use of the GPU only as long as they are published.
-    """
-    if basis.refusal is None:
-        return tuple(parts)
-    return tuple(part for part in parts if part.slot in basis.refusal.waiting)
 
 
 def _undivided(basis: GpuBasis, reason: str | None) -> _Found:
