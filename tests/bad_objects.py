@@ -6,10 +6,7 @@ The same table is held against `dra-driver validate` and a real API server.
 from dataclasses import dataclass
 
 EXACTLY = "a request has had its fields under `exactly` since resource.k8s.io/v1beta2"
-CLASSIC = (
-    "apiVersion: gpu.resource.nvidia.com/v1alpha1 is of NVIDIA's DRA driver before "
-    "resource.k8s.io/v1alpha3, and nothing reads it now: "
-)
+OLDER = "is for clusters older than Kubernetes 1.31, and nothing reads it now: write a claim or"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +36,9 @@ BAD_OBJECTS = (
             "apiVersion: gpu.resource.nvidia.com/v1alpha1\nkind: GpuClaimParameters\n"
             "metadata: {name: p}\nspec: {count: 1}\n"
         ),
-        errors=((1, CLASSIC),),
+        errors=(
+            (1, f"apiVersion: gpu.resource.nvidia.com/v1alpha1 with GpuClaimParameters {OLDER}"),
+        ),
     ),
     BadObject(
         name="claim-of-v1alpha2",
@@ -48,7 +47,7 @@ BAD_OBJECTS = (
             "spec:\n  resourceClassName: gpu.nvidia.com\n"
         ),
         errors=(
-            (1, "apiVersion: resource.k8s.io/v1alpha2: Kubernetes 1.34 and newer do not serve it"),
+            (1, f"apiVersion: resource.k8s.io/v1alpha2 with ResourceClaim {OLDER}"),
             (5, 'spec: unknown field "resourceClassName": a claim has asked for devices since '),
         ),
     ),
@@ -58,7 +57,7 @@ BAD_OBJECTS = (
             "apiVersion: resource.k8s.io/v1alpha2\nkind: ResourceClass\nmetadata: {name: c}\n"
             "driverName: gpu.resource.nvidia.com\n"
         ),
-        errors=((2, "kind: resource.k8s.io has had no ResourceClass since v1alpha3, but De"),),
+        errors=((1, f"apiVersion: resource.k8s.io/v1alpha2 with ResourceClass {OLDER}"),),
     ),
     BadObject(
         name="claim-of-v1beta1",

@@ -1,6 +1,6 @@
 """`dra-driver convert FILE…`: manifests of older APIs as those that run with this driver.
 
-In: files, folders, or `-` for stdin; give together what refers to each other. Out: YAML for kubectl
+In: files, folders, or `-` for stdin. Out: YAML for kubectl
 on stdout, and on stderr a line for each thing that it does not carry over, `FILE:LINE:COLUMN:
 object: field: why: what to do`, and one that names the kinds of objects that it did not look at. It
 needs no node, no GPU and no cluster.
@@ -21,7 +21,7 @@ _PARTS = (
 
 
 class Convert(CommandSettings):
-    """Convert claims, classes, parameters and pods of older APIs for this driver."""
+    """Convert claims, classes and pods of older APIs for this driver."""
 
     example = "dra-driver convert old.yaml >new.yaml"
     statuses = (
@@ -32,8 +32,8 @@ class Convert(CommandSettings):
 
     files: list[str] = argument(
         metavar=FILE,
-        help="Manifests (YAML or JSON); pass those that refer to each other together. Folders are "
-        "searched; - reads stdin.",
+        help="Manifests (YAML or JSON), those of one cluster together. Folders are searched; - "
+        "reads stdin.",
     )
 
     def cli_cmd(self) -> None:

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 import yaml
 from msgspec import Struct
 
-from dra_driver.admin.convert import claims, classic, pods
+from dra_driver.admin.convert import claims, pods
 from dra_driver.admin.convert.outcome import SPECS, VERSION, Object, Outcome, loss
-from dra_driver.admin.convert.parameters import GROUPS
 from dra_driver.admin.of_others import left
 from dra_driver.admin.output import yaml_text
 from dra_driver.admin.validate.findings import (
@@ -25,9 +24,12 @@ from dra_driver.admin.validate.findings import (
 )
 from dra_driver.admin.validate.objects import (
     NO_KIND,
+    OLD_CONFIGS,
     doubled,
     is_list,
     is_looked_at,
+    is_of_devices,
+    is_without_devices,
     name_of_kind,
     objects_of,
 )
@@ -35,21 +37,10 @@ from dra_driver.kube.fields import text
 from dra_driver.kube.manifest import BrokenManifestError, Document, read_documents
 from resource_nvidia_com.problems import Path
 
-_GROUP = "resource.k8s.io/"
-_FIRST_DRIVER = (*GROUPS, "nas.gpu.resource.nvidia.com")
-_BY_CLUSTER = "left out: a driver or the cluster creates it: remove it from the manifests"
-LEFT_OUT: Mapping[str, str] = {
-    "PodScheduling": _BY_CLUSTER,
-    "PodSchedulingContext": _BY_CLUSTER,
-    "ResourceSlice": _BY_CLUSTER,
-    "NodeAllocationState": _BY_CLUSTER,
-    "ResourceClaimParameters": "left out: a driver generated it from its own parameters: convert "
-    "those with the claim",
-    "ResourceClassParameters": "left out: a driver generated it from its own parameters: write a "
-    "DeviceClass with selectors",
-}
-"""Kinds of older versions that cannot be converted."""
+_CREATED = ("PodSchedulingContext", "ResourceSlice")
+"""Kinds that clusters and drivers create; those of older versions are left out."""
 
+_BY_CLUSTER = "left out: a driver or the cluster creates it: remove it from the manifests"
 _OTHERS = (
     "unchanged: this driver has no such kind; if it is for NVIDIA's compute domains, see the "
     "documentation of that driver"
@@ -93,7 +84,6 @@ class _Run:
 
     def __init__(self, documents: list[Document]) -> None:
         values = [value for document in documents for _, value in objects_of(document.value)]
-        self._known = classic.known(values)
         self.templates = pods.Templates(
             taken={
                 (text(value, "metadata", "namespace"), text(value, "metadata", "name"))
@@ -123,35 +113,19 @@ class _Run:
         return [_written(each) for each in objects]
 
     def _outcome(self, value: Object) -> Outcome:
-        version = str(value.get("apiVersion"))
+        version, kind = str(value.get("apiVersion")), str(value.get("kind"))
         if not value.get("kind"):
             return Outcome(objects=(value,), losses=(NO_KIND,))
-        if classic.is_parameters(value):
-            return classic.parameters(value, self._known)
-        if version.partition("/")[0] in _FIRST_DRIVER:
-            return _nowhere(value)
-        if version.startswith(_GROUP):
-            return self._of_devices(value, version)
+        if is_without_devices(version, kind):
+            return Outcome(objects=(value,))  # the cluster refuses it
+        if version.partition("/")[0] == OLD_CONFIGS.partition("/")[0]:
+            return Outcome(objects=(value,), losses=(loss(("kind",), _OTHERS),))
+        if is_of_devices(value):
+            if kind in _CREATED and version != VERSION:
+                return Outcome(losses=(loss(("kind",), _BY_CLUSTER),))
+            return claims.convert(value) if kind in SPECS else Outcome(objects=(value,))
         converted = pods.convert(value, self.templates)
         return converted or Outcome(objects=(value,), losses=tuple(left(value)))
-
-    def _of_devices(self, value: Object, version: str) -> Outcome:
-        kind = str(value.get("kind"))
-        if kind == "ResourceClass":
-            return classic.resource_class(value, self._known)
-        if kind in SPECS:
-            is_classic = version in classic.VERSIONS and kind != "DeviceClass"
-            return classic.claim(value, self._known) if is_classic else claims.convert(value)
-        if kind in LEFT_OUT and version != VERSION:
-            return _nowhere(value)
-        return Outcome(objects=(value,))
-
-
-def _nowhere(value: Object) -> Outcome:
-    """Say why nothing replaces an object."""
-    kind = str(value.get("kind"))
-    why = loss(("kind",), LEFT_OUT.get(kind, _OTHERS))
-    return Outcome(objects=() if kind in LEFT_OUT else (value,), losses=(why,))
 
 
 def _refused(

@@ -17,8 +17,6 @@ SPECS: Mapping[str, Path] = {
 }
 """Where objects of each kind name their devices."""
 
-UNKNOWN_FIELD = "no version of this API has this field: check its spelling"
-
 
 class Outcome(Struct, frozen=True, kw_only=True):
     """The objects that replace an object, none if it is left out, and what is lost."""

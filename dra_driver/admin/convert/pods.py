@@ -16,10 +16,10 @@ from msgspec import Struct
 from dra_driver.admin.classes import class_name, mig_profile
 from dra_driver.admin.convert.fractions import Wanted, config_of, limits_of_kai, read, whole
 from dra_driver.admin.convert.outcome import VERSION, Object, Outcome, loss
-from dra_driver.admin.convert.parameters import mig_devices
 from dra_driver.admin.of_others import HAMI, NO_COUNTERPART, scheduler, unread
 from dra_driver.admin.validate.objects import pod_of
 from dra_driver.admin.wrong_names import meant
+from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.kube.fields import at, entries, mapping, text
 from resource_nvidia_com.problems import Path, Problem
 from resource_nvidia_com.resource_names import GPU, PREFIX
@@ -170,7 +170,10 @@ def _asked(resource: str) -> Object:
     if resource in (GPU, _SHARED):
         return {"deviceClassName": class_name(resource)}
     profile = None if resource.endswith(".shared") else mig_profile(resource)
-    return mig_devices(profile) if profile else {}
+    if not profile:
+        return {}
+    says = f"device.attributes['{DRIVER_NAME}'].profile == '{profile}'"
+    return {"deviceClassName": "mig.nvidia.com", "selectors": [{"cel": {"expression": says}}]}
 
 
 def _exchange(resources: Any, names: tuple[str, ...], claim: str) -> None:

@@ -6,6 +6,7 @@ place of an older version or a misplaced field. What each version of Kubernetes 
 k8s.io/api/resource.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 
 from dra_driver.admin.validate import claim_fields, pods, selectors
@@ -21,12 +22,6 @@ _OLDEST = "Kubernetes 1.34"
 
 _OFF = f"{_OLDEST} and newer serve it only where an admin has switched it on"
 _GONE = f"{_OLDEST} and newer do not serve it"
-_FORMER = (
-    *("ResourceClass", "ResourceClassParameters", "ResourceClaimParameters"),
-    "PodSchedulingContext",
-)
-"""Kinds that resource.k8s.io had before v1alpha3."""
-
 NO_KIND = Problem(
     path=("kind",), text="kind: missing, so this is not looked at, and kubectl refuses it"
 )
@@ -34,8 +29,13 @@ NO_KIND = Problem(
 OLD_CONFIGS = "gpu.nvidia.com/v1alpha1"
 """The former name of the group of claim configs."""
 
-_CLASSIC = ("gpu.resource.nvidia.com/", "nas.gpu.resource.nvidia.com/")
-"""Groups of NVIDIA's first driver, for resource.k8s.io/v1alpha2."""
+_WITHOUT_DEVICES = re.compile(
+    r"resource\.k8s\.io/v1alpha[12] .*"
+    r"|resource\.k8s\.io/\S+ (ResourceClass|Resource(Class|Claim)Parameters)(List)?"
+    r"|(nas\.)?gpu\.resource\.nvidia\.com/.*"
+    rf"|{re.escape(OLD_CONFIGS)} .*Parameters"
+)
+"""Version and kind of what was for clusters without DeviceClasses, and of its parameters."""
 
 _POD_TEMPLATES: Mapping[tuple[str, str], Path] = {
     **dict.fromkeys(
@@ -115,22 +115,23 @@ def pod_of(value: Mapping[str, object]) -> tuple[object, Path] | None:
 
 def _outdated(version: str, kind: str) -> str:
     """Return why no cluster accepts this version of a kind, after the field; empty if one does."""
-    if version.startswith(_CLASSIC) or (version == OLD_CONFIGS and kind.endswith("Parameters")):
+    if is_without_devices(version, kind):
         return (
-            f"apiVersion: {plain(version)} is of NVIDIA's DRA driver before "
-            "resource.k8s.io/v1alpha3, and nothing reads it now: ask for devices in a "
-            f"ResourceClaimTemplate of {_VERSION}, "
-            f"and say how they are shared in its spec.spec.devices.config; {CONVERTS}"
+            f"apiVersion: {plain(version)} with {plain(kind)} is for clusters older than "
+            f"Kubernetes 1.31, and nothing reads it now: write a claim or template of {_VERSION} that asks "
+            "for devices of a DeviceClass, and how they are shared in its devices.config "
+            "(docs/writing-pods.md)"
         )
-    if not version.startswith(f"{_GROUP}/"):
-        return ""
     single = kind.removesuffix("List")
-    if single in _FORMER:
-        return f"kind: {_GROUP} has had no {single} since v1alpha3, but DeviceClasses; {CONVERTS}"
-    if single in DEVICES and version != _VERSION:
+    if version.startswith(f"{_GROUP}/") and single in DEVICES and version != _VERSION:
         why = _OFF if "beta" in version else _GONE
         return f"apiVersion: {plain(version)}: {why}: write {_VERSION}; {CONVERTS}"
     return ""
+
+
+def is_without_devices(version: str, kind: str) -> bool:
+    """Tell whether a kind is of Kubernetes before 1.31, where drivers allocated claims."""
+    return bool(_WITHOUT_DEVICES.fullmatch(f"{version} {kind}"))
 
 
 def doubled(value: object) -> Iterator[Problem]:

@@ -17,18 +17,6 @@ def converted(text: str) -> list[Any]:
     return list(yaml.safe_load_all(found.text))
 
 
-def asked(parameters: str, kind: str = "GpuClaimParameters") -> Any:
-    """The devices of a claim for parameters of the first driver."""
-    (claim,) = converted(
-        f"apiVersion: gpu.resource.nvidia.com/v1alpha1\nkind: {kind}\n"
-        f"metadata: {{name: p}}\nspec: {parameters}\n---\n"
-        "apiVersion: resource.k8s.io/v1alpha2\nkind: ResourceClaim\nmetadata: {name: c}\n"
-        "spec: {resourceClassName: gpu.nvidia.com, allocationMode: WaitForFirstConsumer, "
-        f"parametersRef: {{apiGroup: gpu.resource.nvidia.com, kind: {kind}, name: p}}}}\n"
-    )
-    return claim["spec"]["devices"]
-
-
 def pods(*specs: str, namespace: str = "n") -> list[Any]:
     return converted(
         "---\n".join(
@@ -41,61 +29,6 @@ def pods(*specs: str, namespace: str = "n") -> list[Any]:
 
 def container(limits: str, name: str = "a") -> str:
     return f"{{name: {name}, image: i, resources: {{limits: {limits}}}}}"
-
-
-@pytest.mark.parametrize("version", ["v1alpha1", "v1alpha2"])
-def test_a_claim_without_parameters_asks_for_a_gpu(version: str) -> None:
-    (claim,) = converted(
-        f"apiVersion: resource.k8s.io/{version}\nkind: ResourceClaim\nmetadata: {{name: c}}\n"
-        "spec: {resourceClassName: gpu.nvidia.com}\nstatus: {driverName: d}\n"
-    )
-    assert claim == {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": "c"},
-        "spec": {
-            "devices": {
-                "requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]
-            }
-        },
-    }
-
-
-def test_settings_of_the_first_driver_have_their_names_of_today() -> None:
-    devices = asked(
-        "{sharing: {strategy: MPS, mpsConfig: {activeThreadPercentage: 20, "
-        "pinnedDeviceMemoryLimit: {timeSlice: 1Gi}}}}".replace("timeSlice", '"0"')
-    )
-    assert devices["config"][0]["opaque"]["parameters"] == {
-        "apiVersion": "resource.nvidia.com/v1beta1",
-        "kind": "GpuConfig",
-        "sharing": {
-            "strategy": "MPS",
-            "mpsConfig": {
-                "defaultActiveThreadPercentage": 20,
-                "defaultPerDevicePinnedMemoryLimit": {"0": "1Gi"},
-            },
-        },
-    }
-    devices = asked("{sharing: {strategy: TimeSlicing, timeSlicingSettings: {timeSlice: Short}}}")
-    assert devices["config"][0]["opaque"]["parameters"]["sharing"] == {
-        "strategy": "TimeSlicing",
-        "timeSlicingConfig": {"interval": "Short"},
-    }
-
-
-def test_a_class_that_shares_loses_nothing() -> None:
-    (found,) = converted(
-        "apiVersion: gpu.resource.nvidia.com/v1alpha1\nkind: DeviceClassParameters\n"
-        "metadata: {name: p}\nspec: {sharable: true}\n---\n"
-        "apiVersion: resource.k8s.io/v1alpha2\nkind: ResourceClass\n"
-        "metadata: {name: mine, labels: {a: b}}\ndriverName: gpu.resource.nvidia.com\n"
-        "parametersRef: {apiGroup: gpu.resource.nvidia.com, kind: DeviceClassParameters, name: p}\n"
-    )
-    assert (found["kind"], found["metadata"]) == (
-        "DeviceClass",
-        {"name": "mine", "labels": {"a": "b"}},
-    )
 
 
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2", "v1"])

@@ -4,23 +4,14 @@ import io
 from pathlib import Path
 
 import pytest
-import yaml
 
 from dra_driver import cli
 
 CLAIM = """\
-apiVersion: resource.k8s.io/v1alpha2
+apiVersion: resource.k8s.io/v1beta1
 kind: ResourceClaim
 metadata: {name: c}
-spec:
-  resourceClassName: gpu.nvidia.com
-  parametersRef: {apiGroup: gpu.resource.nvidia.com, kind: GpuClaimParameters, name: p}
-"""
-PARAMETERS = """\
-apiVersion: gpu.resource.nvidia.com/v1alpha1
-kind: GpuClaimParameters
-metadata: {name: p}
-spec: {count: 3}
+spec: {controller: mine}
 """
 OLD_CONFIG = """\
 apiVersion: resource.k8s.io/v1
@@ -38,16 +29,6 @@ POD = (
     "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n"
     "spec: {containers: [{name: c, image: i, resources: {limits: {%s}}}]}\n"
 )
-
-
-def test_files_refer_to_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a.yaml").write_text(CLAIM)
-    (tmp_path / "b.yaml").write_text(PARAMETERS)
-    assert cli.main(["convert", str(tmp_path)]) == 0
-    printed = capsys.readouterr()
-    assert printed.err == ""
-    (request,) = yaml.safe_load(printed.out)["spec"]["devices"]["requests"]
-    assert request == {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 3}}
 
 
 def test_other_documents_stay_as_they_are(
@@ -79,10 +60,10 @@ def test_a_loss_names_file_and_place_and_is_status_1(
     (tmp_path / "a.yaml").write_text(CLAIM)
     assert cli.main(["convert", str(tmp_path / "a.yaml")]) == 1
     printed = capsys.readouterr()
-    assert printed.out == ""
+    assert printed.out.endswith("spec: {}\n")
     assert printed.err == (
-        f"{tmp_path}/a.yaml:6:3: ResourceClaim c: spec.parametersRef: left out: no "
-        "GpuClaimParameters p of its namespace is in these files: pass the file that has it, too\n"
+        f"{tmp_path}/a.yaml:4:8: ResourceClaim c: spec.controller: the scheduler, not a driver's "
+        "controller, allocates all claims now: check that the requests ask for the right devices\n"
     )
 
 
@@ -101,10 +82,6 @@ def test_a_file_that_is_no_yaml_is_status_1_and_the_others_are_printed(
     "text",
     [
         CLAIM,
-        PARAMETERS,
-        PARAMETERS.replace("gpu.resource.", "gpu."),
-        CLAIM.replace("v1alpha2", "v1beta1"),
-        "apiVersion: resource.k8s.io/v1alpha2\nkind: ResourceClass\nmetadata: {name: c}\n",
         OLD_CONFIG,
         (
             "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n"

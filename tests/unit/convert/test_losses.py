@@ -20,20 +20,10 @@ class Lost:
     printed: int = 1
 
 
-def claim(spec: str, version: str = "v1alpha2", kind: str = "ResourceClaim") -> str:
+def claim(spec: str, version: str) -> str:
     return (
-        f"apiVersion: resource.k8s.io/{version}\nkind: {kind}\nmetadata: {{name: c}}\n"
-        f"spec: {spec}\n"
-    )
-
-
-def asking(spec: str, kind: str = "GpuClaimParameters") -> str:
-    """Parameters, and from the sixth line on the claim that refers to them."""
-    reference = f"{{apiGroup: gpu.resource.nvidia.com, kind: {kind}, name: p}}"
-    return (
-        f"apiVersion: gpu.resource.nvidia.com/v1alpha1\nkind: {kind}\nmetadata: {{name: p}}\n"
-        f"spec: {spec}\n---\n"
-        + claim(f"{{resourceClassName: gpu.nvidia.com, parametersRef: {reference}}}")
+        f"apiVersion: resource.k8s.io/{version}\nkind: ResourceClaim\n"
+        f"metadata: {{name: c}}\nspec: {spec}\n"
     )
 
 
@@ -48,138 +38,37 @@ def limits(name: str, resource: str, amount: int) -> str:
     return f"{{name: {name}, image: i, resources: {{limits: {{{resource}: {amount}}}}}}}"
 
 
-UNREADABLE = "cannot be read: write one property of a GPU, andExpression or orExpression"
-REFERENCE = "{apiGroup: gpu.resource.nvidia.com, kind: GpuClaimParameters, name: gone}"
+OLDER = "as it is printed: apiVersion: {} with {} is for clusters older than Kubernetes 1.31, and "
 
 LOST = (
-    Lost(
-        name="unknown-field-of-a-claim",
-        text=claim("{resourceClassName: gpu.nvidia.com, parameterRef: {}}"),
-        lines=((4, "spec.parameterRef: no version of this API has this field: check its"),),
-    ),
-    Lost(
-        name="parameters-in-another-file",
-        text=claim(f"{{resourceClassName: gpu.nvidia.com, parametersRef: {REFERENCE}}}"),
-        lines=((4, "spec.parametersRef: left out: no GpuClaimParameters gone of its namespace"),),
-        printed=0,
-    ),
-    Lost(
-        name="parameters-that-drivers-made",
-        text=claim(
-            "{resourceClassName: gpu.nvidia.com, parametersRef: {apiGroup: "
-            "gpu.resource.nvidia.com, kind: ResourceClaimParameters, name: p}}"
-        ),
-        lines=((4, 'spec.parametersRef: left out: "ResourceClaimParameters" is not a kind of'),),
-        printed=0,
-    ),
-    Lost(
-        name="class-in-another-file",
-        text=claim("{resourceClassName: fast}"),
-        lines=((4, "spec.resourceClassName: unchanged: no ResourceClass in these files"),),
-    ),
-    Lost(
-        name="class-of-another-driver",
-        text="apiVersion: resource.k8s.io/v1alpha2\nkind: ResourceClass\nmetadata: {name: nic}\n"
-        "driverName: net.example.com\n---\n" + claim("{resourceClassName: nic}"),
-        lines=(
-            (4, "driverName: unchanged: it belongs to the driver net.example.com: ask its vendor"),
-            (9, "spec.resourceClassName: unchanged: it belongs to the driver net.example.com:"),
-        ),
-        printed=2,
-    ),
-    Lost(
-        name="parameters-of-a-class-in-another-file",
-        text="apiVersion: resource.k8s.io/v1alpha2\nkind: ResourceClass\nmetadata: {name: mine}\n"
-        "driverName: gpu.resource.nvidia.com\n"
-        "parametersRef: {kind: DeviceClassParameters, name: p}\n",
-        lines=((5, "parametersRef: left out: no DeviceClassParameters p of its namespace is in"),),
-    ),
-    Lost(
-        name="parameters-that-nothing-refers-to",
-        text="apiVersion: gpu.resource.nvidia.com/v1alpha1\nkind: GpuClaimParameters\n"
-        "metadata: {name: p}\nspec: {count: 1}\n",
-        lines=((3, "metadata.name: left out: nothing in these files refers to it: pass the file"),),
-        printed=0,
-    ),
-    Lost(
-        name="gpu-in-mig-mode",
-        text=asking("{selector: {migEnabled: true}}"),
-        lines=(
-            (4, "spec.selector: GPUs in MIG mode are offered as MIG devices only: ask for"),
-            (9, "spec.parametersRef: left out: GpuClaimParameters p asks for something that no"),
-        ),
-        printed=0,
-    ),
-    Lost(
-        name="index",
-        text=asking("{selector: {orExpression: [{index: 0}, {uuid: GPU-1}]}}"),
-        lines=((4, "spec.selector.orExpression[0].index: GPUs can no longer be chosen by index"),),
-    ),
-    *(
-        Lost(
-            name=f"unreadable-selector-{number}",
-            text=asking(f"{{selector: {selector}}}"),
-            lines=((4, text),),
-        )
-        for number, (selector, text) in enumerate(
-            (
-                ("[]", f"spec.selector: {UNREADABLE}"),
-                ("{}", f"spec.selector: {UNREADABLE}"),
-                ("{uuid: a, index: 1}", f"spec.selector: {UNREADABLE}"),
-                ("{andExpression: []}", f"spec.selector.andExpression: a list {UNREADABLE}"),
-                ("{uuid: 7}", f"spec.selector.uuid: 7 {UNREADABLE}"),
-                ("{colour: red}", f'spec.selector.colour: "red" {UNREADABLE}'),
-                ("{migEnabled: 1}", f"spec.selector.migEnabled: 1 {UNREADABLE}"),
-                ("{memory: {value: 1Gi, operator: Is}}", "spec.selector.memory: "),
-                ("{memory: {value: big, operator: Equals}}", "spec.selector.memory: "),
-                ("{driverVersion: {value: new, operator: Equals}}", "spec.selector.driverVersion"),
-            )
-        )
-    ),
-    Lost(
-        name="unknown-field-of-parameters",
-        text=asking("{cuont: 2}"),
-        lines=((4, "spec.cuont: no version of this API has this field: check its spelling"),),
-    ),
-    Lost(
-        name="connections",
-        text=asking("{sharing: {strategy: MPS, mpsConfig: {maxConnections: 4}}}"),
-        lines=((4, "spec.sharing.mpsConfig.maxConnections: an MPS daemon has no setting for"),),
-    ),
-    Lost(
-        name="settings-of-another-strategy",
-        text=asking("{sharing: {strategy: TimeSlicing, mpsConfig: {}}}"),
-        lines=(
-            (6, "as it is printed: spec.devices.config[0].opaque.parameters.sharing: cannot use "),
-        ),
-    ),
-    Lost(
-        name="uninitialized",
-        text=asking("{profile: 1g.5gb, uninitialized: true}", "MigDeviceClaimParameters"),
-        lines=((4, "spec.uninitialized: a MIG device has its compute instance from the start:"),),
-    ),
-    Lost(
-        name="compute-instance",
-        text=asking("{profile: 1c.2g.10gb}", "ComputeInstanceClaimParameters"),
-        lines=(
-            (2, "kind: left out: compute instances of a MIG device are not offered: ask for a"),
-            (9, "spec.parametersRef: left out: ComputeInstanceClaimParameters p asks for some"),
-        ),
-        printed=0,
-    ),
     *(
         Lost(
             name=f"nothing-for-{kind}",
             text=f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x}}\n",
-            lines=((2, f"kind: {begin}"),),
-            printed=printed,
+            lines=((2, "kind: left out: a driver or the cluster creates it: remove it"),),
+            printed=0,
         )
-        for version, kind, begin, printed in (
-            ("resource.k8s.io/v1alpha1", "PodScheduling", "left out: a driver or", 0),
-            ("resource.k8s.io/v1beta1", "ResourceSlice", "left out: a driver or", 0),
-            ("resource.k8s.io/v1alpha2", "ResourceClaimParameters", "left out: a driver gen", 0),
-            ("resource.k8s.io/v1alpha2", "ResourceClassParameters", "left out: a driver gen", 0),
-            ("nas.gpu.resource.nvidia.com/v1alpha1", "NodeAllocationState", "left out: a dr", 0),
+        for version, kind in (
+            ("resource.k8s.io/v1alpha3", "PodSchedulingContext"),
+            ("resource.k8s.io/v1beta1", "ResourceSlice"),
+        )
+    ),
+    *(
+        Lost(
+            name=f"older-than-devices-{kind}",
+            text=f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x}}\n",
+            lines=((1, OLDER.format(version, kind)),),
+        )
+        for version, kind in (
+            ("resource.k8s.io/v1alpha1", "PodScheduling"),
+            ("resource.k8s.io/v1alpha1", "ResourceClaimTemplate"),
+            ("resource.k8s.io/v1alpha2", "ResourceClaim"),
+            ("resource.k8s.io/v1alpha2", "ResourceClass"),
+            ("resource.k8s.io/v1alpha2", "ResourceClaimParameters"),
+            ("resource.k8s.io/v1", "ResourceClass"),
+            ("gpu.resource.nvidia.com/v1alpha1", "GpuClaimParameters"),
+            ("gpu.nvidia.com/v1alpha1", "MigDeviceClaimParameters"),
+            ("nas.gpu.resource.nvidia.com/v1alpha1", "NodeAllocationState"),
         )
     ),
     *(
@@ -207,12 +96,7 @@ LOST = (
     ),
     Lost(
         name="doubled-key",
-        text=claim("{resourceClassName: gpu.nvidia.com}") + "spec: {resourceClassName: mine}\n",
-        lines=((5, "spec.resourceClassName: unchanged: no ResourceClass in these files"),),
-    ),
-    Lost(
-        name="doubled-key-of-what-is-printed",
-        text=claim("{}") + "spec: {resourceClassName: gpu.nvidia.com}\n",
+        text=claim("{devices: {}}", "v1beta1") + "spec: {devices: {}}\n",
         lines=((5, "spec: this key stands twice, and all but the last are dropped"),),
     ),
     Lost(

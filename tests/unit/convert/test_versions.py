@@ -40,15 +40,6 @@ def test_what_is_printed_needs_no_second_turn(version: str) -> None:
     assert convert({"out.yaml": text}).text == text
 
 
-def test_a_class_of_the_first_driver_selects_what_the_installed_class_does() -> None:
-    text = (
-        "apiVersion: resource.k8s.io/v1alpha2\nkind: ResourceClass\nmetadata: {name: mine}\n"
-        "driverName: gpu.resource.nvidia.com\n"
-    )
-    shipped = yaml.safe_load((REPOSITORY / "deviceclasses" / "gpu.yaml").read_text())
-    assert yaml.safe_load(convert({"f": text}).text)["spec"] == shipped["spec"]
-
-
 def test_the_installed_classes_are_those_that_are_left_out() -> None:
     shipped = {
         yaml.safe_load((REPOSITORY / "deviceclasses" / f).read_text())["metadata"]["name"]

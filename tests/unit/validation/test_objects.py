@@ -27,7 +27,7 @@ def test_what_a_cluster_takes_is_no_finding() -> None:
 def test_the_objects_of_a_list_are_named_with_their_place_in_it() -> None:
     inner = BAD_OBJECTS[0].text.replace("\n", "\n  ")
     (finding,) = check_manifest(f"apiVersion: v1\nkind: List\nitems:\n- {inner}").findings
-    assert finding.text.startswith("items[0].apiVersion: gpu.resource.nvidia.com/v1alpha1 is of ")
+    assert finding.text.startswith("items[0].apiVersion: gpu.resource.nvidia.com/v1alpha1 with ")
     assert finding.line == 4
 
 
