@@ -34,12 +34,6 @@ INSIDE float float_of(unsigned bits)
     return (float)half;
 }
 
-INSIDE unsigned fma_pair(unsigned a, unsigned b, unsigned c)
-{
-    unsigned low = half_of(fmaf(float_of(a), float_of(b), float_of(c)));
-    return low | (unsigned)half_of(fmaf(float_of(a >> 16), float_of(b >> 16), float_of(c >> 16))) << 16;
-}
-
 /* What a warp holds together, each thread holds all of here. */
 typedef struct { float of[256]; } Halves;
 typedef struct { float of[256]; } Sums;

@@ -19,7 +19,7 @@ class Kernels:
     def __init__(self, folder: Path) -> None:
         source = folder / "kernels.c"
         header = Path(__file__).with_suffix(".h").read_text()
-        source.write_text(header + matrices.COMMON + matrices.HALF + matrices.TENSOR)
+        source.write_text(header + matrices.COMMON + matrices.TENSOR)
         library = folder / "kernels.so"
         options = (
             "-std=gnu11",

@@ -106,7 +106,6 @@ def _tenant(number: int, gathered: Gathered) -> Tenant:
             unit=done.unit,
             seconds=done.seconds,
             latency=done.latency,
-            wrong_results=done.wrong,
             late_seconds=done.late_seconds,
             context_seconds=ready.context_seconds,
             launch_seconds=gathered.launch_seconds,

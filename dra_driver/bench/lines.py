@@ -57,7 +57,6 @@ class Done(_Line):
     steps: Count | None = None
     units: Amount = 0.0
     unit: str = ""
-    wrong: Count | None = None
     latency: Latency | None = None
     usage: Usage | None = None
     busy_sm_percent: Percent | None = None

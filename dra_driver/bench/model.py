@@ -78,7 +78,6 @@ class Result(Strict):
         late_seconds: how long after the common moment it began.
         context_seconds: how long it took to make its CUDA context.
         launch_seconds: from its start, as a process or pod, until it was ready to work.
-        wrong_results: numbers that a burn found wrong; None for other works, which end at one.
         memory_refused_mib: what it asked for and did not get; None if nothing was refused.
         busy_sm_percent: how many SMs were busy, by GPM: of its GPU instance, or of the whole GPU.
         bandwidth_percent: how much of the memory's bandwidth was used, in the same way.
@@ -88,7 +87,6 @@ class Result(Strict):
     unit: str
     seconds: Amount
     latency: Latency | None = None
-    wrong_results: Count | None = None
     late_seconds: Amount = 0.0
     context_seconds: Amount | None = None
     launch_seconds: Amount | None = None

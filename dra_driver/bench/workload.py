@@ -26,9 +26,7 @@ class WorkloadKind(StrEnum):
     MEMORY = "memory"
     """Takes memory until some is refused or it has as much as it wants, and works on it."""
     GEMM = "gemm"
-    """Matrix products, in full or half precision or by tensor cores."""
-    BURN = "burn"
-    """Matrix products all over the memory, each compared with the right result."""
+    """Matrix products, in full precision or by tensor cores."""
     COMMAND = "command"
     """A user's own command, from its start to its end."""
 
@@ -37,8 +35,6 @@ class Precision(StrEnum):
     """What a matrix product computes in. Its result is always in full precision."""
 
     FP32 = "fp32"
-    FP16 = "fp16"
-    """Sums are in half precision, too."""
     TENSOR = "tensor"
     """Half precision by tensor cores, with sums in full precision."""
 
@@ -98,9 +94,8 @@ class Workload(Strict):
 
     @model_validator(mode="after")
     def _precision_where_it_belongs(self) -> Self:
-        has_products = self.kind in (WorkloadKind.GEMM, WorkloadKind.BURN)
-        if self.precision is not Precision.FP32 and not has_products:
-            raise ValueError("a precision is for the works `gemm` and `burn`")
+        if self.precision is not Precision.FP32 and self.kind is not WorkloadKind.GEMM:
+            raise ValueError("a precision is for the work `gemm`")
         return self
 
     @model_validator(mode="after")
@@ -113,7 +108,7 @@ class Workload(Strict):
             )
         return self
 
-    def described(self) -> str:  # noqa: PLR0911 (one for each kind)
+    def described(self) -> str:
         """Describe it in a line."""
         match self.kind:
             case WorkloadKind.COMPUTE:
@@ -129,12 +124,7 @@ class Workload(Strict):
                 wanted = f"{self.memory_mib} MiB" if self.memory_mib else "all there is"
                 return f"memory-hungry, wants {wanted}"
             case WorkloadKind.GEMM:
-                return f"matrix products {self._products()}, counted in GFLOP"
-            case WorkloadKind.BURN:
-                return f"matrix products {self._products()}, all over {self.memory_mib} MiB"
+                rows, columns, depth = self.shape
+                return f"matrix products {rows} x {depth} x {columns} in {self.precision}"
             case WorkloadKind.COMMAND:
                 return "command: " + " ".join(self.command)
-
-    def _products(self) -> str:
-        rows, columns, depth = self.shape
-        return f"{rows} x {depth} x {columns} in {self.precision}"

@@ -118,8 +118,8 @@ def _outdated(version: str, kind: str) -> str:
     if is_without_devices(version, kind):
         return (
             f"apiVersion: {plain(version)} with {plain(kind)} is for clusters older than "
-            f"Kubernetes 1.31, and nothing reads it now: write a claim or template of {_VERSION} that asks "
-            "for devices of a DeviceClass, and how they are shared in its devices.config "
+            f"Kubernetes 1.31, and nothing reads it now: write a claim or template of {_VERSION} "
+            "that asks for devices of a DeviceClass, and how they are shared in its devices.config "
             "(docs/writing-pods.md)"
         )
     single = kind.removesuffix("List")

@@ -288,13 +288,7 @@ def _is_without_utilisation(case: Case) -> bool:
 
 def _doubts(case: Case) -> list[str]:
     """Return what makes the figures of a case less reliable."""
-    doubts = [
-        f"{case.strategy.name}: tenant {tenant.number}: {tenant.result.wrong_results} numbers were"
-        " wrong: the GPU or its memory is faulty; look for Xid lines in dmesg"
-        for tenant in case.tenants
-        if tenant.result and tenant.result.wrong_results
-    ]
-    doubts += _early_commands(case)
+    doubts = _early_commands(case)
     late = [result.late_seconds for result in results(case)]
     if late and max(late) - min(late) > _LATE_SECONDS:
         doubts.append(

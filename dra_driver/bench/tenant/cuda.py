@@ -16,8 +16,7 @@ from typing import Any, Self
 from cuda.bindings import driver, nvrtc
 
 from dra_driver.bench.tenant.device import Argument, RefusedError
-from dra_driver.bench.tenant.kernels import Grid
-from dra_driver.bench.tenant.programs import Program
+from dra_driver.bench.tenant.kernels import Grid, Program
 from dra_driver.errors import DeviceError
 
 _DRIVER = "libcuda.so.1"
@@ -78,8 +77,8 @@ class Gpu:
         if capability < program.least:
             (least, than), (major, minor) = program.least, capability
             raise DeviceError(
-                f"{program.needs} of compute capability {least}.{than} or later, and this one has"
-                f" {major}.{minor}: choose `precision: fp32`"
+                f"tensor cores are on cards of compute capability {least}.{than} or later, and this"
+                f" one has {major}.{minor}: choose `precision: fp32`"
             )
         image = ctypes.create_string_buffer(compiled(program.source, capability))
         module = _done(driver.cuModuleLoadData(ctypes.addressof(image)), "cuModuleLoadData")

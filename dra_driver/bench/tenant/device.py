@@ -28,7 +28,6 @@ class Task(Struct, frozen=True, kw_only=True):
         unit: what the work is counted in.
         units: how many units a step is.
         refused_mib: the memory that it was refused; None if nothing was refused.
-        wrong: returns how many results were wrong so far; None if the first one ends the work.
     """
 
     step: Callable[[], None]
@@ -37,7 +36,6 @@ class Task(Struct, frozen=True, kw_only=True):
     units: float
     memory_mib: int
     refused_mib: int | None = None
-    wrong: Callable[[], int] | None = None
 
 
 def mib_of(size: int) -> int:

@@ -70,6 +70,14 @@ CHAINS = 4
 _MOST_BLOCKS = 65535
 
 
+class Program(Struct, frozen=True, kw_only=True):
+    """Kernels by source and name; `least` is the lowest compute capability that they need."""
+
+    source: str
+    names: tuple[str, ...]
+    least: tuple[int, int] = (0, 0)
+
+
 class Grid(Struct, frozen=True, kw_only=True):
     """How many blocks and threads a launch has."""
 

@@ -1,16 +1,17 @@
 """Kernels of matrix products, in CUDA C++, and how much work they are. Pure.
 
 Each block makes a square of the result from tiles in shared memory. Tensor cores are used by PTX's
-`wmma`, half precision by `fma.rn.f16x2`, because NVRTC has no headers of CUDA here. These kernels
-compare tenants and strategies; they are slower than cuBLAS on the same card.
+`wmma`, because NVRTC has no headers of CUDA here. These kernels compare tenants and strategies;
+they are slower than cuBLAS on the same card.
 
 Factors are whole numbers from -3 to 3, and every sum of a product, also a partial one, is a whole
 number below 2048, which is exact in half precision. So each number of the result is known, for any
 precision and order: 16 times the sum over four neighbours, because all later ones cancel out.
 """
 
-from dra_driver.bench.tenant.kernels import FLOAT, TILE, Grid
-from dra_driver.bench.workload import Precision
+from dra_driver.bench.tenant import kernels
+from dra_driver.bench.tenant.kernels import FLOAT, TILE, Grid, Program
+from dra_driver.bench.workload import Precision, Workload, WorkloadKind
 
 PRIMITIVES = r"""
 #define KERNEL extern "C" __global__ void
@@ -24,21 +25,6 @@ INSIDE unsigned short half_of(float value)
 }
 """
 """Functions that only a GPU has; tests define them for a CPU."""
-
-HALF_PRIMITIVES = r"""
-INSIDE float float_of(unsigned bits)
-{
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((unsigned short)bits));
-    return value;
-}
-
-INSIDE unsigned fma_pair(unsigned a, unsigned b, unsigned c)
-{
-    asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(c) : "r"(a), "r"(b));
-    return c;
-}
-"""
 
 TENSOR_PRIMITIVES = r"""
 /* Tiles of 16 x 16 that the 32 threads of a warp hold together. */
@@ -154,39 +140,6 @@ KERNEL gemm_fp32(float *to, const float *left, const float *right, unsigned colu
 }
 """
 
-HALF = r"""
-/* The same with two neighbours of a row in one register. */
-KERNEL gemm_fp16(float *to, const unsigned short *left, const unsigned *right, unsigned columns,
-                 unsigned depth)
-{
-    __shared__ unsigned a[16][64 + 4], b[16][32];
-    unsigned x = threadIdx.x, y = threadIdx.y;
-    Count row = blockIdx.y * 64, column = blockIdx.x * 64;
-    unsigned sums[4][2] = {{0}};
-    for (unsigned tile = 0; tile < depth; tile += 16) {
-        for (unsigned at = y * 16 + x; at < 16 * 64; at += 256) {
-            unsigned one = left[(row + at / 16) * depth + tile + at % 16];
-            a[at % 16][at / 16] = one << 16 | one;
-        }
-        for (unsigned at = y * 16 + x; at < 16 * 32; at += 256)
-            b[at / 32][at % 32] = right[((Count)(tile + at / 32) * columns + column) / 2 + at % 32];
-        __syncthreads();
-#pragma unroll
-        for (unsigned at = 0; at < 16; ++at)
-#pragma unroll
-            for (unsigned i = 0; i < 4; ++i)
-#pragma unroll
-                for (unsigned j = 0; j < 2; ++j)
-                    sums[i][j] = fma_pair(a[at][y * 4 + i], b[at][x * 2 + j], sums[i][j]);
-        __syncthreads();
-    }
-    for (unsigned i = 0; i < 4; ++i)
-        for (unsigned j = 0; j < 4; ++j)
-            to[(row + y * 4 + i) * columns + column + x * 4 + j] =
-                float_of(sums[i][j / 2] >> 16 * (j % 2) & 0xffff);
-}
-"""
-
 TENSOR = r"""
 /* 128 x 128 numbers a block, 32 x 64 a warp: 2 x 4 tiles. Eight halves are copied at once. */
 KERNEL gemm_tensor(float *to, const unsigned short *left, const unsigned short *right,
@@ -228,28 +181,16 @@ KERNEL gemm_tensor(float *to, const unsigned short *left, const unsigned short *
 FIRST = 224.0
 """The first number of a product."""
 
-_SOURCES = {
-    Precision.FP32: PRIMITIVES + COMMON,
-    Precision.FP16: PRIMITIVES + HALF_PRIMITIVES + COMMON + HALF,
-    Precision.TENSOR: PRIMITIVES + TENSOR_PRIMITIVES + COMMON + TENSOR,
-}
-LEAST_CAPABILITY = {
-    Precision.FP32: (0, 0),
-    Precision.FP16: (5, 3),
-    Precision.TENSOR: (7, 0),
-}
-"""The first compute capability that has the instructions (PTX ISA: fma, wmma)."""
 
-
-def source(precision: Precision) -> str:
-    """Return the kernels' source for a precision."""
-    return _SOURCES[precision]
-
-
-def names(precision: Precision) -> tuple[str, ...]:
-    """Return the kernels' names for a precision."""
-    common = ("numbers", "halves", "differing", "gemm_fp32")
-    return tuple(dict.fromkeys((*common, f"gemm_{precision}")))
+def program_of(work: Workload) -> Program:
+    """Return the kernels of a work: no others, because compiling takes time."""
+    if work.kind is not WorkloadKind.GEMM:
+        return Program(source=kernels.SOURCE, names=kernels.NAMES)
+    names = ("fill", "numbers", "halves", "differing", "gemm_fp32")
+    if work.precision is Precision.FP32:
+        return Program(source=kernels.FILL + PRIMITIVES + COMMON, names=names)
+    source = kernels.FILL + PRIMITIVES + TENSOR_PRIMITIVES + COMMON + TENSOR
+    return Program(source=source, names=(*names, "gemm_tensor"), least=(7, 0))
 
 
 def of_gemm(precision: Precision, rows: int, columns: int) -> Grid:

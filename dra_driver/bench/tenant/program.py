@@ -26,7 +26,8 @@ from dra_driver.bench.model import Card, Usage
 from dra_driver.bench.tenant import arrivals
 from dra_driver.bench.tenant.card import CardDoor, Watch
 from dra_driver.bench.tenant.device import Task
-from dra_driver.bench.tenant.programs import Program, program_of
+from dra_driver.bench.tenant.kernels import Program
+from dra_driver.bench.tenant.matrices import program_of
 from dra_driver.bench.tenant.supervised import uptime
 from dra_driver.bench.tenant.tasks import task
 from dra_driver.bench.workload import WorkloadKind
@@ -135,7 +136,6 @@ def _worked(
         steps=done.steps,
         units=done.steps * todo.units,
         unit=todo.unit,
-        wrong=None if todo.wrong is None else todo.wrong(),
         latency=done.latency(),
         usage=usage,
         busy_sm_percent=gpm.busy_sms,
