@@ -101,7 +101,6 @@ class _Maker:
             lambda: f"({self._text(down)} + {self._text(down)})",
             lambda: f"{self._text(down)}.lowerAscii()",
             lambda: f"{self._text(down)}.substring({self._number(0)})",
-            lambda: f"{self._text(down)}.charAt({self._number(0)})",
             lambda: f"{self._text(down)}.replace({self._text(0)}, {self._text(0)})",
             lambda: f"{self._text(down)}.split({self._text(0)})[{self._number(0)}]",
         )
@@ -131,7 +130,6 @@ class _Maker:
         return self._one(
             lambda: made,
             lambda: f"{capacity}.{self._chance.choice(['memory', 'cores', 'rare'])}",
-            lambda: f"{made}.add({self._quantity(depth - 1)})",
         )
 
     def _list(self, depth: int) -> str:

@@ -34,8 +34,6 @@ _MOST_STEPS = 100_000
 _MATCH = 20
 """Steps for each character that is matched with a regular expression."""
 
-_NAMESPACES = frozenset({"sets", "optional"})
-
 Variables = Mapping[str, object]
 T = TypeVar("T")
 
@@ -110,7 +108,7 @@ class _Evaluation:
         while rest:
             part = rest.pop()
             self._left -= times
-            if isinstance(part, str | bytes):
+            if isinstance(part, str):
                 self._left -= len(part) * times
             elif isinstance(part, list):
                 rest += part
@@ -128,8 +126,12 @@ class _Evaluation:
         target = node.target
         if target is None:
             return functions.call(node.function, self._values(node, names), is_member=False)
-        if isinstance(target, syntax.Name) and target.name in _NAMESPACES - names.keys():
-            name = f"{target.name}.{node.function}"
+        if (
+            isinstance(target, syntax.Name)
+            and target.name == "optional"
+            and "optional" not in names
+        ):
+            name = f"optional.{node.function}"
             return functions.call(name, self._values(node, names), is_member=False)
         holder = self.value(target, names)
         if node.function in ("or", "orValue") and len(node.arguments) == 1:
@@ -279,7 +281,7 @@ def _binary(operator: str, left: object, right: object) -> object:
 def _arithmetic(operator: str, left: object, right: object) -> object:
     if type(left) is not type(right):
         raise no_overload()
-    if operator == "+" and isinstance(left, str | bytes | list):
+    if operator == "+" and isinstance(left, str | list):
         return left + right  # type: ignore[operator]  # of one type, as seen above
     if not is_number(left):
         raise no_overload()

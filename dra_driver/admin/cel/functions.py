@@ -1,14 +1,13 @@
 """The functions of CEL that selectors of devices may call.
 
-They are CEL's standard functions, those for strings, sets and optional values, and Kubernetes' for
-quantities, versions and lists. A wrong type is CEL's error "no such overload"; a function that is
+They are CEL's standard functions, most of those for strings and optional values, and Kubernetes'
+for quantities and versions. A wrong type is CEL's error "no such overload"; a function that is
 missing here is unknown. Pure.
 """
 
 import math
 import re
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -65,7 +64,7 @@ def compare(left: Any, right: Any) -> int:
     if isinstance(left, Quantity) and isinstance(right, Quantity):
         left, right = left.nanos, right.nanos
     numbers = is_number(left) and is_number(right)
-    comparable = isinstance(left, str | bytes | bool | Semver)
+    comparable = isinstance(left, str | bool | Semver)
     if not numbers and not (comparable and type(left) is type(right)):
         raise no_overload()
     return bool(left > right) - bool(left < right)
@@ -99,7 +98,7 @@ def _is_key(value: Any) -> bool:
 
 
 def _size(value: Any) -> int:
-    need(value, str, bytes, list, dict)
+    need(value, str, list, dict)
     return len(value)
 
 
@@ -164,19 +163,6 @@ def _quantity(text: Any) -> Quantity:
         raise EvaluationError(str(error)) from error
 
 
-def _reads(function: Function) -> Function:
-    def can(*values: Any) -> bool:
-        try:
-            function(*values)
-        except EvaluationError as error:
-            if error.__cause__ is None:  # a wrong type, not a wrong text
-                raise
-            return False
-        return True
-
-    return can
-
-
 def _semver(text: Any, normalize: Any = False) -> Semver:
     need(text, str)
     need(normalize, bool)
@@ -218,29 +204,6 @@ def _is_integer(value: Any) -> bool:
     return True
 
 
-def _float_of(value: Any) -> float:
-    need(value, Quantity)
-    return Double(value.nanos / _NANO)
-
-
-def _sign(value: Any) -> int:
-    need(value, Quantity)
-    nanos = value.nanos
-    return int(nanos > 0) - int(nanos < 0)
-
-
-def _added(sign: int) -> Function:
-    def result(left: Any, right: Any) -> Quantity:
-        need(left, Quantity)
-        need(right, Quantity, int)
-        nanos = right.nanos if isinstance(right, Quantity) else int(right) * _NANO
-        is_fine = left.nanos % _NANO or nanos % _NANO or Fine in (type(left), type(right))
-        kind = Fine if is_fine else Quantity
-        return kind(left.nanos + sign * nanos, left.format)
-
-    return result
-
-
 def _includes(holder: Any, value: Any) -> bool:
     for element in holder if isinstance(holder, list) else [holder]:
         try:
@@ -249,51 +212,6 @@ def _includes(holder: Any, value: Any) -> bool:
         except EvaluationError:  # values of different types are different
             continue
     return False
-
-
-def _best(sign: int) -> Function:
-    def result(values: Any) -> object:
-        need(values, list)
-        if not values:
-            raise EvaluationError("min/max called on empty list")
-        best = values[0]
-        for value in values[1:]:
-            if compare(value, best) == sign:
-                best = value
-        return best
-
-    return result
-
-
-def _sum(values: Any) -> object:
-    need(values, list)
-    kinds = {type(value) for value in values}
-    if kinds - {int, Uint, Double}:
-        raise NotUnderstoodError("a sum of what are no numbers")
-    if len(kinds) > 1:
-        raise no_overload()
-    return checked(sum(values)) if kinds != {Double} else Double(sum(values))
-
-
-def _is_sorted(values: Any) -> bool:
-    need(values, list)
-    return all(compare(first, two) <= 0 for first, two in pairwise(values))
-
-
-def _sets_contains(left: Any, right: Any) -> bool:
-    need(left, list)
-    need(right, list)
-    return all(contains(left, element) for element in right)
-
-
-def _sets_intersects(left: Any, right: Any) -> bool:
-    need(left, list)
-    need(right, list)
-    return any(contains(left, element) for element in right)
-
-
-def _sets_equivalent(left: Any, right: Any) -> bool:
-    return _sets_contains(left, right) and _sets_contains(right, left)
 
 
 def _value(optional: Any) -> object:
@@ -309,7 +227,7 @@ def _has_value(optional: Any) -> bool:
 
 
 def _non_zero(value: Any) -> Optional:
-    is_zero = value is None or value in (False, 0, "", b"", [], {})
+    is_zero = value is None or value in (False, 0, "", [], {})
     return NONE if is_zero else Optional(value, is_there=True)
 
 
@@ -324,16 +242,11 @@ _MEMBERS: Mapping[str, Function] = MappingProxyType(
         "upperAscii": strings.of_strings(strings.ascii_only(str.upper)),
         "trim": strings.of_strings(strings.trim),
         "indexOf": strings.index_of,
-        "lastIndexOf": strings.last_index_of,
-        "charAt": strings.char_at,
         "substring": strings.substring,
         "split": strings.split,
         "replace": strings.replace,
         "join": strings.join,
         "includes": _includes,
-        "min": _best(-1),
-        "max": _best(1),
-        "isSorted": _is_sorted,
         "compareTo": _compare_to,
         "isGreaterThan": lambda left, right: _compare_to(left, right) > 0,
         "isLessThan": lambda left, right: _compare_to(left, right) < 0,
@@ -342,10 +255,6 @@ _MEMBERS: Mapping[str, Function] = MappingProxyType(
         "patch": _number_of(2),
         "asInteger": _as_integer,
         "isInteger": _is_integer,
-        "asApproximateFloat": _float_of,
-        "sum": _sum,
-        "add": _added(1),
-        "sub": _added(-1),
         "value": _value,
         "hasValue": _has_value,
     }
@@ -363,13 +272,7 @@ _GLOBALS: Mapping[str, Function] = MappingProxyType(
         "dyn": lambda value: value,
         "type": lambda value: TypeOf(type_name(value)),
         "quantity": _quantity,
-        "isQuantity": _reads(_quantity),
-        "sign": _sign,
         "semver": _semver,
-        "isSemver": _reads(_semver),
-        "sets.contains": _sets_contains,
-        "sets.intersects": _sets_intersects,
-        "sets.equivalent": _sets_equivalent,
         "optional.of": lambda value: Optional(value, is_there=True),
         "optional.none": lambda: NONE,
         "optional.ofNonZeroValue": _non_zero,

@@ -177,7 +177,7 @@ class _Parser:
             return self._number("", token.start)
         self._at += 1
         if token.kind == "string":
-            return self._constant(token, self._string(token.text))
+            return self._constant(token, _string_of(token.text))
         if token.kind == "name":
             if token.text in _CONSTANTS:
                 return self._constant(token, _CONSTANTS[token.text])
@@ -196,10 +196,6 @@ class _Parser:
                 return self._map(token)
         self._at -= 1
         raise self.unexpected()
-
-    def _string(self, text: str) -> object:
-        prefix = re.split("['\"]", text, maxsplit=1)[0].lower()
-        return _bytes_of(text) if "b" in prefix else _string_of(text)
 
     def _number(self, sign: str, start: int) -> syntax.Node:
         token = self.token
@@ -312,17 +308,11 @@ def _number_of(text: str) -> int | float:
 def _string_of(text: str) -> str:
     """Return the value of a string literal."""
     prefix, body = _unquoted(text)
+    if "b" in prefix:
+        raise NotUnderstoodError("bytes")
     if "r" in prefix:
         return body
     return _ESCAPE.sub(_character, body)
-
-
-def _bytes_of(text: str) -> bytes:
-    """Return the value of a bytes literal; none with an escape, which stands for a byte there."""
-    prefix, body = _unquoted(text)
-    if "r" not in prefix and "\\" in body:
-        raise NotUnderstoodError("escapes in bytes")
-    return body.encode()
 
 
 def _unquoted(text: str) -> tuple[str, str]:

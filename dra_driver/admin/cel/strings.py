@@ -58,24 +58,6 @@ def index_of(text: Any, part: Any, offset: Any = 0) -> int:
     return int(text.find(part, offset))
 
 
-def last_index_of(text: Any, part: Any) -> int:
-    """Return where a string, or a value in a list, is last."""
-    if isinstance(text, list):
-        return max((at for at, char in enumerate(text) if equal(char, part)), default=-1)
-    need(text, str)
-    need(part, str)
-    return int(text.rfind(part))
-
-
-def char_at(text: Any, place: Any) -> str:
-    """Return a string's character at a place; none at its end."""
-    need(text, str)
-    need(place, int)
-    if not 0 <= place <= len(text):
-        raise EvaluationError(f"index out of range: {place}")
-    return str(text[place : place + 1])
-
-
 def substring(text: Any, start: Any, end: Any = None) -> str:
     """Return a part of a string."""
     need(text, str)

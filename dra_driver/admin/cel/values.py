@@ -1,6 +1,6 @@
 """The values of CEL, and what can go wrong with them.
 
-Ints, strings, bytes, bools, lists, maps and null are those of Python; what Python has no type for
+Ints, strings, bools, lists, maps and null are those of Python; what Python has no type for
 is here. Rules: numbers compare across their types; other values of different types are not equal,
 except that a version or quantity on the left is an error (as in Kubernetes' own types). Pure.
 """
@@ -132,7 +132,6 @@ _NAMES: Mapping[type, str] = {
     int: "int",
     Double: "double",
     str: "string",
-    bytes: "bytes",
     list: "list",
     dict: "map",
     Defaulting: "map",
