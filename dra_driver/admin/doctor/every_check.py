@@ -295,12 +295,6 @@ OF_CLUSTERS: tuple[Check, ...] = (
         look=Sources.autoscalers,
     ),
     Check(
-        id="driver-versions",
-        title="GPU driver versions",
-        why="a node's features depend on its GPU driver",
-        look=lambda sources: slice_checks.driver_versions(sources.cluster.slices()),
-    ),
-    Check(
         id="device-classes",
         title="DeviceClasses",
         why="claims and resource names select devices by them",

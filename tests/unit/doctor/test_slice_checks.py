@@ -84,21 +84,6 @@ def test_a_slice_with_another_nodes_name_is_told_to_those_whom_it_concerns() -> 
     assert list(slice_checks.in_others_names([one], NODES, "a")) == []
 
 
-def versioned(version: str, node: str) -> list[Object]:
-    one = device("gpu-0")
-    one["attributes"]["driverVersion"] = {"version": version}
-    return slices([one], node=node)
-
-
-def test_driver_versions_that_differ_are_told() -> None:
-    same = [*versioned("570.1.0", "a"), *versioned("570.1.0", "b")]
-    assert severities(slice_checks.driver_versions(same)) == [Severity.OK]
-    (seen,) = slice_checks.driver_versions([*same, *versioned("535.2.0", "c")])
-    assert seen.severity is Severity.INFO
-    assert "535.2.0 on c; 570.1.0 on a, b" in seen.text
-    assert severities(slice_checks.driver_versions(slices([]))) == [Severity.UNKNOWN]
-
-
 def test_counters_are_told_of_with_their_cost_before_1_37() -> None:
     plain = slices(GPUS, node="a")
     counting = slices(GPUS, node="b")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dra_driver.admin.api.slices import TaintRule, readable_slices
 from dra_driver.admin.doctor.checks.cluster_checks import INSTALL_AGAIN
-from dra_driver.admin.doctor.checks.finding import Seen, error, info, ok, unknown, warning
+from dra_driver.admin.doctor.checks.finding import Seen, error, ok, warning
 from dra_driver.admin.explain.pools import Pools
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.host.words import count, named
@@ -161,23 +161,3 @@ def in_others_names(slices: Iterable[Object], nodes: Iterable[Object], node: str
             f"refuses such slices; no driver writes them, so find out who has credentials of "
             f"{owner or 'this cluster'}",
         )
-
-
-def driver_versions(slices: Sequence[Object]) -> Iterator[Seen]:
-    """Report which versions of the GPU driver the nodes have."""
-    nodes: dict[str, set[str]] = defaultdict(set)
-    for slice_ in slices:
-        for device in objects(slice_, "spec", "devices"):
-            version = text(device, "attributes", "driverVersion", "version")
-            if version:
-                nodes[version].add(text(slice_, "spec", "nodeName"))
-    versions = [f"{version} on {named(sorted(names))}" for version, names in sorted(nodes.items())]
-    if len(versions) > 1:
-        yield info(
-            f"nodes have GPU drivers of different versions: {'; '.join(versions)}",
-            "nothing, if that is intended; claims can select by the attribute driverVersion",
-        )
-    elif versions:
-        yield ok(f"GPU driver {versions[0]}")
-    else:
-        yield unknown("no published device names the version of its GPU driver")
