@@ -4,7 +4,6 @@ In: the command line. Out: a driver root (see `driver_root`), a changed state, o
 stdout. Errors are raised and shown by the caller as one line.
 """
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -102,32 +101,22 @@ class Status(CommandSettings):
     """Show the GPUs of a simulated machine and their settings."""
 
     root: Path = ROOT
-    output: Literal["table", "json"] = option(default="table", short="o", help="Output format.")
 
     def cli_cmd(self) -> None:
         """Run the command."""
         machine = Machine(self.root)
         rows = sorted(machine.status(), key=lambda status: status.gpu.nvml_bus_id)
-        say(_as_json(machine, rows) if self.output == "json" else _as_table(machine, rows))
+        say(_as_table(machine, rows))
 
 
 class Profiles(CommandSettings):
     """List the shipped profiles."""
 
-    output: Literal["table", "json"] = option(default="table", short="o", help="Output format.")
-
     def cli_cmd(self) -> None:
         """Run the command."""
-        rows = [
-            {"name": name, "description": profiles.load(name).description}
-            for name in profiles.names()
-        ]
-        if self.output == "json":
-            say(json.dumps(rows, indent=2))
-            return
         say(f"{'NAME':<13} DESCRIPTION")
-        for row in rows:
-            say(f"{row['name']:<13} {row['description']}")
+        for name in profiles.names():
+            say(f"{name:<13} {profiles.load(name).description}")
 
 
 class Fault(CommandSettings):
@@ -275,44 +264,6 @@ def _processes(
     for holder in machine.holders():
         if (holder.slot, holder.gpu_instance, holder.compute_instance) == place:
             yield f"      process {holder.pid}: {holder.memory >> 20} MiB"
-
-
-def _as_json(machine: Machine, rows: list[GpuStatus]) -> str:
-    gpus = [
-        {
-            "uuid": row.gpu.uuid,
-            "name": row.gpu.card.name,
-            "pciBusID": row.gpu.pci,
-            "minor": row.gpu.minor,
-            "state": _state_word(row, machine),
-            "driver": row.driver,
-            "computeMode": row.compute_mode,
-            "timeSlice": row.time_slice,
-            "persistenceMode": row.persistence_mode,
-            "migMode": row.mig_mode,
-            "migModePending": row.mig_pending,
-            "migDevices": [
-                {
-                    "uuid": device.uuid,
-                    "profile": device.profile,
-                    "start": device.start,
-                    "size": device.size,
-                }
-                for device in machine.mig_devices(row.gpu.uuid)
-            ],
-        }
-        for row in rows
-    ]
-    content = {
-        "profile": machine.description.profile.name,
-        "driverVersion": machine.description.driver_version,
-        "userspace": machine.description.userspace,
-        "library": str(machine.library),
-        "driverLoaded": machine.driver_loaded,
-        "bootID": machine.boot_id,
-        "gpus": gpus,
-    }
-    return json.dumps(content, indent=2)
 
 
 def _state_word(status: GpuStatus, machine: Machine) -> str:

@@ -9,7 +9,7 @@ answers NOT_SUPPORTED). A text is a NUL-terminated string, empty when absent.
 
 import ctypes
 import enum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 MAGIC = b"NVMLSIM"
 LAYOUT_VERSION = 7
@@ -90,6 +90,14 @@ ProcessKind = enum.IntEnum("ProcessKind", "COMPUTES DRAWS BY_MPS", start=0)
 Kill = enum.IntEnum("Kill", "NEVER BEFORE AFTER", start=0)
 
 
+_U32, _U64, _I32, _I64 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_int64
+
+
+def _of(kind: type[Any], names: str) -> list[tuple[str, type[Any]]]:
+    """Return fields of one type."""
+    return [(name, kind) for name in names.split()]
+
+
 class TextRecord(ctypes.Structure):
     """One text of a GPU."""
 
@@ -109,11 +117,7 @@ class LinkRecord(ctypes.Structure):
     """One NVLink of a GPU. `kind` is a LinkEnd; one to nothing has no `remote_bus_id`."""
 
     _fields_: ClassVar = [
-        ("present", ctypes.c_uint32),
-        ("active", ctypes.c_uint32),
-        ("kind", ctypes.c_uint32),
-        ("version", ctypes.c_uint32),
-        ("remote_device_id", ctypes.c_uint32),
+        *_of(_U32, "present active kind version remote_device_id"),
         ("remote_bus_id", ctypes.c_char * 28),
     ]
 
@@ -122,15 +126,8 @@ class MigProfileRecord(ctypes.Structure):
     """One GPU instance profile of a GPU. Bit n of `starts` is a place."""
 
     _fields_: ClassVar = [
-        ("id", ctypes.c_uint32),
-        ("index", ctypes.c_uint32),
-        ("slices", ctypes.c_uint32),
-        ("instances", ctypes.c_uint32),
-        ("size", ctypes.c_uint32),
-        ("starts", ctypes.c_uint32),
-        ("memory_mib", ctypes.c_uint32),
-        ("capabilities", ctypes.c_uint32),
-        ("engines", ctypes.c_uint32 * len(Engine)),
+        *_of(_U32, "id index slices instances size starts memory_mib capabilities"),
+        ("engines", _U32 * len(Engine)),
         ("name", ctypes.c_char * MIG_NAME_SIZE),
     ]
 
@@ -139,12 +136,7 @@ class ComputeInstanceRecord(ctypes.Structure):
     """One compute instance; `start` and `size` count compute slices."""
 
     _fields_: ClassVar = [
-        ("present", ctypes.c_uint32),
-        ("profile_id", ctypes.c_uint32),
-        ("start", ctypes.c_uint32),
-        ("size", ctypes.c_uint32),
-        ("mig_index", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        *_of(_U32, "present profile_id start size mig_index reserved"),
         ("uuid", ctypes.c_char * UUID_SIZE),
     ]
 
@@ -153,11 +145,8 @@ class GpuInstanceRecord(ctypes.Structure):
     """One GPU instance; `start` and `size` count memory slices."""
 
     _fields_: ClassVar = [
-        ("present", ctypes.c_uint32),
-        ("profile", ctypes.c_uint32),
-        ("start", ctypes.c_uint32),
-        ("size", ctypes.c_uint32),
-        ("changed_ms", ctypes.c_uint64),
+        *_of(_U32, "present profile start size"),
+        ("changed_ms", _U64),
         ("compute", ComputeInstanceRecord * MAX_COMPUTE_INSTANCES),
     ]
 
@@ -166,20 +155,10 @@ class ProcessRecord(ctypes.Structure):
     """One process on a GPU, or on one of its instances. Its load is in percent."""
 
     _fields_: ClassVar = [
-        ("active", ctypes.c_uint32),
-        ("slot", ctypes.c_uint32),
-        ("gpu_instance", ctypes.c_uint32),
-        ("compute_instance", ctypes.c_uint32),
-        ("pid", ctypes.c_uint32),
-        ("kind", ctypes.c_uint32),
-        ("memory", ctypes.c_uint64),
-        ("memory_hidden", ctypes.c_uint32),
-        ("sm", ctypes.c_uint32),
-        ("memory_access", ctypes.c_uint32),
-        ("encoder", ctypes.c_uint32),
-        ("decoder", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
-        ("sampled_us", ctypes.c_uint64),
+        *_of(_U32, "active slot gpu_instance compute_instance pid kind"),
+        ("memory", _U64),
+        *_of(_U32, "memory_hidden sm memory_access encoder decoder reserved"),
+        ("sampled_us", _U64),
     ]
 
 
@@ -193,11 +172,9 @@ class MemoryLimitRecord(ctypes.Structure):
     """A control group's limit on a GPU that the driver itself enforces, in bytes."""
 
     _fields_: ClassVar = [
-        ("active", ctypes.c_uint32),
-        ("slot", ctypes.c_uint32),
+        *_of(_U32, "active slot"),
         ("group", GroupRecord),
-        ("soft", ctypes.c_uint64),
-        ("hard", ctypes.c_uint64),
+        *_of(_U64, "soft hard"),
     ]
 
 
@@ -205,11 +182,8 @@ class AllocationRecord(ctypes.Structure):
     """Memory of a GPU that a process has, and the limit that pays for it."""
 
     _fields_: ClassVar = [
-        ("active", ctypes.c_uint32),
-        ("slot", ctypes.c_uint32),
-        ("pid", ctypes.c_uint32),
-        ("charged", ctypes.c_uint32),
-        ("bytes", ctypes.c_uint64),
+        *_of(_U32, "active slot pid charged"),
+        ("bytes", _U64),
     ]
 
 
@@ -217,14 +191,12 @@ class GpuRecord(ctypes.Structure):
     """One slot of the machine."""
 
     _fields_: ClassVar = [
-        ("present", ctypes.c_uint32),
-        ("lost", ctypes.c_uint32),
-        ("facts", ctypes.c_int64 * len(Fact)),
+        *_of(_U32, "present lost"),
+        ("facts", _I64 * len(Fact)),
         ("texts", TextRecord * len(Text)),
         ("fabric_cluster", ctypes.c_uint8 * 16),
         ("links", LinkRecord * MAX_LINKS),
-        ("mig_profile_count", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        *_of(_U32, "mig_profile_count reserved"),
         ("mig_profiles", MigProfileRecord * MAX_MIG_PROFILES),
         ("instances", GpuInstanceRecord * MAX_GPU_INSTANCES),
     ]
@@ -235,14 +207,9 @@ class FaultRecord(ctypes.Structure):
 
     _fields_: ClassVar = [
         ("function", ctypes.c_char * 64),
-        ("slot", ctypes.c_int32),
-        ("code", ctypes.c_int32),
-        ("remaining", ctypes.c_int64),
-        ("skip", ctypes.c_int64),
-        ("delay_ms", ctypes.c_uint32),
-        ("kill", ctypes.c_uint32),
-        ("active", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        *_of(_I32, "slot code"),
+        *_of(_I64, "remaining skip"),
+        *_of(_U32, "delay_ms kill active reserved"),
     ]
 
 
@@ -250,13 +217,8 @@ class EventRecord(ctypes.Structure):
     """One event of the ring; event number n lies at n modulo MAX_EVENTS."""
 
     _fields_: ClassVar = [
-        ("sequence", ctypes.c_uint64),
-        ("type", ctypes.c_uint64),
-        ("data", ctypes.c_uint64),
-        ("slot", ctypes.c_uint32),
-        ("gpu_instance", ctypes.c_uint32),
-        ("compute_instance", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        *_of(_U64, "sequence type data"),
+        *_of(_U32, "slot gpu_instance compute_instance reserved"),
     ]
 
 
@@ -265,20 +227,9 @@ class StateRecord(ctypes.Structure):
 
     _fields_: ClassVar = [
         ("magic", ctypes.c_char * 8),
-        ("layout_version", ctypes.c_uint32),
-        ("size", ctypes.c_uint32),
-        ("gpu_count", ctypes.c_uint32),
-        ("driver_loaded", ctypes.c_uint32),
-        ("cuda_driver_version", ctypes.c_uint32),
-        ("change", ctypes.c_uint32),
-        ("caps_major", ctypes.c_uint32),
-        ("device_nodes", ctypes.c_uint32),
-        ("late_files_ms", ctypes.c_uint32),
-        ("memory_backend", ctypes.c_uint32),
-        ("mig_change_ms", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
-        ("next_event", ctypes.c_uint64),
-        ("pid_namespace", ctypes.c_uint64),
+        *_of(_U32, "layout_version size gpu_count driver_loaded cuda_driver_version change"),
+        *_of(_U32, "caps_major device_nodes late_files_ms memory_backend mig_change_ms reserved"),
+        *_of(_U64, "next_event pid_namespace"),
         ("driver_version", ctypes.c_char * VERSION_SIZE),
         ("nvml_version", ctypes.c_char * VERSION_SIZE),
         ("library_folder", ctypes.c_char * PATH_SIZE),
