@@ -312,20 +312,12 @@ OF_CLUSTERS: tuple[Check, ...] = (
     ),
     Check(
         id="own-node-policy",
-        title="admission policy of ResourceSlices",
-        why="permissions cannot restrict a driver to its own node's slices",
+        title="admission policies of ResourceSlices and claims' status",
+        why="permissions cannot restrict a driver to its own node's slices and devices",
         look=lambda sources: cluster_checks.own_node_policy(
             sources.cluster.every(POLICIES),
             sources.cluster.every(POLICY_BINDINGS),
             sources.accounts(),
-        ),
-    ),
-    Check(
-        id="own-claims-policy",
-        title="admission policy of claims' status",
-        why="permissions cannot restrict a driver to the status of its own devices",
-        look=lambda sources: cluster_checks.own_claims_policy(
-            sources.cluster.every(POLICIES), sources.cluster.every(POLICY_BINDINGS)
         ),
     ),
 )

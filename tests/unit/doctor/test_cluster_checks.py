@@ -269,7 +269,11 @@ USER = "system:serviceaccount:dra-driver:dra-driver"
 
 @pytest.mark.parametrize(
     ("accounts", "expected"),
-    [([], [OK]), ([USER], [OK]), (["system:serviceaccount:other:dra-driver"], [WARNING, OK])],
+    [
+        ([], [OK, OK]),
+        ([USER], [OK, OK]),
+        (["system:serviceaccount:other:dra-driver"], [OK, WARNING, OK]),
+    ],
 )
 def test_the_policy_of_slices_is_about_the_drivers_account(
     accounts: list[str], expected: list[Severity]
@@ -288,22 +292,21 @@ def test_a_policy_of_slices_that_binds_no_names_is_told(lost: str) -> None:
     )
     bindings = manifests.installed("ValidatingAdmissionPolicyBinding")
     seen = list(cluster_checks.own_node_policy(found, bindings, [USER]))
-    assert severities(seen) == [WARNING, OK]
-    assert "own-node lets a node's driver take the slice names and the pool" in seen[0].text
-    assert seen[0].advice == cluster_checks.INSTALL_AGAIN
+    assert severities(seen) == [OK, WARNING, OK]
+    assert "own-node lets a node's driver take the slice names and the pool" in seen[1].text
+    assert seen[1].advice == cluster_checks.INSTALL_AGAIN
 
 
 def test_the_policy_of_claims_status_is_known_and_has_to_be_bound() -> None:
     found = manifests.installed("ValidatingAdmissionPolicy")
     bindings = manifests.installed("ValidatingAdmissionPolicyBinding")
-    assert severities(cluster_checks.own_claims_policy(found, bindings)) == [OK]
-    assert severities(cluster_checks.own_claims_policy(found, [])) == [WARNING]
+    assert severities(cluster_checks.own_node_policy(found, [], [])) == [WARNING, WARNING]
     others = [one for one in found if not one["metadata"]["name"].endswith("own-claims")]
-    assert severities(cluster_checks.own_claims_policy(others, bindings)) == [WARNING]
+    assert severities(cluster_checks.own_node_policy(others, bindings, [])) == [WARNING, OK]
 
 
 @pytest.mark.parametrize("broken", [{}, {"spec": None}, {"spec": {"validations": "x"}}])
 def test_objects_of_any_shape_are_passed_over(broken: Mapping[str, Any]) -> None:
     assert severities(cluster_checks.config_policy([broken], [broken])) == [WARNING]
-    assert severities(cluster_checks.own_node_policy([broken], [broken], [USER])) == [WARNING]
+    assert severities(cluster_checks.own_node_policy([broken], [broken], [USER])) == [WARNING] * 2
     assert set(severities(cluster_checks.classes([broken], ALL))) == {ERROR}

@@ -341,7 +341,17 @@ def config_policy(policies: Sequence[Object], bindings: Sequence[Object]) -> Ite
 def own_node_policy(
     policies: Sequence[Object], bindings: Sequence[Object], accounts: Iterable[str]
 ) -> Iterator[Seen]:
-    """Check whether a node's driver cannot write another node's ResourceSlices."""
+    """Check whether a node's driver cannot write slices and claims' status of other nodes."""
+    of_claims = shipped.own_node_policies(policies, f"{RESOURCE_CLAIMS.plural}/status")
+    if not of_claims:
+        yield warning(
+            "no ValidatingAdmissionPolicy restricts a driver to the status of its own node's "
+            "claims",
+            f"{INSTALL_AGAIN}; without it, an attacker on one node who may write the status of "
+            "claims can change which devices any claim has",
+        )
+    for name in of_claims:
+        yield from _bound(name, bindings)
     covering = shipped.own_node_policies(policies)
     if not covering:
         yield warning(
@@ -362,20 +372,6 @@ def own_node_policy(
             f"ValidatingAdmissionPolicy {name} lets a node's driver take the slice names and the "
             "pool of another node",
             INSTALL_AGAIN,
-        )
-    for name in covering:
-        yield from _bound(name, bindings)
-
-
-def own_claims_policy(policies: Sequence[Object], bindings: Sequence[Object]) -> Iterator[Seen]:
-    """Check whether a node's driver cannot write the status of another node's claims."""
-    covering = shipped.own_node_policies(policies, f"{RESOURCE_CLAIMS.plural}/status")
-    if not covering:
-        yield warning(
-            "no ValidatingAdmissionPolicy restricts a driver to the status of its own node's "
-            "claims",
-            f"{INSTALL_AGAIN}; without it, an attacker on one node who may write the status of "
-            "claims can change which devices any claim has",
         )
     for name in covering:
         yield from _bound(name, bindings)
