@@ -13,11 +13,10 @@ import re
 import tarfile
 import time
 from collections.abc import Callable, Iterable, Mapping
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import to_builtins
 
 from dra_driver.admin.doctor.facts.once import begun
 from dra_driver.admin.doctor.facts.places import read_text
@@ -106,12 +105,4 @@ def matching(text: str | None, pattern: str) -> str | None:
 
 def plain(value: Any) -> Any:
     """Return one of our values as JSON: structs by their fields."""
-    if isinstance(value, Struct):
-        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
-    if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(each) for each in value]
-    if isinstance(value, (Path, Enum)):
-        return str(value)
-    return value
+    return to_builtins(value, enc_hook=str, str_keys=True)

@@ -90,10 +90,6 @@ class Gpu:
         """Return the address of so many bytes. Raises RefusedError if there is less memory."""
         return int(_done(driver.cuMemAlloc(size), f"cuMemAlloc of {size >> 20} MiB"))
 
-    def free(self, address: int) -> None:
-        """Give memory back."""
-        _done(driver.cuMemFree(driver.CUdeviceptr(address)), "cuMemFree")
-
     def launch(self, name: str, grid: Grid, *arguments: Argument) -> None:
         """Start a kernel, after those that were started before."""
         values = tuple(value for value, _ in arguments)

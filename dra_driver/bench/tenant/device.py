@@ -7,16 +7,12 @@ works are there to find that out.
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from msgspec import Struct
 
-from dra_driver.bench.tenant.kernels import Grid
 from dra_driver.bench.workload import MIB
 from dra_driver.errors import DeviceError
-
-_TOLERANCE = 1e-3
 
 
 class Task(Struct, frozen=True, kw_only=True):
@@ -43,13 +39,6 @@ def mib_of(size: int) -> int:
     return -(-size // MIB)
 
 
-def check_first(gpu: "Device", address: int, wanted: float) -> None:
-    """Raise DeviceError if the first number at an address is not `wanted`."""
-    (value,) = gpu.read(address, 1)
-    if abs(value - wanted) > _TOLERANCE * abs(wanted):
-        raise unworked(f"{value:g} where {wanted:g} is right")
-
-
 def unworked(what: str) -> DeviceError:
     """Return the error of a GPU with this wrong result."""
     return DeviceError(
@@ -68,30 +57,6 @@ Argument = tuple[int | float, CType]
 
 class RefusedError(DeviceError):
     """The GPU, or a limit on it, has less memory than was asked for."""
-
-
-class Device(Protocol):
-    """A GPU with a context."""
-
-    def allocate(self, size: int) -> int:
-        """Return the address of so many bytes, or raise RefusedError."""
-        ...
-
-    def free(self, address: int) -> None:
-        """Give memory back."""
-        ...
-
-    def launch(self, name: str, grid: Grid, *arguments: Argument) -> None:
-        """Start a kernel, after those that were started before."""
-        ...
-
-    def wait(self) -> None:
-        """Wait for all that was started."""
-        ...
-
-    def read(self, address: int, floats: int) -> Sequence[float]:
-        """Return numbers from GPU memory."""
-        ...
 
 
 def pointer(address: int) -> Argument:

@@ -3,12 +3,12 @@
 How often steps are made, and when, is in bench/tenant/arrivals.py.
 """
 
+from typing import TYPE_CHECKING
+
 from dra_driver.bench.tenant import kernels, matrices
 from dra_driver.bench.tenant.device import (
-    Device,
     RefusedError,
     Task,
-    check_first,
     count,
     mib_of,
     pointer,
@@ -18,15 +18,19 @@ from dra_driver.bench.tenant.device import (
 )
 from dra_driver.bench.workload import MIB, Precision, Workload, WorkloadKind
 
+if TYPE_CHECKING:
+    from dra_driver.bench.tenant.cuda import Gpu
+
 _CHUNK_MIB = 256
 _LEAST_CHUNK_MIB = 2
 _FACTOR = 0.5
+_TOLERANCE = 1e-3
 _TRIAD = 1.0 + _FACTOR * 2.0
 _NEGATING = -2.0
 """x - 2x: another number after each step, so that a GPU which does nothing is noticed."""
 
 
-def task(gpu: Device, work: Workload) -> Task:
+def task(gpu: "Gpu", work: Workload) -> Task:
     """Take the memory of a work and return what is to be done with it.
 
     Raises RefusedError if there is less memory than the work needs, DeviceError if CUDA refuses for
@@ -47,7 +51,7 @@ def task(gpu: Device, work: Workload) -> Task:
             raise ValueError("a command is run by the runner, not by a tenant")
 
 
-def _compute(gpu: Device, intensity: int) -> Task:
+def _compute(gpu: "Gpu", intensity: int) -> Task:
     threads = kernels.COMPUTE_BLOCKS * kernels.THREADS
     out = gpu.allocate(threads * kernels.FLOAT)
     grid = kernels.Grid(blocks=(kernels.COMPUTE_BLOCKS, 1))
@@ -59,28 +63,28 @@ def _compute(gpu: Device, intensity: int) -> Task:
 
     return Task(
         step=step,
-        check=lambda: check_first(gpu, out, float(kernels.CHAINS)),
+        check=lambda: _check_first(gpu, out, float(kernels.CHAINS)),
         unit="GFLOP",
         units=kernels.compute_gflop(intensity),
         memory_mib=mib_of(threads * kernels.FLOAT),
     )
 
 
-def _bandwidth(gpu: Device, memory_mib: int) -> Task:
+def _bandwidth(gpu: "Gpu", memory_mib: int) -> Task:
     number = max(1, memory_mib * MIB // (3 * kernels.FLOAT))
     to, left, right = (gpu.allocate(number * kernels.FLOAT) for _ in range(3))
     _fill(gpu, left, 1.0, number)
     _fill(gpu, right, 2.0, number)
     return Task(
         step=lambda: _triad(gpu, to, left, right, number),
-        check=lambda: check_first(gpu, to, _TRIAD),
+        check=lambda: _check_first(gpu, to, _TRIAD),
         unit="GB",
         units=kernels.triad_gigabytes(number),
         memory_mib=3 * mib_of(number * kernels.FLOAT),
     )
 
 
-def _inference(gpu: Device, work: Workload) -> Task:
+def _inference(gpu: "Gpu", work: Workload) -> Task:
     number = work.width * work.width
     weights, first, other = (gpu.allocate(number * kernels.FLOAT) for _ in range(3))
     for address, value in ((weights, 1.0), (first, 1.0), (other, 0.0)):
@@ -97,14 +101,14 @@ def _inference(gpu: Device, work: Workload) -> Task:
 
     return Task(
         step=step,
-        check=lambda: check_first(gpu, other, 1.0),
+        check=lambda: _check_first(gpu, other, 1.0),
         unit="requests",
         units=1.0,
         memory_mib=3 * mib_of(number * kernels.FLOAT),
     )
 
 
-def _memory(gpu: Device, wanted_mib: int) -> Task:
+def _memory(gpu: "Gpu", wanted_mib: int) -> Task:
     """Take memory in large pieces, then in smaller ones, until it is enough or none is left.
 
     With 0 MiB, which means all there is, nothing counts as refused.
@@ -139,7 +143,7 @@ def _memory(gpu: Device, wanted_mib: int) -> Task:
 
     return Task(
         step=step,
-        check=lambda: check_first(gpu, taken[-1][0], wanted),
+        check=lambda: _check_first(gpu, taken[-1][0], wanted),
         unit="GB",
         units=have * MIB * 2 / 1e9,
         memory_mib=have,
@@ -147,7 +151,7 @@ def _memory(gpu: Device, wanted_mib: int) -> Task:
     )
 
 
-def _gemm(gpu: Device, work: Workload) -> Task:
+def _gemm(gpu: "Gpu", work: Workload) -> Task:
     """Return the work of products into one and the same matrix; all its numbers are checked."""
     rows, columns, depth = work.shape
     element, numbers = matrices.element(work.precision), rows * columns
@@ -168,7 +172,7 @@ def _gemm(gpu: Device, work: Workload) -> Task:
         gpu.wait()
 
     def check() -> None:
-        check_first(gpu, to, matrices.FIRST)
+        _check_first(gpu, to, matrices.FIRST)
         _fill(gpu, wrong, 0.0, 1)
         arguments = (pointer(wrong), pointer(to), count(numbers), unsigned(columns))
         gpu.launch("differing", kernels.over(numbers), *arguments)
@@ -186,12 +190,19 @@ def _gemm(gpu: Device, work: Workload) -> Task:
     )
 
 
-def _fill(gpu: Device, address: int, value: float, number: int) -> None:
+def _check_first(gpu: "Gpu", address: int, wanted: float) -> None:
+    """Raise DeviceError if the first number at an address is not `wanted`."""
+    (value,) = gpu.read(address, 1)
+    if abs(value - wanted) > _TOLERANCE * abs(wanted):
+        raise unworked(f"{value:g} where {wanted:g} is right")
+
+
+def _fill(gpu: "Gpu", address: int, value: float, number: int) -> None:
     gpu.launch("fill", kernels.over(number), pointer(address), real(value), count(number))
     gpu.wait()
 
 
-def _triad(gpu: Device, to: int, left: int, right: int, number: int) -> None:
+def _triad(gpu: "Gpu", to: int, left: int, right: int, number: int) -> None:
     arguments = (pointer(to), pointer(left), pointer(right), real(_FACTOR), count(number))
     gpu.launch("triad", kernels.over(number), *arguments)
     gpu.wait()
