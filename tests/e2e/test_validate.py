@@ -15,8 +15,6 @@ from testbed.pods import make_namespace
 from bad_objects import BAD_OBJECTS, GOOD, BadObject
 from dra_driver.admin.admission.near_miss_policy import NEAR_MISSES
 from e2e.scene import NAMESPACE, claim_spec
-from e2e.sharing import claim_spec as own_claim_spec
-from e2e.sharing import time_slicing
 
 pytestmark = pytest.mark.e2e
 
@@ -73,11 +71,9 @@ def test_the_api_server_takes_what_convert_prints(node: GpuNode, team: Api, vers
     assert printed.count("created (server dry run)") >= len(items) > 0
 
 
-def warnings(
-    node: GpuNode, kind: str, spec: object, version: str = "resource.k8s.io/v1", **annotations: str
-) -> str:
+def warnings(node: GpuNode, kind: str, spec: object, version: str = "resource.k8s.io/v1") -> str:
     """What kubectl prints as warnings when such an object is created."""
-    metadata = {"name": "near", "annotations": annotations}
+    metadata = {"name": "near"}
     body = {"apiVersion": version, "kind": kind, "metadata": metadata}
     env = node.cluster.env
     done = subprocess.run(
@@ -111,10 +107,6 @@ def test_a_near_miss_is_created_with_a_warning(node: GpuNode) -> None:
     assert "a selector names a driver" in warnings(
         node, "DeviceClass", selecting("device.driver == 'gpu.nvida.com'")
     )
-    spec = own_claim_spec({"gpu": time_slicing("Long")})
-    assert "some cards, such as the Tesla P4" in warnings(node, "ResourceClaim", spec)
-    of_template = {"resource.kubernetes.io/pod-claim-name": "gpu"}  # kube-controller-manager's
-    assert warnings(node, "ResourceClaim", spec, **of_template) == ""
 
 
 def test_a_pod_that_names_its_node_and_asks_for_gpus_is_created_with_a_warning(

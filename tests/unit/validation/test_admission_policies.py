@@ -49,10 +49,8 @@ LIMITED = parameters(
     sharing={"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "1Gi"}}
 )
 BESIDE = (config(driver="nic.example.com"), config(SLOW), config(LIMITED))
-CAN = selecting("device.attributes['gpu.nvidia.com'].cudaComputeCapability.major() > 6")
 NEAR = selecting("device.driver == 'gpu.nvida.com'")
 OURS = selecting("device.driver == 'gpu.nvidia.com' && device.attributes[\"gpu.nvidia.com\"].a")
-POD_CLAIM = {"resource.kubernetes.io/pod-claim-name": "gpu"}
 
 CONFIGS_REFUSED = [
     *(claim(*BESIDE, config(one.parameters)) for one in BAD_CONFIGS if one.in_policy),
@@ -79,13 +77,6 @@ NEARLY = [
     {"metadata": {"name": "class"}, "spec": NEAR},
     claim(requests=[request(**NEAR)]),
     claim(requests=[either("any.example.com", **NEAR)]),
-    *(claim(config(one), requests=[request(DRIVER)]) for one in (SLOW, LIMITED)),
-    claim(config(SLOW, "r/s1"), requests=[either(DRIVER, DRIVER)]),
-    template(claim(config(SLOW, "r"), requests=[request(DRIVER)])),
-    claim(
-        *(config(SLOW, "r", "g"), config(LIMITED, "g")),
-        requests=[request(DRIVER), request(DRIVER, "g", **CAN)],
-    ),
 ]
 
 
@@ -144,11 +135,8 @@ TAKEN = [
     claim(OF_GPU, requests=[request("fast.example.com"), request(DRIVER, "g")]),
     {"metadata": {"name": "class"}, "spec": {"config": [config(parameters())], **OURS}},
     claim(requests=[request(**OURS), either("any.example.com", **OURS)]),
-    claim(config(SLOW), requests=[request(DRIVER, **CAN)]),
-    claim(config(SLOW, "r/s0"), requests=[either(DRIVER, **CAN)]),
     claim(config(SLOW, "other"), config(SLOW, driver="x.org"), requests=[request(DRIVER)]),
     claim(config(SLOW), requests=[request(DRIVER, adminAccess=True), either("any.example.com")]),
-    claim(config(LIMITED), requests=[request(DRIVER)], annotations=POD_CLAIM),
     claim(config(parameters(sharing={"strategy": "MPS"})), requests=[request(DRIVER)]),
     *(pod("cpu"), pod(resourceClaims=[{"name": "c", "resourceClaimName": "c"}])),
     *(pod("nvidia.com/gpu", nodeName=""), workload(pod("nvidia.com/gpu", nodeName=""))),
