@@ -3,9 +3,13 @@
 import pytest
 
 from dra_driver.admin.inspect.slices import OF_DEFAULTS, slices_of
-from dra_driver.admin.inspect.templates import OF_THE_NODE, OF_THE_TYPE, SHARED, template_of
+from dra_driver.admin.inspect.templates import OF_THE_TYPE, SHARED, template_of
 from dra_driver.simulator.nodes import inventory_of
 from dra_driver.simulator.profile import names
+
+OF_THE_NODE = {"uuid", "parentUUID", "driverVersion", "cudaDriverVersion", "addressingMode"}
+OF_THE_NODE |= {"nvlinkIsland", "fabricClusterUUID", "fabricClique"}
+OF_THE_NODE |= {f"resource.kubernetes.io/{name}" for name in ("pciBusID", "pcieRoot", "numaNode")}
 
 
 @pytest.mark.parametrize("profile", names())

@@ -33,24 +33,8 @@ OF_THE_TYPE = frozenset(
         "sharedAs",
     }
 )
-"""Attributes that every node of a machine type has with the same values."""
-
-OF_THE_NODE = frozenset(
-    {
-        "uuid",
-        "parentUUID",
-        "driverVersion",
-        "cudaDriverVersion",
-        "addressingMode",
-        "nvlinkIsland",
-        "fabricClusterUUID",
-        "fabricClique",
-        "resource.kubernetes.io/pciBusID",
-        "resource.kubernetes.io/pcieRoot",
-        "resource.kubernetes.io/numaNode",
-    }
-)
-"""Attributes that are the card's own, its place in the machine, or what the node's image brings."""
+"""Attributes that every node of a machine type has with the same values: the others are the card's
+own, its place in the machine, or what the node's image brings."""
 
 SHARED = frozenset({"parentUUID", "nvlinkIsland"})
 """Attributes whose value is the node's, and is the same for the same devices on every node."""
