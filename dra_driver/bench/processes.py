@@ -30,7 +30,6 @@ from dra_driver.bench.pods.offer import Offer
 from dra_driver.bench.scratch import remove_leftovers, scratch
 from dra_driver.bench.stopping import Stop
 from dra_driver.bench.strategies import (
-    OF_MIG,
     UNDER_MPS,
     Part,
     Sharing,
@@ -97,7 +96,7 @@ class ProcessRunner:
         """Return why a strategy cannot be run here; empty if it can."""
         if strategy.sharing is Sharing.SHARES:
             return "only on a cluster, where a driver gives out shares"
-        if strategy.sharing in OF_MIG:
+        if strategy.sharing is Sharing.MIG:
             if missing := self.offer.lack(strategy):
                 if self._door.mig_problem:
                     return self._door.mig_problem
@@ -114,8 +113,7 @@ class ProcessRunner:
         mode = self._door.card().compute_mode
         if mode == "Prohibited":
             return "the GPU's compute mode is Prohibited; set it back: nvidia-smi --compute-mode=0"
-        slices = (Sharing.TIME_SLICING, Sharing.MIG_TIME_SLICING)
-        if mode == "Exclusive_Process" and strategy.sharing in slices:
+        if mode == "Exclusive_Process" and strategy.sharing is Sharing.TIME_SLICING:
             return (
                 "the GPU's compute mode Exclusive_Process allows only one process; set it back:"
                 " nvidia-smi --compute-mode=0"
@@ -132,12 +130,10 @@ class ProcessRunner:
         if strategy.sharing is Sharing.WHOLE_GPUS:
             gpus = iter([self._door.uuid, *(card.uuid for card in self._others)])
             return [",".join(itertools.islice(gpus, part.gpus)) for part in strategy.parts]
-        if strategy.sharing not in OF_MIG:
+        if strategy.sharing is not Sharing.MIG:
             return [self._door.uuid] * strategy.tenants
         there = {name: iter(uuids) for name, uuids in self._door.mig_devices.items()}
-        if strategy.sharing is Sharing.MIG:
-            return [next(there[profile]) for profile in strategy.profiles]
-        return [next(there[strategy.profile])] * strategy.tenants
+        return [next(there[profile]) for profile in strategy.profiles]
 
     def run(self, strategy: Strategy, seed: int) -> Case:
         """Run a case; in any event its processes have ended afterwards."""

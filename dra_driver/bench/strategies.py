@@ -25,8 +25,6 @@ class Sharing(StrEnum):
     MPS_LIMITS = "mps-limits"
     SHARES = "shares"
     MIG = "mig"
-    MIG_TIME_SLICING = "mig-time-slicing"
-    MIG_MPS = "mig-mps"
 
 
 PROFILE = r"[1-9][0-9]*g\.[1-9][0-9]*gb([+-][a-z.]+)?"
@@ -37,8 +35,7 @@ _WANTED_PROFILE = rf"{PROFILE}|[1-9][0-9]*g|smallest|largest"
 
 _PLAIN = re.compile(r"([1-9][0-9]*)g\.([1-9][0-9]*)gb")
 
-UNDER_MPS = frozenset({Sharing.MPS, Sharing.MPS_LIMITS, Sharing.MIG_MPS})
-OF_MIG = frozenset({Sharing.MIG, Sharing.MIG_TIME_SLICING, Sharing.MIG_MPS})
+UNDER_MPS = frozenset({Sharing.MPS, Sharing.MPS_LIMITS})
 
 
 class Part(Strict):
@@ -127,8 +124,8 @@ class Strategy(Strict):
         limited = self.thread_percentage is not None or self.memory_mib is not None
         if limited != (self.sharing is Sharing.MPS_LIMITS):
             raise ValueError("limits belong to mps-limits, which has at least one")
-        if all(self.profiles) != (self.sharing in OF_MIG):
-            raise ValueError("a MIG profile belongs to the strategies of MIG devices")
+        if all(self.profiles) != (self.sharing is Sharing.MIG):
+            raise ValueError("a MIG profile belongs to the strategy mig")
         if self.sharing is Sharing.ALONE and self.tenants != 1:
             raise ValueError("alone is one tenant")
         return self
@@ -137,8 +134,6 @@ class Strategy(Strict):
     def _parts_fit(self) -> Self:
         if self.sharing not in UNDER_MPS and any(part.is_client_of_mps for part in self.parts):
             raise ValueError("limits and priorities of a tenant need MPS")
-        if self.sharing is not Sharing.MIG and any(part.profile for part in self.parts):
-            raise ValueError("tenants that share one MIG device have one profile")
         several = [part for part in self.parts if part.gpus > 1]
         if several and self.sharing is not Sharing.WHOLE_GPUS:
             raise ValueError("several GPUs for a tenant belong to whole-gpus")

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from dra_driver.bench import commands, lines
-from dra_driver.bench.strategies import OF_MIG, UNDER_MPS, Part, Sharing, Strategy, watcher
+from dra_driver.bench.strategies import UNDER_MPS, Part, Sharing, Strategy, watcher
 from dra_driver.cdi.driver_edits import HOOKLESS_LIBRARIES
 from dra_driver.claims.report.claim_status import stored_entries
 from dra_driver.devices.names import DRIVER_NAME
@@ -74,7 +74,7 @@ def pull_secret(secret: Mapping[str, object]) -> JsonObject:
 
 def device_class(strategy: Strategy) -> str:
     """Return the DeviceClass of a strategy's devices."""
-    return _MIG_CLASS if strategy.sharing in OF_MIG else DRIVER_NAME
+    return _MIG_CLASS if strategy.sharing is Sharing.MIG else DRIVER_NAME
 
 
 def requests(strategy: Strategy) -> list[JsonObject]:
@@ -96,7 +96,6 @@ def claim_config(strategy: Strategy) -> JsonObject | None:
     """Return the opaque config of a strategy's claim; None if it needs none."""
     if strategy.sharing in (Sharing.ALONE, Sharing.WHOLE_GPUS, Sharing.MIG, Sharing.SHARES):
         return None
-    kind = "MigDeviceConfig" if strategy.sharing in OF_MIG else "GpuConfig"
     sharing: JsonObject = {"strategy": "TimeSlicing"}
     if strategy.sharing in UNDER_MPS:
         limits: JsonObject = {}
@@ -105,7 +104,7 @@ def claim_config(strategy: Strategy) -> JsonObject | None:
         if strategy.memory_mib is not None:
             limits["defaultPinnedDeviceMemoryLimit"] = f"{strategy.memory_mib}Mi"
         sharing = {"strategy": "MPS", **({"mpsConfig": limits} if limits else {})}
-    parameters = {"apiVersion": _API, "kind": kind, "sharing": sharing}
+    parameters = {"apiVersion": _API, "kind": "GpuConfig", "sharing": sharing}
     return {"driver": DRIVER_NAME, "parameters": parameters}
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from msgspec import Struct
 
 from dra_driver.admin.api.slices import Device, readable_slices
-from dra_driver.bench.strategies import Sharing, Strategy
+from dra_driver.bench.strategies import Strategy
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.kube.fields import Object, text
 
@@ -31,13 +31,12 @@ class Offer(Struct, frozen=True, kw_only=True):
 
     def lack(self, strategy: Strategy) -> str:
         """Return which MIG devices of a strategy are missing; empty if none."""
-        one_each = strategy.sharing is Sharing.MIG
         for profile, wanted in Counter(strategy.profiles).items():
             fit = self.profiles.get(profile, 0)
             if not fit:
                 there = ", ".join(sorted(self.profiles)) or "none"
                 return f"there is no MIG device {profile}; there are: {there}"
-            if one_each and wanted > fit:
+            if wanted > fit:
                 return f"one GPU has room for {fit} of {profile}, but {wanted} are needed"
         return ""
 

@@ -33,7 +33,6 @@ from dra_driver.bench.pods.pod_status import (
 )
 from dra_driver.bench.stopping import Say, Stop
 from dra_driver.bench.strategies import (
-    OF_MIG,
     UNDER_MPS,
     Part,
     Sharing,
@@ -170,7 +169,7 @@ class PodRunner:
         """Return why the cluster does not allow a strategy; empty if it does."""
         if strategy.sharing is Sharing.SHARES:
             return self._share_obstacle(strategy.tenants)
-        if strategy.sharing in OF_MIG:
+        if strategy.sharing is Sharing.MIG:
             return self.offer.lack(strategy)
         if strategy.gpus > max(self.offer.gpus, 1):
             return f"{self.offer.gpus} whole GPUs are published, but {strategy.gpus} are needed"

@@ -18,7 +18,7 @@ from dra_driver.bench.report.figures import (
 )
 from dra_driver.bench.report.summary import Row, Spread, spread, summary
 from dra_driver.bench.report.verdict import advice
-from dra_driver.bench.strategies import OF_MIG, Sharing
+from dra_driver.bench.strategies import Sharing
 
 NONE = "–"  # noqa: RUF001 (a dash)
 SIMULATED = (
@@ -282,7 +282,7 @@ def remarks(report: Report) -> list[str]:
 def _is_without_utilisation(case: Case) -> bool:
     usage = case.usage or Usage()
     is_told = any(result.busy_sm_percent is not None for result in results(case))
-    is_mig = case.strategy.sharing in OF_MIG and case.state == "measured"
+    is_mig = case.strategy.sharing is Sharing.MIG and case.state == "measured"
     return is_mig and usage.sm_percent is None and not is_told
 
 

@@ -21,9 +21,7 @@ WORK_KEYS = tuple(
 
 PERCENT = r"(100|[1-9]?[0-9])%"
 
-Shared = Literal[
-    "alone", "whole-gpus", "time-slicing", "mps", "shares", "mig", "mig-time-slicing", "mig-mps"
-]
+Shared = Literal["alone", "whole-gpus", "time-slicing", "mps", "shares", "mig"]
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[^\n]*$")]
 WorkKeys = dict[str, JsonValue]
 

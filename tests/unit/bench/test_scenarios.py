@@ -33,7 +33,7 @@ def plan(
 
 def of(scenario: Scenario, profiles: dict[str, int], *, whole: bool, memory: int) -> Plan:
     def obstacle(strategy: Strategy) -> str:
-        is_divided = strategy.sharing in (Sharing.MIG, Sharing.MIG_MPS)
+        is_divided = strategy.sharing is Sharing.MIG
         return "" if is_divided == bool(profiles) or (not is_divided and whole) else "no"
 
     return planned("test", scenario, memory_mib=memory, profiles=profiles, obstacle=obstacle)

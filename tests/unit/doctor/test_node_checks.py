@@ -190,13 +190,7 @@ def test_a_gpu_in_mig_mode_without_mig_devices_is_told_of_before_1_37() -> None:
     on = make.gpu(0, mig_mode=MigMode.ENABLED, mig=make.mig(pending_mode=MigMode.ENABLED))
     (seen,) = node_checks.mig_modes(make.inventory(on), (1, 36))
     assert seen.severity is WARNING
-    for way in (
-        "nvidia-smi mig",
-        "mig-parted",
-        "-mig 0",
-        "--mig on-demand",
-        "1.1 pods a second instead of 44",
-    ):
+    for way in ("nvidia-smi mig", "mig-parted", "-mig 0", "--mig on-demand", "1.1 pods a second"):
         assert way in (seen.advice or "")
     assert severities(node_checks.mig_modes(make.inventory(on), (1, 37))) == [OK]
     assert severities(node_checks.mig_modes(make.inventory(on), None)) == [WARNING]
