@@ -129,16 +129,7 @@ class Fault(CommandSettings):
     """
 
     kind: Literal[
-        "lose",
-        "restore",
-        "fail",
-        "slow",
-        "kill",
-        "unload",
-        "load",
-        "remove",
-        "add",
-        "clear",
+        "lose", "restore", "fail", "slow", "kill", "unload", "load", "remove", "add", "clear"
     ] = argument()
     root: Path = ROOT
     gpu: str = OPTIONAL_GPU
@@ -147,11 +138,6 @@ class Fault(CommandSettings):
     times: int = option(default=FOR_EVER, help="How many times; -1: no limit.")
     delay_ms: int = option(
         check=bounds(least=0), default=1000, help="Milliseconds that a slow call takes longer."
-    )
-    nth: int = option(
-        check=bounds(least=1),
-        default=1,
-        help="The call, counted from now on, at which the caller dies.",
     )
     after: bool = option(default=False, help="Let it die after the call's effect, not before.")
 
@@ -165,7 +151,7 @@ class Fault(CommandSettings):
             case "slow":
                 machine.slow_call(self.function, self.delay_ms, uuid=uuid, times=self.times)
             case "kill":
-                machine.kill_at(self.function, nth=self.nth, after=self.after, uuid=uuid)
+                machine.kill_at(self.function, after=self.after, uuid=uuid)
             case "clear":
                 machine.clear_faults(None if self.function == "*" else self.function)
             case "unload":
