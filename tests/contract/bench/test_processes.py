@@ -236,9 +236,9 @@ class TestOnASimulatedMachine:
             stderr=subprocess.DEVNULL,
         )
         try:
-            # Of MPS: supervising process and daemon. Of each tenant: supervising process, shell,
-            # sleep, and sleep in a session of its own.
-            _until(lambda: len(_processes_with(f"={temporary}/dra-bench-", "environ")) == 10)
+            # Of MPS: supervising process and daemon. Of each tenant: supervising process, the
+            # script that holds it, shell, sleep, and sleep in a session of its own.
+            _until(lambda: len(_processes_with(f"={temporary}/dra-bench-", "environ")) == 12)
             process.kill()
             process.wait()
             _until(lambda: _processes_with(f"={temporary}/dra-bench-", "environ") == [])
