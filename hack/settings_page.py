@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from dra_driver import cli
+from dra_driver.admin import program as commands
 from dra_driver.commands.command_line import (
     PLACES,
     CommandSettings,
@@ -109,7 +110,7 @@ def section(name: str, command: cli.Command, told: dict[str, str]) -> str:
     model = command.load()
     if not issubclass(model, CommandSettings):
         raise TypeError(f"{name} has sub-commands, which need rows of their own")
-    lines = [f"## {name}", "", f"`dra-driver {name}`: {cli.summary(name)}.", ""]
+    lines = [f"## {name}", "", f"`dra-driver {name}`: {commands.summary(name)}.", ""]
     every = list(rows(model))
     if own := [row for row in every if row not in told]:
         lines += ["| flag | default | what |", "|---|---|---|", *own]
@@ -145,7 +146,7 @@ def table(pairs: Iterable[tuple[str, str]]) -> str:
 
 def exit_statuses() -> str:
     """What each exit status means: first for most commands, then for those that differ."""
-    models = {name: command.load() for name, command in cli.COMMANDS.items()}
+    models = {name: command.load() for name, command in commands.COMMANDS.items()}
     own = {name: model.statuses for name, model in models.items()}
     numbers = range(max(map(len, own.values())))
     lines = [f"| command | {' | '.join(map(str, numbers))} |", "|---" * (len(numbers) + 1) + "|"]
@@ -160,7 +161,7 @@ def page() -> str:
     parts = [_HEAD]
     told: dict[str, str] = {}
     for name in SERVICES:
-        parts.append(section(name, cli.COMMANDS[name], told))
+        parts.append(section(name, commands.COMMANDS[name], told))
         if name == "kubelet-plugin":
             parts[-1] += without_effect() + gates()
     return "\n".join([*parts, exit_statuses()])
@@ -168,12 +169,12 @@ def page() -> str:
 
 def helps() -> Iterator[tuple[Path, str]]:
     """A file for each command, with what `--help` prints in a terminal of 100 columns."""
-    for program in (cli.PROGRAM, cli.KUBECTL):
-        root = cli.RootCommand(program)
+    for program in (cli.PROGRAM, commands.KUBECTL):
+        root = commands.RootCommand(program)
         with click.Context(root, info_name=program, terminal_width=100) as context:
             yield HELPS / f"{program.replace(' ', '-')}.txt", root.get_help(context) + "\n"
             for name in root.list_commands(context) if program == cli.PROGRAM else ():
-                command = click_command(name, cli.COMMANDS[name].load())
+                command = click_command(name, commands.COMMANDS[name].load())
                 yield HELPS / f"{name}.txt", "\n".join(texts(command, context))
 
 

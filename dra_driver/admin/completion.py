@@ -11,7 +11,8 @@ from typing import Literal
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
-from dra_driver.cli import COMPLETE, KUBECTL, PROGRAM, RootCommand, kubectl_words
+from dra_driver.admin.program import KUBECTL, RootCommand, kubectl_words
+from dra_driver.cli import COMPLETE, PROGRAM
 from dra_driver.commands.command_line import CommandSettings, argument
 
 _ALSO_FILES = ":0"

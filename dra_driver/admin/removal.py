@@ -11,11 +11,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from dra_driver.admin.stored import stored_records
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import MakeMigDevices, RecordState
 from dra_driver.claims.prepare.node_claims import NodeClaims
-from dra_driver.claims.state.records import stored_records
 from dra_driver.errors import DriverError
 
 _UNDO_SECONDS = 20.0

@@ -28,12 +28,9 @@ def node_look(
     roots: Roots,
     directory: Path,
     pods_of: PodsOf,
-    records: Callable[[], Iterable[ClaimRecord]] | None = None,
+    records: Callable[[], Iterable[ClaimRecord]],
 ) -> NodeLook:
-    """Return what looks at this node.
-
-    Without `records` those of claims are read below the driver's own directory.
-    """
+    """Return what looks at this node."""
     return NodeLook(
         loads,
         Processes(roots.proc, Path("/proc")),

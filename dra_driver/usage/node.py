@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from dra_driver.claims.model.claim import PodsOf
 from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.claims.state.records import stored_records
 from dra_driver.devices.load import GpuLoad
 from dra_driver.errors import DeviceError, StateError, TransientError
 from dra_driver.mps.requests import DomainRequests
@@ -126,15 +125,14 @@ def known_below(
     directory: Path,
     roots: Sequence[Path],
     pods_of: PodsOf,
-    records: Callable[[], Iterable[ClaimRecord]] | None = None,
+    records: Callable[[], Iterable[ClaimRecord]],
 ) -> Known:
     """Return what is known; damaged records are left out.
 
-    Without `records` they are read below the driver's directory. `roots` are where the host's root
-    may be mounted; the first with the kubelet's links to containers' logs is taken. Raises
-    StateError if the records cannot be read.
+    `roots` are where the host's root may be mounted; the first with the kubelet's links to
+    containers' logs is taken. Raises StateError if the records cannot be read.
     """
-    stored = tuple(stored_records(directory).records if records is None else records())
+    stored = tuple(records())
     requests = DomainRequests(directory / "mps", lambda: 0.0)
     daemons = []
     for domain in requests.list():

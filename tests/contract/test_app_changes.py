@@ -18,7 +18,7 @@ from testbed.holder import holding
 from testbed.kubelet import ClaimName, KubeletClient
 
 import make
-from dra_driver.claims.state.records import stored_records
+from dra_driver.admin.stored import stored_records
 from dra_driver.cli import main
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine

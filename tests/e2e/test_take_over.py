@@ -20,8 +20,8 @@ from testbed.containers import Containers
 from testbed.node import GpuNode
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
+from dra_driver.admin.stored import stored_records
 from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.claims.state.records import stored_records
 from dra_driver.devices.device import Mig
 from dra_driver.host.process import read_boot_id
 from e2e.kubernetes import needs

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fuzz
+from dra_driver.admin.stored import stored_records
 from dra_driver.claims.state.ledger import Ledger
-from dra_driver.claims.state.records import stored_records
 from dra_driver.errors import StateError
 from dra_driver.mps.files import MpsFiles, ids_in
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver import cli
+from dra_driver.admin import program
 
 MODULE = """
 from dra_driver.commands.command_line import CommandSettings, option
@@ -36,7 +37,7 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delenv("NODE_NAME", raising=False)
     command = cli.Command(target="probe_command:Probe")
-    monkeypatch.setattr(cli, "COMMANDS", {"probe": command})
+    monkeypatch.setattr(program, "COMMANDS", {"probe": command})
     monkeypatch.delitem(sys.modules, "probe_command", raising=False)
 
 
@@ -83,7 +84,7 @@ def test_only_settings_of_the_driver_have_variables_in_other_commands(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(
-        cli.COMMANDS,  # type: ignore[arg-type]
+        program.COMMANDS,  # type: ignore[arg-type]
         "own",
         cli.Command(target="probe_command:Own"),
     )
@@ -114,12 +115,12 @@ def test_help_lists_the_commands_by_where_they_run_each_on_a_line(
     monkeypatch.setenv("COLUMNS", "80")
     assert cli.main(["--help"]) == 0
     shown = capsys.readouterr().out
-    for title, lines in cli.GROUPS.items():
+    for title, lines in program.GROUPS.items():
         rows = shown.partition(f"\n{title}:\n")[2].partition("\n\n")[0].splitlines()
         assert [row.split("  ", 2)[1] for row in rows] == [*lines]
         assert [row.rpartition("  ")[2] for row in rows] == [*lines.values()]
-    named = {line.split()[0] for lines in cli.GROUPS.values() for line in lines}
-    assert named == {*cli.COMMANDS}
+    named = {line.split()[0] for lines in program.GROUPS.values() for line in lines}
+    assert named == {*program.COMMANDS}
 
 
 def test_no_command_shows_the_help_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

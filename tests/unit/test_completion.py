@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver import cli
-from dra_driver.admin import completion
+from dra_driver.admin import completion, program
 
 PYTHON = Path(sys.executable)
 
@@ -76,12 +76,12 @@ def test_kubectl_is_told_what_can_stand_next(
 def test_kubectl_gpu_has_what_needs_no_node_and_means_the_cluster(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.kubectl_words(["status", "-o", "wide"]) == ["status", "--cluster", "-o", "wide"]
-    assert cli.kubectl_words(["explain", "pod/train"]) == ["explain", "pod/train"]
+    assert program.kubectl_words(["status", "-o", "wide"]) == ["status", "--cluster", "-o", "wide"]
+    assert program.kubectl_words(["explain", "pod/train"]) == ["explain", "pod/train"]
     for name, run in (
         ("usage", "runs on a node: kubectl exec --namespace dra-driver POD -- dra-driver usage"),
         ("bench", "is not a command of kubectl gpu: run dra-driver bench"),
     ):
         monkeypatch.setattr(sys, "argv", ["kubectl-gpu", name])
-        assert cli.kubectl() == 2
+        assert program.kubectl() == 2
         assert capsys.readouterr().err == f"error: {name} {run}\n"

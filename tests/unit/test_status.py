@@ -8,10 +8,10 @@ import make
 from dra_driver import cli
 from dra_driver.admin.status.command import NodeStatus, look, report, table
 from dra_driver.admin.status.gone_part import gone
+from dra_driver.admin.stored import StoredRecords
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerGroup, ConsumerPod
 from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices, PendingCleanup, RecordState
 from dra_driver.claims.state.ledger import Ledger
-from dra_driver.claims.state.records import StoredRecords
 from dra_driver.devices.device import Device, Vfio, Whole
 from dra_driver.devices.model import MigDevice
 from dra_driver.devices.shares import ConsumedShare, ShareStrategy

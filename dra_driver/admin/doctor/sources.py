@@ -26,7 +26,7 @@ from dra_driver.admin.doctor.facts.once import Once
 from dra_driver.admin.doctor.facts.places import Places
 from dra_driver.admin.doctor.facts.pod_facts import DaemonPod, pods_of
 from dra_driver.admin.doctor.facts.runtime_config import RuntimeConfig
-from dra_driver.claims.state.records import stored_records
+from dra_driver.admin.stored import stored_records
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import DeviceError, DriverError, SetupError

@@ -20,10 +20,10 @@ from dra_driver.admin.connect import KUBECONFIG
 from dra_driver.admin.output import WIDE_OUTPUT, WideOutput, aligned, for_programs, is_for_programs
 from dra_driver.admin.status import gone_part, health_part, shares_part
 from dra_driver.admin.status.usage_command import PLUGINS
+from dra_driver.admin.stored import StoredRecords, stored_records
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.claims.report.descriptions import description_of, strategy_of
-from dra_driver.claims.state.records import StoredRecords, stored_records
 from dra_driver.commands import common_settings
 from dra_driver.commands.command_line import CommandSettings, changed, option
 from dra_driver.commands.common_settings import NODE_NAME

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from dra_driver.admin.output import WideOutput, for_programs, is_for_programs
 from dra_driver.admin.status.usage_view import EVERYTHING, Selected, document, lines
+from dra_driver.admin.stored import stored_records
 from dra_driver.cdi.roots import Roots
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.nvml.library import NvmlLibrary, find_library
@@ -49,7 +50,10 @@ def show(question: Question, roots: Roots, plugins: Path, out: TextIO) -> None:
     library.open()
     try:
         resources = PodResources(plugins, roots.host_roots(), on_problem=_tell)
-        look = node_look(library, roots, plugins / DRIVER_NAME, resources.pods).look
+        directory = plugins / DRIVER_NAME
+        look = node_look(
+            library, roots, directory, resources.pods, lambda: stored_records(directory).records
+        ).look
         if is_for_programs(question.output) or question.interval is None or not out.isatty():
             width = shutil.get_terminal_size().columns if out.isatty() else None
             out.write(text_of(question, look(), width))

@@ -1,4 +1,4 @@
-"""The files of claims' records: what one has, and what all have, for those who only read them.
+"""The files of claims' records, and what one of them has.
 
 <directory>/claims/<uid>.json       the record (format: claims/model/record.py)
 <directory>/claims/.<uid>.json.tmp  being written
@@ -8,7 +8,6 @@
 import os
 import re
 import stat
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -104,59 +103,12 @@ def gpus_named(path: Path) -> frozenset[GpuUuid]:
     return frozenset()
 
 
-class StoredRecords(Struct, frozen=True, kw_only=True):
-    """The records below a directory. `damaged` maps file names to reasons.
-
-    `newer` has the names of files that are not damaged, but of a newer version of this driver.
-    `lost` has the GPUs that damaged files name, by file name.
-    """
-
-    records: tuple[ClaimRecord, ...]
-    damaged: Mapping[str, str]
-    newer: frozenset[str] = frozenset()
-    lost: Mapping[str, frozenset[GpuUuid]] = {}
-
-
 def written_at(directory: Path, uid: ClaimUid) -> float:
     """Return when a claim's record was written, in seconds since the epoch; 0 without one."""
     try:
         return (directory / "claims" / f"{check_uid(uid)}{SUFFIX}").stat().st_mtime
     except OSError:
         return 0.0
-
-
-def stored_records(directory: Path) -> StoredRecords:
-    """Return all records below a directory, without making or moving anything.
-
-    Raises StateError if a folder cannot be listed, because that does not mean that it is empty.
-    """
-    records: list[ClaimRecord] = []
-    damaged: dict[str, str] = {}
-    newer: set[str] = set()
-    lost: dict[str, frozenset[GpuUuid]] = {}
-    for folder, is_sound in ((directory / "claims", True), (directory / "quarantine", False)):
-        for name in sorted(names_in(folder)):
-            if name.startswith("."):
-                continue
-            try:
-                entry = entry_in(f"{folder}/{name}", name.partition(SUFFIX)[0])
-            except OSError as error:
-                damaged[name] = str(disk_refused(f"read {folder / name}", error))
-                continue
-            match entry:
-                case ClaimRecord() if is_sound:
-                    records.append(entry)
-                case ClaimRecord():
-                    damaged[name] = f"it is not the record of claim {entry.ref}"
-                case Unusable(newer=VersionError()):
-                    newer.add(name)
-                    damaged[name] = f"not damaged, but of a newer version: {entry.reason}"
-                case Unusable(is_empty=False):
-                    damaged[name] = entry.reason
-                    lost[name] = entry.gpus
-                case _:  # unprepared meanwhile, or written just before a power cut
-                    continue
-    return StoredRecords(records=tuple(records), damaged=damaged, newer=frozenset(newer), lost=lost)
 
 
 def names_in(folder: Path) -> list[str]:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import make
+from dra_driver.admin.stored import stored_records
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
-from dra_driver.claims.state.records import stored_records
 from dra_driver.errors import DeviceError
 from worlds.configs import CONFIGS
 from worlds.driver import Driver

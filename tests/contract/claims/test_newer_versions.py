@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import make
+from dra_driver.admin.stored import stored_records
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
-from dra_driver.claims.state.records import stored_records
 from dra_driver.errors import ConflictError, VersionError
 from worlds.configs import MPS
 from worlds.driver import VERSION, Driver

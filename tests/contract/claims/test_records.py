@@ -7,10 +7,10 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 import make
+from dra_driver.admin.stored import stored_records
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
-from dra_driver.claims.state.records import stored_records
 from dra_driver.errors import StateError
 from worlds.configs import CONFIGS
 from worlds.driver import Driver

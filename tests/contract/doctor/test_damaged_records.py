@@ -3,8 +3,8 @@
 import pytest
 
 from dra_driver.admin.doctor.checks import node_checks
+from dra_driver.admin.stored import stored_records
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
-from dra_driver.claims.state.records import stored_records
 from worlds.node import Node
 
 

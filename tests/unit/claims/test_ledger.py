@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 import make
+from dra_driver.admin.stored import stored_records
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import RecordState, encode
 from dra_driver.claims.state.ledger import Ledger
-from dra_driver.claims.state.records import stored_records
 from dra_driver.devices.model import GpuUuid
 from dra_driver.errors import ConfigError, StateError, VersionError
 from dra_driver.host.envelope import seal, unseal

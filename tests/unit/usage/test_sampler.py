@@ -166,4 +166,4 @@ def test_domains_that_cannot_be_read_hide_no_other(tmp_path: Path) -> None:
         file.symlink_to(file.name)  # to itself
     good = Status(id=DomainId("good"), state=State.READY, supervisor="s", daemon=daemon)
     files.status(good.id).write_bytes(encode(good))
-    assert known_below(tmp_path, (), lambda _: {}).daemons == (daemon,)
+    assert known_below(tmp_path, (), lambda _: {}, tuple).daemons == (daemon,)

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct, field
 
 from dra_driver.admin.doctor.facts.places import Places
+from dra_driver.admin.stored import stored_records
 from dra_driver.claims.model.record import ClaimRecord, RecordState
-from dra_driver.claims.state.records import stored_records, written_at
+from dra_driver.claims.state.records import written_at
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.kubelet.pod_resources import PodResources

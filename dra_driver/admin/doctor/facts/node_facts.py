@@ -16,13 +16,13 @@ from msgspec import Struct, field
 
 from dra_driver.admin.doctor.facts.places import Places, names_in, read_text
 from dra_driver.admin.doctor.facts.runtime_config import RuntimeConfig, read_runtime_configs
+from dra_driver.admin.stored import stored_records
 from dra_driver.admin.takeover import peer_claims
 from dra_driver.admin.takeover.peer_claims import PeerClaims
 from dra_driver.cdi.edits_cache import missing_files
 from dra_driver.cdi.model import KIND, Edits
 from dra_driver.cdi.nodes import CONTROL_NODES, REQUIRED, known_numbers
 from dra_driver.cdi.store import SpecStore
-from dra_driver.claims.state.records import stored_records
 from dra_driver.devices.control_groups import MOUNTINFO, find_hierarchy, kernel_counts_gpus
 from dra_driver.devices.exclusion import without_excluded
 from dra_driver.devices.holders import Holder, Holders
