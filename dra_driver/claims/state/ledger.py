@@ -75,6 +75,7 @@ class Ledger:
         self._known: dict[ClaimUid, tuple[Look, Entry]] = {}
         self._by_gpu: dict[GpuUuid, set[ClaimUid]] = {}
         self._is_complete = False
+        self._unread: StateError | None = None
         self._unreadable: set[ClaimUid] = set()
         # If the disk is not writable yet, the first writer makes them.
         with suppress(OSError):
@@ -218,7 +219,8 @@ class Ledger:
         # Readable records come first: others matter only if no readable one holds anything.
         if any(map(self.holds, self.readable())):
             return True
-        return any(isinstance(it, ClaimRecord) and self.holds(it) for it in self._all())
+        every = map(self._current, self._uids_there())
+        return any(isinstance(entry, ClaimRecord) and self.holds(entry) for entry in every)
 
     # By GPU
 
@@ -262,8 +264,15 @@ class Ledger:
         )
 
     def is_about(self, gpu: GpuUuid) -> bool:
-        """Tell whether any record is about a GPU, readable or not."""
-        return bool(self._on(gpu))
+        """Tell whether any record is about a GPU, readable or not.
+
+        Raises StateError if none is known, and the disk refuses to read one.
+        """
+        if self._on(gpu):
+            return True
+        if self._unread is not None:
+            raise self._unread
+        return False
 
     def holds_any(
         self, gpus: Iterable[GpuUuid], devices: Collection[Device], but: ClaimUid
@@ -306,24 +315,22 @@ class Ledger:
         with self._lock:
             if not self._is_complete:
                 self._is_complete = True
-                try:
-                    for _ in self._all():
-                        pass
-                except StateError:
-                    self._is_complete = False
-                    raise
+                self._unread = None
+                for uid in self._uids_there():
+                    try:
+                        self._current(uid)
+                    except StateError as error:  # it keeps no claim of another GPU from its own
+                        self._is_complete, self._unread = False, error
             uids = sorted(self._by_gpu.get(gpu, ()))
         entries = (self._current(uid) for uid in uids)
         return [entry for entry in entries if entry is not None and gpu in entry.gpus]
 
-    def _all(self) -> Iterator[Entry]:
+    def _uids_there(self) -> list[ClaimUid]:
+        """Return the claims with a record, and forget those that no longer have one."""
         uids = self.uids()
         for gone in self._known.keys() - uids:
             self._keep(gone, None, None)
-        for uid in sorted(uids):
-            entry = self._current(uid)
-            if entry is not None:
-                yield entry
+        return sorted(uids)
 
     def _current(self, uid: ClaimUid) -> Entry | None:
         """Return what is stored: the same object as last time, if the file has not changed."""

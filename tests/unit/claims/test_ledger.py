@@ -169,7 +169,7 @@ def damage(folder: Path) -> None:
     ("obstacle", "call", "words"),
     [
         (block, lambda store: store.read(UID), "read"),
-        (block, lambda store: store.records_on(GpuUuid("GPU-1")), "read"),
+        (block, lambda store: store.is_about(GpuUuid("GPU-1")), "read"),
         (block, lambda store: store.write(RECORD), "write"),
         (block, lambda store: store.delete(UID), "delete"),
         (loop, lambda store: store.release(UID), "change"),
@@ -189,6 +189,26 @@ def test_what_the_disk_refuses_is_an_error_that_names_the_record(
     ):
         call(store)
     assert store.quarantined == 0
+
+
+def test_a_record_that_cannot_be_read_keeps_nobody_from_gpus_that_it_is_not_known_to_be_about(
+    tmp_path: Path, store: Ledger
+) -> None:
+    other = make.record(make.gpu(1), uid="other")
+    store.write(other)
+    (uuid,), (blocked,) = other.held_gpus, RECORD.held_gpus
+    block(tmp_path)
+    assert store.records_on(uuid) == [other]
+    assert store.records_on(blocked) == [], "nobody can know"
+    (path_of(tmp_path) / "in-the-way").unlink()
+    path_of(tmp_path).rmdir()
+    store.write(RECORD)
+    assert store.records_on(blocked) == [RECORD]
+    path_of(tmp_path).unlink()
+    block(tmp_path)
+    assert store.records_on(uuid) == [other]
+    with pytest.raises(StateError, match="cannot read"):
+        store.records_on(blocked)
 
 
 def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(
