@@ -30,10 +30,10 @@ from dra_driver.devices.model import (
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.mps.domain import DomainId
 from dra_driver.sharing.memory_groups import MemoryGroups
-from dra_driver.sharing.share_memory import ShareMemory
+from dra_driver.sharing.shares import ShareMemory
 from dra_driver.sharing.steps import ClientLimits, JoinDomain
 from resource_nvidia_com.decode import decode
-from resource_nvidia_com.v1beta1.gpu import GpuConfig
+from resource_nvidia_com.v1beta1.configs import GpuConfig
 
 
 def gpu(minor: int = 0, **changes: object) -> Gpu:

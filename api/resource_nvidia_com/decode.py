@@ -12,10 +12,8 @@ from types import MappingProxyType
 from resource_nvidia_com.model import checked
 from resource_nvidia_com.printable import either, shown
 from resource_nvidia_com.problems import InvalidConfigError, Problem, check_duplicates, hint
-from resource_nvidia_com.v1beta1.gpu import GpuConfig
-from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
+from resource_nvidia_com.v1beta1.configs import GpuConfig, MigDeviceConfig, VfioDeviceConfig
 from resource_nvidia_com.v1beta1.names import API_VERSION
-from resource_nvidia_com.v1beta1.vfio import VfioDeviceConfig
 
 Config = GpuConfig | MigDeviceConfig | VfioDeviceConfig
 """Any config this API group has for GPUs."""

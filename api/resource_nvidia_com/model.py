@@ -39,14 +39,6 @@ class Exclusion:
     forbidden: str
     text: str
 
-    @property
-    def json_schema(self) -> dict[str, Any]:
-        """The same as a condition of a JSON schema."""
-        return {
-            "if": {"properties": {self.field: {"const": self.value}}, "required": [self.field]},
-            "then": {"properties": {self.forbidden: {"type": "null"}}},
-        }
-
 
 class ConfigModel(BaseModel):
     """Parent of every config model."""

@@ -10,6 +10,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from resource_nvidia_com.decode import MODELS
+from resource_nvidia_com.model import Exclusion
 
 
 class _Schema(GenerateJsonSchema):
@@ -21,9 +22,19 @@ class _Schema(GenerateJsonSchema):
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         made = super().model_schema(schema)
-        if conditions := [exclusion.json_schema for exclusion in schema["cls"].exclusions]:
+        if conditions := list(map(_condition, schema["cls"].exclusions)):
             made["allOf"] = conditions
         return made
+
+
+def _condition(exclusion: Exclusion) -> dict[str, Any]:
+    return {
+        "if": {
+            "properties": {exclusion.field: {"const": exclusion.value}},
+            "required": [exclusion.field],
+        },
+        "then": {"properties": {exclusion.forbidden: {"type": "null"}}},
+    }
 
 
 def json_schemas() -> dict[str, dict[str, Any]]:

@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from dra_driver.admin.connect import connect
 from dra_driver.admin.removal import Removal, look
+from dra_driver.admin.stored import is_folder
 from dra_driver.admin.takeover import checkpoint_file, peer_claims
 from dra_driver.admin.takeover.take_over import TakeOver
 from dra_driver.cdi.edits_cache import EditsCache
@@ -52,7 +53,6 @@ from dra_driver.errors import (
     SetupError,
     TransientError,
 )
-from dra_driver.host.files import is_folder
 from dra_driver.host.ofd_lock import holder_of
 from dra_driver.host.process import read_boot_id
 from dra_driver.kube.resource import RESOURCE_SLICES

@@ -1,5 +1,6 @@
-"""Reads the records of all claims on a node, for commands, which change nothing."""
+"""Reads what the driver keeps on a node, for commands, which change nothing there."""
 
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,7 +9,8 @@ from msgspec import Struct
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.state.records import SUFFIX, Unusable, disk_refused, entry_in, names_in
 from dra_driver.devices.model import GpuUuid
-from dra_driver.errors import VersionError
+from dra_driver.errors import StateError, VersionError
+from dra_driver.host.files import MOVE_AWAY, listing_advice
 
 
 class StoredRecords(Struct, frozen=True, kw_only=True):
@@ -56,3 +58,21 @@ def stored_records(directory: Path) -> StoredRecords:
                 case _:  # unprepared meanwhile, or written just before a power cut
                     continue
     return StoredRecords(records=tuple(records), damaged=damaged, newer=frozenset(newer), lost=lost)
+
+
+def is_folder(path: Path) -> bool:
+    """Tell whether a folder exists, False if there is nothing.
+
+    Raises StateError for something else, and if this process may not see what is there.
+    """
+    try:
+        seen = path.stat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StateError(
+            f"cannot look at {path}: {error.strerror}; {listing_advice(error)}"
+        ) from error
+    if not stat.S_ISDIR(seen.st_mode):
+        raise StateError(f"{path} is not a folder: {MOVE_AWAY}")
+    return True

@@ -21,7 +21,7 @@ Name = str | Path
 """The path of a file. What is on the way of every pod has texts: a Path takes as long to make and
 to turn into a text as the system calls that it is for."""
 
-_MOVE_AWAY = "move away what is there; the driver makes the folder again"
+MOVE_AWAY = "move away what is there; the driver makes the folder again"
 _OF_THE_DISK = frozenset({errno.EROFS, errno.ENOSPC, errno.EDQUOT})
 
 LARGEST = 64 * 1024**2
@@ -43,29 +43,11 @@ def file_error(verb: str, path: Path, error: OSError) -> StateError:
     )
 
 
-def is_folder(path: Path) -> bool:
-    """Tell whether a folder exists, False if there is nothing.
-
-    Raises StateError for something else, and if this process may not see what is there.
-    """
-    try:
-        seen = path.stat()
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise StateError(
-            f"cannot look at {path}: {error.strerror}; {listing_advice(error)}"
-        ) from error
-    if not stat.S_ISDIR(seen.st_mode):
-        raise StateError(f"{path} is not a folder: {_MOVE_AWAY}")
-    return True
-
-
 def listing_advice(error: OSError) -> str:
     """Return what to do about a folder that cannot be listed."""
     match error.errno:
         case errno.ENOTDIR | errno.ELOOP:
-            return _MOVE_AWAY
+            return MOVE_AWAY
         case errno.EACCES | errno.EPERM:
             return "run this as root, and check the permissions of the folder"
         case _:

@@ -36,7 +36,7 @@ from dra_driver.shares.layout import ShareLayout
 from dra_driver.shares.notes import FILE, NotedConsumable, NotedDevice, ShareNotes, write_notes
 from dra_driver.shares.source import ShareConfigs, ShareConfigState
 from dra_driver.sharing.limiters import UNSEEN
-from dra_driver.sharing.share_memory import ShareMemory
+from dra_driver.sharing.shares import ShareMemory
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, MEMORY, NO_CONSUMABLES, SHARES, Consumable
 from dra_driver.slices.offer.shares import ShareOffer
 from resource_nvidia_com.quantity import quantity_bytes

@@ -1,4 +1,7 @@
-"""What a share config makes of a node. Pure."""
+"""What a share config makes of a node. Pure.
+
+On its own, so that a node without a share config does not load the models of one.
+"""
 
 from collections.abc import Mapping
 

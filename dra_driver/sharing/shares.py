@@ -17,15 +17,15 @@ so these are in the environment of each client, and a program that changes it ca
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from dra_driver.devices.device import DeviceKey, Whole, memory_of
+from dra_driver.devices.device import Base, DeviceKey, Mig, Whole, memory_of
+from dra_driver.devices.model import Gpu
 from dra_driver.devices.shares import LIMITS_SINCE, ShareStrategy, memory_mib, percentage
 from dra_driver.errors import DeviceError
 from dra_driver.mps.domain import shared_domain
 from dra_driver.sharing.base import ComputeModes, Group, Unit
-from dra_driver.sharing.limiters import Limiter
-from dra_driver.sharing.memory_groups import only_pod
+from dra_driver.sharing.limiters import Limited, Limiter, limited
+from dra_driver.sharing.memory_groups import MemoryGroups, only_pod
 from dra_driver.sharing.share_limits import grouped, limits_of, memory_of_claim, share_of
-from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.sharing.steps import (
     ClientLimits,
     JoinDomain,
@@ -38,6 +38,37 @@ _DEFAULT_MODE = 0
 _MODES: Mapping[int, str] = MappingProxyType(
     {1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}
 )
+
+
+class ShareMemory:
+    """Tells what limits the memory of shares on this node. For any thread.
+
+    `groups` limits it by control groups; `sees_processes` is whether this process can see how much
+    memory the processes of containers have.
+    """
+
+    def __init__(self, groups: MemoryGroups, *, sees_processes: bool = False) -> None:
+        self.groups = groups
+        self.sees_processes = sees_processes
+
+    def limited(
+        self, gpu: Gpu, base: Base, strategy: ShareStrategy, *, has_size: bool = False
+    ) -> Limited:
+        """Return what limits the memory of a device's shares, for its next tenant.
+
+        `has_size`: it is known how much memory a share has. Raises DeviceError or TransientError if
+        the GPU does not report what it can do, StateError if the records cannot be read.
+        """
+        # Control groups do not limit MIG devices, so all tenants of one are limited alike anyway.
+        tenants = [] if isinstance(base, Mig) else self.groups.tenants(gpu.uuid)
+        return limited(
+            gpu,
+            strategy,
+            has_size=has_size,
+            why_no_groups=self.groups.why_not(base),
+            sees_processes=self.sees_processes,
+            tenants={tenant.limited_by for tenant in tenants},
+        )
 
 
 class Shares:

@@ -29,7 +29,7 @@ from dra_driver.sharing.steps import SharingStep, TimeSlice
 from resource_nvidia_com.v1beta1.names import Interval
 
 if TYPE_CHECKING:
-    from resource_nvidia_com.v1beta1.gpu import GpuConfig
+    from resource_nvidia_com.v1beta1.configs import GpuConfig
 
 log = structlog.get_logger()
 

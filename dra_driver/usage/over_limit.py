@@ -16,8 +16,7 @@ from msgspec import Struct
 
 from dra_driver.claims.model.claim import ClaimUid, ConsumerPod
 from dra_driver.devices.shares import MIB
-from dra_driver.usage.holding import Holding
-from dra_driver.usage.model import DeviceUse, User
+from dra_driver.usage.model import DeviceUse, Holding, User
 
 OVER = "GPUMemoryOverLimit"
 """Reason of the Event about memory over the limit."""

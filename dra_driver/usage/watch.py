@@ -25,8 +25,7 @@ from dra_driver.devices.shares import MIB
 from dra_driver.errors import DriverError, TransientError
 from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.usage.ending import EndingError
-from dra_driver.usage.holding import Holding, holdings
-from dra_driver.usage.model import DeviceUse, Known, User
+from dra_driver.usage.model import DeviceUse, Holding, Known, User, holdings
 from dra_driver.usage.node import NodeLook
 from dra_driver.usage.over_limit import KILLED, OVER, Excess, excesses
 

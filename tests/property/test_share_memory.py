@@ -13,8 +13,7 @@ from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.shares import MIB, ConsumedShare, Division, ShareStrategy
 from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.memory_groups import MemoryGroups
-from dra_driver.sharing.share_memory import ShareMemory
-from dra_driver.sharing.shares import Shares
+from dra_driver.sharing.shares import ShareMemory, Shares
 from dra_driver.sharing.steps import UseShares
 
 GPUS = (make.gpu(0), make.gpu(1, memory_bytes=15109 * MIB + 4096))

@@ -20,7 +20,7 @@ from dra_driver.kube.events import Regarding
 from dra_driver.mps.domain import Domain, DomainId, State, Status
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.node.sharing import node_memory
-from dra_driver.sharing.share_memory import ShareMemory
+from dra_driver.sharing.shares import ShareMemory
 from worlds.driver import Driver
 from worlds.groups import R615, Groups, limited
 from worlds.node import Node, Step, no_step

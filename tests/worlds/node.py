@@ -32,8 +32,7 @@ from dra_driver.node.sharing import node_memory
 from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.nvidia_mps import NvidiaMps
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
-from dra_driver.sharing.share_memory import ShareMemory
-from dra_driver.sharing.shares import Shares
+from dra_driver.sharing.shares import ShareMemory, Shares
 from dra_driver.sharing.steps import JoinDomain, PassThrough, TimeSlice, UseShares
 from dra_driver.sharing.time_slicing import TimeSlicing
 from dra_driver.simulator.driver_root import Options, UserspaceChoice

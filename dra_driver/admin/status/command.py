@@ -20,7 +20,7 @@ from dra_driver.admin.connect import KUBECONFIG
 from dra_driver.admin.output import WIDE_OUTPUT, WideOutput, aligned, for_programs, is_for_programs
 from dra_driver.admin.status import gone_part, health_part, shares_part
 from dra_driver.admin.status.usage_command import PLUGINS
-from dra_driver.admin.stored import StoredRecords, stored_records
+from dra_driver.admin.stored import StoredRecords, is_folder, stored_records
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.claims.report.descriptions import description_of, strategy_of
@@ -29,7 +29,6 @@ from dra_driver.commands.command_line import CommandSettings, changed, option
 from dra_driver.commands.common_settings import NODE_NAME
 from dra_driver.devices.names import DRIVER_NAME, in_order, undivided_name
 from dra_driver.errors import SetupError, StateError
-from dra_driver.host.files import is_folder
 from dra_driver.host.process import read_boot_id
 from dra_driver.host.words import count
 from dra_driver.mps.domain import DomainId, Status

@@ -35,61 +35,45 @@ MIG = "MIG"
 """The name of steps that make devices exist, in logs, metrics and status."""
 
 
-class MakeMigDevices(Step, frozen=True, kw_only=True, tag="makeMigDevices"):
-    """Makes MIG devices on one GPU. `claim` is the UID of the claim that they are made for."""
-
+class _MigStep(Step, frozen=True, kw_only=True):
     name: ClassVar[str] = MIG
-    excludes: ClassVar[bool] = True
-
-    claim: ClaimUid
 
     @property
     def gpu(self) -> GpuUuid:
-        """The GPU on which they are made."""
+        """The GPU that is changed."""
         return self.devices[0].gpu
 
     @property
     def places(self) -> tuple[Mig, ...]:
-        """The places where they are made."""
+        """The places of MIG devices on it."""
         return tuple(device.base for device in self.devices if isinstance(device.base, Mig))
 
 
-class TurnMigModeOn(Step, frozen=True, kw_only=True, tag="turnMigModeOn"):
+class MakeMigDevices(_MigStep, frozen=True, kw_only=True, tag="makeMigDevices"):
+    """Makes MIG devices on one GPU. `claim` is the UID of the claim that they are made for."""
+
+    excludes: ClassVar[bool] = True
+
+    claim: ClaimUid
+
+
+class TurnMigModeOn(_MigStep, frozen=True, kw_only=True, tag="turnMigModeOn"):
     """Turns on MIG mode of a GPU, for MIG devices that are made there for a claim.
 
     Each claim for which devices are made on a GPU whose mode this driver turned on has this step.
     Undo turns the mode off once no other claim has it.
     """
 
-    name: ClassVar[str] = MIG
-
     claim: ClaimUid
 
-    @property
-    def gpu(self) -> GpuUuid:
-        """The GPU whose mode is turned on."""
-        return self.devices[0].gpu
 
-    @property
-    def places(self) -> tuple[Mig, ...]:
-        """The places where MIG devices are to be made."""
-        return tuple(device.base for device in self.devices if isinstance(device.base, Mig))
-
-
-class TurnMigModeOff(Step, frozen=True, kw_only=True, tag="turnMigModeOff"):
+class TurnMigModeOff(_MigStep, frozen=True, kw_only=True, tag="turnMigModeOff"):
     """Turns off MIG mode of a GPU, so that it can be used as a whole.
 
     `restore` says that the mode was on before, and not turned on by this driver: undo turns it on.
     """
 
-    name: ClassVar[str] = MIG
-
     restore: bool
-
-    @property
-    def gpu(self) -> GpuUuid:
-        """The GPU whose mode is turned off."""
-        return self.devices[0].gpu
 
 
 MigStep = TurnMigModeOn | MakeMigDevices | TurnMigModeOff

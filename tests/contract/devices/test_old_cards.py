@@ -27,7 +27,7 @@ from dra_driver.sharing.time_slicing import TimeSlicing
 from dra_driver.simulator.machine import Machine
 from dra_driver.slices.project import projection
 from resource_nvidia_com.decode import decode
-from resource_nvidia_com.v1beta1.gpu import GpuConfig
+from resource_nvidia_com.v1beta1.configs import GpuConfig
 
 GOLDEN = Path(__file__).parents[2] / "data" / "slices"
 SOON = 30.0

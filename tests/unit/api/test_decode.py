@@ -5,10 +5,8 @@ import pytest
 
 from resource_nvidia_com.decode import decode
 from resource_nvidia_com.problems import DuplicateKeys, InvalidConfigError, keep_duplicates
-from resource_nvidia_com.v1beta1.gpu import GpuConfig
-from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
+from resource_nvidia_com.v1beta1.configs import GpuConfig, MigDeviceConfig, VfioDeviceConfig
 from resource_nvidia_com.v1beta1.names import Interval, SharingStrategy
-from resource_nvidia_com.v1beta1.vfio import VfioDeviceConfig
 
 VERSION = "resource.nvidia.com/v1beta1"
 

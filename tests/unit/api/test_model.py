@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from resource_nvidia_com.decode import decode
 from resource_nvidia_com.device_plugin import decode_node_config
 from resource_nvidia_com.problems import InvalidConfigError
-from resource_nvidia_com.v1beta1.gpu import GpuConfig
+from resource_nvidia_com.v1beta1.configs import GpuConfig
 from resource_nvidia_com.v1beta1.names import SharingStrategy
 from resource_nvidia_com.v1beta1.sharing import GpuSharing, MpsConfig
 

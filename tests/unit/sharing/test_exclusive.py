@@ -3,7 +3,7 @@ from typing import Any
 import make
 from dra_driver.claims.prepare.steps import Sharing, Steps
 from dra_driver.sharing.base import Doer, Group, Unit, strategy_name
-from resource_nvidia_com.v1beta1.gpu import GpuConfig
+from resource_nvidia_com.v1beta1.configs import GpuConfig
 from resource_nvidia_com.v1beta1.sharing import GpuSharing, SharingStrategy
 
 

@@ -12,7 +12,7 @@ from dra_driver.mps.domain import Daemon
 from dra_driver.ops.metrics import UsageMetric
 from dra_driver.usage.model import DeviceUse, GpuUse, Known, NodeUse, Process, User, used
 from dra_driver.usage.processes import ContainerName, PodProcess, SeenProcess
-from dra_driver.usage.series import series
+from dra_driver.usage.sampler import series
 
 GIB = 1 << 30
 GPU = make.gpu(0)

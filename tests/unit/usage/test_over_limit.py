@@ -10,8 +10,7 @@ from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.devices.load import MigLoad
 from dra_driver.errors import StateError
 from dra_driver.kube.events import Regarding
-from dra_driver.usage.holding import holdings
-from dra_driver.usage.model import Known, used
+from dra_driver.usage.model import Known, holdings, used
 from dra_driver.usage.over_limit import KILLED, OVER, excesses, used_bytes
 from dra_driver.usage.watch import BETWEEN_EVENTS, REPORT_SECONDS, tell
 from worlds.tenants import CONTEXT, GPU, Tenants, container_id

@@ -1,7 +1,7 @@
-"""VfioDeviceConfig: what a claim or a DeviceClass may say about GPUs that are passed through.
+"""The configs that a claim or a DeviceClass may have for devices of this driver.
 
-Field names and defaults are those of NVIDIA's DRA driver. What the kernel
-has of either interface is not here (kernel, Documentation/driver-api/vfio.rst).
+Field names and defaults are those of NVIDIA's DRA driver. What the kernel has of VFIO's interfaces
+is not here (kernel, Documentation/driver-api/vfio.rst).
 """
 
 from typing import Annotated, ClassVar, Literal, Self
@@ -10,6 +10,35 @@ from pydantic import Field
 
 from resource_nvidia_com.model import ConfigModel
 from resource_nvidia_com.v1beta1.names import API_VERSION, BackendPolicy
+from resource_nvidia_com.v1beta1.sharing import GpuSharing, MigDeviceSharing
+
+
+class GpuConfig(ConfigModel):
+    """Config of whole GPUs. Without `sharing` the claim's containers have them for themselves."""
+
+    api_version: Literal["resource.nvidia.com/v1beta1"] = API_VERSION
+    kind: Literal["GpuConfig"] = "GpuConfig"
+    sharing: GpuSharing | None = None
+
+    def normalise(self) -> Self:
+        """Return it with every default filled in."""
+        if self.sharing is None:
+            return self
+        return self.model_copy(update={"sharing": self.sharing.normalise()})
+
+
+class MigDeviceConfig(ConfigModel):
+    """Config of MIG devices. Without `sharing` the claim's containers have them for themselves."""
+
+    api_version: Literal["resource.nvidia.com/v1beta1"] = API_VERSION
+    kind: Literal["MigDeviceConfig"] = "MigDeviceConfig"
+    sharing: MigDeviceSharing | None = None
+
+    def normalise(self) -> Self:
+        """Return it with every default filled in."""
+        if self.sharing is None:
+            return self
+        return self.model_copy(update={"sharing": self.sharing.normalise()})
 
 
 class IommuConfig(ConfigModel):
