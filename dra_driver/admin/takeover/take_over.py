@@ -212,7 +212,7 @@ class TakeOver:
         )
 
     def _write(self, record: ClaimRecord, deadline: float) -> bool:
-        """Write a claim's record, then the notes of what was made for it. It may be repeated.
+        """Write a claim's record, unless it has one.
 
         Returns whether the claim is this driver's now; it is not if another claim has its GPU.
         """
