@@ -72,7 +72,7 @@ def applied(written: Any, devices: Any) -> set[str] | None:
         groups = group_by_config(parse_claim(claim, "gpu.nvidia.com"), kinds)
     except ConfigError:
         return None
-    return {group.config.kind for group in groups if group.config is not None}
+    return {config.kind for config, _ in groups if config is not None}
 
 
 @given(requests, configs)

@@ -83,7 +83,6 @@ def drafted(data: bytes) -> int:
     for record in records:
         assert decode(encode(record)) == record
         made_for(record)
-        drafts.turned_on(record)
     rest = parse_checkpoint(without(data, {claim.uid for claim in found.claims}))
     assert (rest.claims, rest.unread) == ((), found.unread)
     return len(records)

@@ -55,6 +55,9 @@ log = structlog.get_logger()
 
 _MODE, _RELEASED_MODE = 0o600, 0o400
 
+_NO_GPU = GpuUuid("")
+"""Stands for the GPUs of an entry that names none."""
+
 
 class Ledger:
     """The records of this node's claims. Calls may come from any thread, and other processes.
@@ -251,15 +254,18 @@ class Ledger:
         return next((entry.newer for entry in there if entry.newer and entry.uid != but), None)
 
     def has_lost(self, gpu: GpuUuid) -> bool:
-        """Tell whether a damaged record, in its place or in quarantine, names the GPU.
+        """Tell whether a damaged record, in its place or in quarantine, is about the GPU.
 
-        Then something may be set there for its claim, unless the claim has been prepared again.
+        Then something may be set there for its claim, unless the claim has been prepared again. One
+        that names no GPU may have been about any.
         """
-        if any(isinstance(entry, Unusable) and entry.newer is None for entry in self._on(gpu)):
+        there = (*self._on(gpu), *self._on(_NO_GPU))
+        damaged = (entry for entry in there if isinstance(entry, Unusable) and not entry.newer)
+        if not all(entry.is_empty for entry in damaged):
             return True
         return any(
             not isinstance(self._current(ClaimUid(name.partition(SUFFIX)[0])), ClaimRecord)
-            and gpu in gpus_named(self._quarantine / name)
+            and gpu in (gpus_named(self._quarantine / name) or (gpu,))
             for name in names_in(self._quarantine)
         )
 
@@ -323,7 +329,7 @@ class Ledger:
                         self._is_complete, self._unread = False, error
             uids = sorted(self._by_gpu.get(gpu, ()))
         entries = (self._current(uid) for uid in uids)
-        return [entry for entry in entries if entry is not None and gpu in entry.gpus]
+        return [entry for entry in entries if entry is not None and gpu in _gpus_of(entry)]
 
     def _uids_there(self) -> list[ClaimUid]:
         """Return the claims with a record, and forget those that no longer have one."""
@@ -348,12 +354,12 @@ class Ledger:
     def _keep(self, uid: ClaimUid, seen: Look | None, entry: Entry | None) -> None:
         with self._lock:
             former = self._known.pop(uid, None)
-            for gpu in former[1].gpus if former else ():
+            for gpu in _gpus_of(former[1]) if former else ():
                 self._by_gpu[gpu].discard(uid)
             if entry is None or seen is None:
                 return
             self._known[uid] = (seen, entry)
-            for gpu in entry.gpus:
+            for gpu in _gpus_of(entry):
                 self._by_gpu.setdefault(gpu, set()).add(uid)
 
     def _make_folders(self) -> None:
@@ -378,6 +384,10 @@ class Ledger:
         self._keep(uid, None, None)
         self.quarantined += 1
         log.error("record quarantined", file=str(target), reason=reason)
+
+
+def _gpus_of(entry: Entry) -> Collection[GpuUuid]:
+    return entry.gpus or (_NO_GPU,)
 
 
 def _usable(entry: Entry | None) -> ClaimRecord | None:
