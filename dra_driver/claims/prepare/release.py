@@ -75,15 +75,18 @@ class Release:
         Raises ConflictError if another call has a GPU until the lock's deadline, and StateError on
         a read-only disk; a full one is no obstacle.
         """
-        was_released = record.state is RecordState.RELEASED
-        if not was_released:
+        former = record.state
+        if former is not RecordState.RELEASED:
             # A claim that is half undone must not count as prepared.
             self._ledger.release(record.ref.uid)
             record = released(record, time.time())  # noqa: TID251 (records tell drivers of later)
         left = self.finish(record, deadline, deadline if lock_deadline is None else lock_deadline)
-        if not was_released or left != record.pending:
+        # Prepares that fail and are taken back must not make each other try again without a pause.
+        if former is RecordState.PREPARED or (
+            former is RecordState.RELEASED and len(left) < len(record.pending)
+        ):
             self.done()
-        if not was_released:
+        if former is RecordState.PREPARED:
             log.info(
                 "claim unprepared",
                 claim=str(record.ref),
