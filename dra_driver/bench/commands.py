@@ -1,8 +1,9 @@
 """A user's own command, as a program that begins together with the others. Pure.
 
-A script for `sh` holds it back: it reports that it is ready, waits for the common moment, and
-reports afterwards how long the command took. It needs nothing else of an image, and takes the time
-from /proc/uptime, which all containers of a machine share.
+A program holds it back: it reports that it is ready, waits for the common moment, and reports
+afterwards how long the command took. If our package is there, it is ours
+(bench/tenant/supervised.py); in another image it is a script for `sh` that prints the same. Both
+take the time from /proc/uptime, which all containers of a machine share.
 """
 
 from collections.abc import Sequence

@@ -248,7 +248,7 @@ class ProcessRunner:
         """Return the program of a tenant, with its arguments."""
         if seats[number].is_command:
             own = commands.words(seats[number].work, str(_latencies(start)))
-            return (*_SUPERVISED, *commands.held_by_sh(str(start), own))
+            return (*_SUPERVISED, "--start", str(start), *own)
         return (*self._tenant, self._spec(number, seats, start, strategy).model_dump_json())
 
 

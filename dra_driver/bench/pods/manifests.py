@@ -43,7 +43,7 @@ _MIG_CLASS = "mig.nvidia.com"
 class Place(Struct, frozen=True, kw_only=True):
     """What all pods of a run have: image, node, and the resource name of shares.
 
-    `command_image` is that of a command, if it is another: it needs no Python.
+    `command_image` is that of a command, if it is another: it has `sh`, and maybe no Python.
     `pull_secret`, as NAMESPACE/NAME, is a Secret that is copied into the run's namespace.
     """
 
@@ -204,7 +204,11 @@ def _request_names(strategy: Strategy) -> Sequence[str]:
 def _command(seats: Sequence[Part], number: int, place: Place) -> list[str]:
     start, work = f"{_FOLDER}/start", seats[number].work
     if seats[number].is_command:
-        return list(commands.held_by_sh(start, commands.words(work, LATENCIES)))
+        words = commands.words(work, LATENCIES)
+        if place.command_image:
+            return list(commands.held_by_sh(start, words))
+        held = ("-m", "dra_driver.bench.tenant.supervised", "--start", start)
+        return ["python3", *held, *words]
     spec = lines.Spec(
         number=number,
         work=work,

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,23 @@ from dra_driver.bench.strategies import Sharing
 from dra_driver.bench.tenant.supervised import uptime
 from dra_driver.bench.workload import LatencyForm
 
+OURS = (sys.executable, "-m", "dra_driver.bench.tenant.supervised", "--start")
 LINE = '{"p50_ms": 4, "p99_ms": 9, "count": 1000}'
 
 
-def test_commands_begin_at_the_same_moment_and_say_how_long_they_took(tmp_path: Path) -> None:
+def held(by: str, start: Path, *words: str) -> tuple[str, ...]:
+    if by == "sh":
+        return commands.held_by_sh(str(start), words)
+    return (*OURS, str(start), *words)
+
+
+@pytest.mark.parametrize("by", ["sh", "ours"])
+def test_commands_begin_at_the_same_moment_and_say_how_long_they_took(
+    by: str, tmp_path: Path
+) -> None:
     start = tmp_path / "start"
     start.touch()  # as the kubelet shows an annotation that is not there yet
-    own = ("sh", "-c", "read up _ </proc/uptime; printf $up; sleep 0.2; exit 3")
-    words = commands.held_by_sh(str(start), own)
+    words = held(by, start, "sh", "-c", "read up _ </proc/uptime; printf $up; sleep 0.2; exit 3")
     environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": "/pipe"}
     running = [
         subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
@@ -37,9 +47,9 @@ def test_commands_begin_at_the_same_moment_and_say_how_long_they_took(tmp_path: 
     (tmp_path / "new").rename(start)
     for one in running:
         said, _ = one.communicate(timeout=30)
-        told, ended = said.split()[0], lines.heard(said.split()[-1])
+        own, ended = said.split()[0], lines.heard(said.split()[-1])
         assert one.returncode == 3
-        assert float(told) >= moment - 0.01
+        assert float(own) >= moment - 0.01
         assert isinstance(ended, lines.Ended)
         assert ended.began == pytest.approx(moment + ended.late_seconds, abs=0.002)
         assert 0.19 <= ended.seconds < 20

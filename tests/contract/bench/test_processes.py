@@ -109,7 +109,7 @@ def test_a_command_is_timed_and_its_failure_is_one(tmp_path: Path) -> None:
     assert case.usage.sm_percent == 50
     absent = command("no-such-program")
     reason = runner(tmp_path).run(alone(absent), 1).reason
-    assert "its exit status was 127: bench: " in reason
+    assert "its exit status was 127: error: cannot run no-such-program" in reason
 
 
 def test_a_command_that_does_not_end_is_ended_with_its_children(tmp_path: Path) -> None:
@@ -236,9 +236,9 @@ class TestOnASimulatedMachine:
             stderr=subprocess.DEVNULL,
         )
         try:
-            # Of MPS: supervising process and daemon. Of each tenant: supervising process, the
-            # script that holds it, shell, sleep, and sleep in a session of its own.
-            _until(lambda: len(_processes_with(f"={temporary}/dra-bench-", "environ")) == 12)
+            # Of MPS: supervising process and daemon. Of each tenant: supervising process, shell,
+            # sleep, and sleep in a session of its own.
+            _until(lambda: len(_processes_with(f"={temporary}/dra-bench-", "environ")) == 10)
             process.kill()
             process.wait()
             _until(lambda: _processes_with(f"={temporary}/dra-bench-", "environ") == [])

@@ -129,13 +129,16 @@ def test_a_command_of_the_users_is_held_until_the_beginning() -> None:
     alone = strategy(Sharing.ALONE, work=work)
     own = pod(alone, alone.parts, 0, PLACE)["spec"]["containers"][0]  # type: ignore[index]
     words = ["work", "--csv=/dev/termination-log"]
+    assert own["command"][1:] == [
+        *("-m", "dra_driver.bench.tenant.supervised", "--start", "/bench/start"),
+        *words,
+    ]
     assert "env" not in own
     other = replace(PLACE, command_image="theirs:2")
     theirs = pod(alone, alone.parts, 0, other)["spec"]["containers"][0]  # type: ignore[index]
     assert theirs["image"] == "theirs:2"
-    assert own["command"] == theirs["command"]
-    assert own["command"][:2] == ["sh", "-c"]
-    assert own["command"][-3:] == ["/bench/start", *words]
+    assert theirs["command"][:2] == ["sh", "-c"]
+    assert theirs["command"][-3:] == ["/bench/start", *words]
     ours = strategy(Sharing.ALONE)
     tenant = pod(ours, ours.parts, 0, other)["spec"]["containers"][0]  # type: ignore[index]
     assert tenant["image"] == PLACE.image
