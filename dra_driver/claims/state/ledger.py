@@ -56,7 +56,7 @@ log = structlog.get_logger()
 _MODE, _RELEASED_MODE = 0o600, 0o400
 
 _NO_GPU = GpuUuid("")
-"""Stands for the GPUs of an entry that names none."""
+"""Stands for the GPUs of an unusable entry that names none."""
 
 
 class Ledger:
@@ -387,7 +387,7 @@ class Ledger:
 
 
 def _gpus_of(entry: Entry) -> Collection[GpuUuid]:
-    return entry.gpus or (_NO_GPU,)
+    return entry.gpus if isinstance(entry, ClaimRecord) else entry.gpus or (_NO_GPU,)
 
 
 def _usable(entry: Entry | None) -> ClaimRecord | None:
