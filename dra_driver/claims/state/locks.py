@@ -27,7 +27,7 @@ from dra_driver.host import ofd_lock
 from dra_driver.host.turns import acquired, waiting
 
 _GPU = "gpu/"
-_SLOTS = 64
+_SLOTS = 2**16
 _SLOT_BYTES = 32
 
 _FIRST_POLL = 0.001
@@ -130,12 +130,12 @@ class NodeLocks:
     def _say_who(self, name: str) -> None:
         """Write down which process has a GPU's lock; `on_other` if it was another one before.
 
-        Two GPUs may have one slot: then it says which GPU it is about, and the records are read
-        more often than they need to be.
+        The file has holes, so that there are many slots. Two GPUs that still have the same one
+        read the records at each change between them.
         """
         file, hashed = self._opened(), _hash(name)
         mine = hashed[: _SLOT_BYTES - len(self._me)] + self._me
-        at = hashed[-1] % _SLOTS * _SLOT_BYTES
+        at = int.from_bytes(hashed[-4:]) % _SLOTS * _SLOT_BYTES
         with suppress(OSError):  # a disk that cannot be written: the records are read each time
             if os.pread(file, _SLOT_BYTES, at) == mine:
                 return
