@@ -2,14 +2,12 @@
 
 In: the command line. Out: an exit status: 0 done, 1 failed (one of our own errors), 2 the command
 line or the environment is wrong. Each sub-command is a class of settings with a `cli_cmd`; its
-module is imported only when it is needed, because start-up time is the sum of imports. A
-sub-command that is not installed is not listed, and tells how to get it when it is called.
+module is imported only when it is needed, because start-up time is the sum of imports.
 """
 
 import difflib
 import gc
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,12 +21,11 @@ from msgspec import Struct
 
 from dra_driver.commands.command_line import (
     HELP_SETTINGS,
-    CommandGroup,
     CommandSettings,
+    SettingsCommand,
     WrongSettingsError,
-    click_command,
 )
-from dra_driver.errors import DriverError, SetupError
+from dra_driver.errors import DriverError
 from dra_driver.host.printing import escaping
 
 PROGRAM = "dra-driver"
@@ -38,20 +35,12 @@ _WORDS = MappingProxyType({"help": "--help", "version": "--version"})
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """Where a sub-command's settings are, as MODULE:CLASS.
-
-    `missing` is the message if the sub-command is in a separate distribution that is not installed.
-    `needs` are packages that it depends on, because a checkout has the code of all distributions.
-    """
+    """Where a sub-command's settings are, as MODULE:CLASS."""
 
     target: str
-    missing: str = ""
-    needs: tuple[str, ...] = ()
 
-    def load(self) -> type[CommandSettings] | type[CommandGroup]:
+    def load(self) -> type[CommandSettings]:
         """Return the class of its settings. Raises SetupError if it is not installed."""
-        if not self.is_installed():
-            raise SetupError(self.missing)
         # structlog would load rich, for coloured tracebacks, wherever some other package brought it
         # along: 5 MiB and 30 ms that a node agent has no use for. None makes the import fail.
         sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # Python allows None here
@@ -62,13 +51,6 @@ class Command(Struct, frozen=True, kw_only=True):
         gc.freeze()
         gc.enable()
         return model
-
-    def is_installed(self) -> bool:
-        """Whether everything that it needs is installed; imports only its package."""
-        if not self.missing:
-            return True
-        packages = (self.target.rpartition(".")[0], *self.needs)
-        return all(importlib.util.find_spec(package) is not None for package in packages)
 
 
 NODE_COMMANDS: Mapping[str, Command] = MappingProxyType(
@@ -136,7 +118,7 @@ def run(words: list[str], program: str = PROGRAM) -> int:
     """
     try:
         if program == PROGRAM and words and words[0] in NODE_COMMANDS:
-            command: click.Command = click_command(words[0], NODE_COMMANDS[words[0]].load())
+            command: click.Command = SettingsCommand(words[0], NODE_COMMANDS[words[0]].load())
             parent = click.Context(click.Command(program), info_name=program, **HELP_SETTINGS)
             made = command.make_context(words[0], words[1:], parent=parent)
         else:

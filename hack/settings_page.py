@@ -18,9 +18,9 @@ from dra_driver.commands.command_line import (
     PLACES,
     CommandSettings,
     Option,
-    click_command,
     flags_of,
 )
+from dra_driver.commands.for_people import click_command
 from dra_driver.node import settings
 from dra_driver.node.feature_gates import FEATURE_GATES
 

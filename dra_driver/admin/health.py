@@ -12,7 +12,8 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from dra_driver.admin.status.usage_command import PLUGINS
-from dra_driver.commands.command_line import CommandGroup, CommandSettings, argument
+from dra_driver.commands.command_line import CommandSettings, argument
+from dra_driver.commands.for_people import CommandGroup
 from dra_driver.devices.health.debounce import GpuCondition, in_force
 from dra_driver.devices.health.findings import Cause
 from dra_driver.devices.health.record import (

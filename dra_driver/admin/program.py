@@ -3,6 +3,7 @@
 A sub-command that is not installed is not listed, and tells how to get it when it is called.
 """
 
+import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -12,9 +13,33 @@ import click
 from click.shell_completion import CompletionItem
 
 from dra_driver.cli import NODE_COMMANDS, PROGRAM, Command, main, unknown
-from dra_driver.commands.command_line import HELP_SETTINGS, click_command, not_installed
+from dra_driver.commands.command_line import HELP_SETTINGS, CommandSettings
+from dra_driver.commands.for_people import click_command, not_installed
+from dra_driver.errors import SetupError
 
 KUBECTL = "kubectl gpu"
+
+
+class SeparateCommand(Command, frozen=True, kw_only=True):
+    """A sub-command in a distribution of its own; `missing` says how to get that.
+
+    `needs` are packages that it depends on, because a checkout has the code of all distributions.
+    """
+
+    missing: str
+    needs: tuple[str, ...] = ()
+
+    def load(self) -> type[CommandSettings]:
+        """Return the class of its settings. Raises SetupError if it is not installed."""
+        if not self.is_installed():
+            raise SetupError(self.missing)
+        return super().load()
+
+    def is_installed(self) -> bool:
+        """Whether everything that it needs is installed; imports only its package."""
+        packages = (self.target.rpartition(".")[0], *self.needs)
+        return all(importlib.util.find_spec(package) is not None for package in packages)
+
 
 COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
@@ -28,7 +53,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "cleanup": Command(target="dra_driver.admin.cleanup:Cleanup"),
         "doctor": Command(target="dra_driver.admin.doctor.command:Doctor"),
         "explain": Command(target="dra_driver.admin.explain.command:Explain"),
-        "bench": Command(
+        "bench": SeparateCommand(
             target="dra_driver.bench.command:Bench",
             missing=not_installed("benchmark", "bench"),
             needs=("cuda", "matplotlib"),
@@ -36,7 +61,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "validate": Command(target="dra_driver.admin.validate.command:Validate"),
         "convert": Command(target="dra_driver.admin.convert.command:Convert"),
         "classes": Command(target="dra_driver.admin.classes:Classes"),
-        "simulate": Command(
+        "simulate": SeparateCommand(
             target="dra_driver.simulator.cli:Simulate",
             missing=not_installed("simulator", "simulator"),
         ),
@@ -132,7 +157,12 @@ class RootCommand(click.Group):
         """Return the names of what is installed."""
         del ctx
         names = KUBECTL_COMMANDS if self.name == KUBECTL else COMMANDS
-        return [name for name in names if COMMANDS[name].is_installed()]
+        commands = {name: COMMANDS[name] for name in names}
+        return [
+            name
+            for name, command in commands.items()
+            if not isinstance(command, SeparateCommand) or command.is_installed()
+        ]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command. Raises UsageError if it does not exist, SetupError if not installed."""

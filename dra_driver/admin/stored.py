@@ -6,11 +6,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices
 from dra_driver.claims.state.records import SUFFIX, Unusable, disk_refused, entry_in, names_in
-from dra_driver.devices.model import GpuUuid
+from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.errors import StateError, VersionError
 from dra_driver.host.files import MOVE_AWAY, listing_advice
+from dra_driver.shares.notes import FILE, ShareNotes, read_sealed
 
 
 class StoredRecords(Struct, frozen=True, kw_only=True):
@@ -58,6 +59,17 @@ def stored_records(directory: Path) -> StoredRecords:
                 case _:  # unprepared meanwhile, or written just before a power cut
                     continue
     return StoredRecords(records=tuple(records), damaged=damaged, newer=frozenset(newer), lost=lost)
+
+
+def made_for(record: ClaimRecord) -> list[MigSlot]:
+    """Return the places where MIG devices were made for a claim, or are being made."""
+    steps = (step for step in record.steps if isinstance(step, MakeMigDevices))
+    return [place.slot for step in steps for place in step.places]
+
+
+def read_notes(directory: Path) -> ShareNotes:
+    """Return the notes about shares; empty ones if there are none, or they are damaged."""
+    return read_sealed(directory / FILE, ShareNotes) or ShareNotes()
 
 
 def is_folder(path: Path) -> bool:

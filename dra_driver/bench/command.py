@@ -32,13 +32,13 @@ from dra_driver.bench.stopping import Stop, stoppable
 from dra_driver.bench.tenant.card import CardDoor
 from dra_driver.commands.command_line import (
     FILE,
-    CommandGroup,
     CommandSettings,
     argument,
     bounds,
     option,
     shaped,
 )
+from dra_driver.commands.for_people import CommandGroup
 from dra_driver.errors import SetupError, StateError
 
 _INTERRUPTED = 130

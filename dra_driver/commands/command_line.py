@@ -132,14 +132,6 @@ def shaped(pattern: str, text: str) -> Check:
     return check
 
 
-def not_installed(name: str, folder: str) -> str:
-    """Return what to do where a distribution in `folder` of dra_driver/ is not installed."""
-    return (
-        f"the {name} is not installed with all that it needs: in a checkout of this project, `make "
-        f"setup` installs it, and `pip install ./dra_driver/{folder}` adds it to this install"
-    )
-
-
 class WrongSettingsError(ValueError):
     """Invalid settings: a line about each, or about several together."""
 
@@ -223,13 +215,6 @@ class CommandSettings:
         return f"{name} {reason}" if reason == _MISSING else f"{name}: {reason}"
 
 
-class CommandGroup:
-    """A command with sub-commands; `statuses` are those of most of them."""
-
-    statuses: ClassVar[tuple[str, ...]] = ()
-    commands: ClassVar[Mapping[str, type[CommandSettings]]] = MappingProxyType({})
-
-
 def flags_of(name: str, setting: Option) -> list[str]:
     """Return the flags of an option: that of its field first, which for `from_` is --from."""
     flags = [f"--{each.removesuffix('_').replace('_', '-')}" for each in (name, *setting.names)]
@@ -241,21 +226,6 @@ def flags_of(name: str, setting: Option) -> list[str]:
 def variables_of(name: str, setting: Option) -> list[str]:
     """Return the environment variables of an option: that of its field first."""
     return [each.upper() for each in (name, *setting.names)] if setting.variable else []
-
-
-def click_command(
-    name: str, model: type[CommandSettings] | type[CommandGroup]
-) -> "SettingsCommand | click.Group":
-    """Return the command that click runs."""
-    if issubclass(model, CommandSettings):
-        return SettingsCommand(name, model)
-    return click.Group(
-        name,
-        commands={name: click_command(name, command) for name, command in model.commands.items()},
-        help=inspect.getdoc(model),
-        context_settings=HELP_SETTINGS,
-        no_args_is_help=True,
-    )
 
 
 class SettingsCommand(click.Command):

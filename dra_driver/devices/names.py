@@ -27,7 +27,7 @@ _VFIO = re.compile(r"gpu-vfio-(?P<number>0|[1-9][0-9]*)")
 _GPU = re.compile(r"gpu-(?P<minor>[0-9]+)")
 _MIG = re.compile(r"gpu-(?P<minor>[0-9]+)-mig-.+-(?P<id>[0-9]+)-(?P<start>[0-9]+)")
 _SHARE = re.compile(
-    r"(?P<of>.+?)-(?P<kind>single-|mps-)?share-(?P<index>0|[1-9][0-9]*)-of-(?P<count>[1-9][0-9]*)"
+    r"(?P<of>.+?)-(?:single-|mps-)?share-(?P<index>0|[1-9][0-9]*)-of-(?P<count>[1-9][0-9]*)"
 )
 _LONGEST_LABEL = 63
 _NOT_IN_LABELS = re.compile(r"[^a-z0-9-]")
@@ -104,12 +104,6 @@ def undivided_name(name: str) -> str:
     """Return the name of a share's device; other names are returned unchanged."""
     match = _SHARE.fullmatch(name)
     return match["of"] if match else name
-
-
-def share_kind(name: str) -> str:
-    """Return what a share is called, which says how many a request may have; empty for others."""
-    match = _SHARE.fullmatch(name)
-    return f"{match['kind'] or ''}share" if match else ""
 
 
 def parse_device_name(name: str) -> GpuName | MigName | VfioName | ShareName | None:

@@ -26,11 +26,6 @@ class Printable:
         return getattr(self.unescaped, name)
 
 
-def say(line: str) -> None:
-    """Print a line on standard output."""
-    sys.stdout.write(f"{line}\n")
-
-
 def unescaped(stream: TextIO) -> TextIO:
     """Return the stream below one that escapes, or the stream itself."""
     return stream.unescaped if isinstance(stream, Printable) else stream

@@ -77,11 +77,6 @@ def write_notes(directory: Path, notes: ShareNotes) -> None:
     _write(directory / FILE, notes, durable=False)
 
 
-def read_notes(directory: Path) -> ShareNotes:
-    """Return the notes; empty ones if there are none, or they are damaged."""
-    return _read(directory / FILE, ShareNotes) or ShareNotes()
-
-
 class KeptConfig(Struct, frozen=True, kw_only=True):
     """A config as it was read, and where it came from, for people."""
 
@@ -97,10 +92,11 @@ def keep(path: Path, config: KeptConfig) -> None:
 
 def kept(path: Path) -> KeptConfig | None:
     """Return the config that is kept; None if there is none, or its file is damaged."""
-    return _read(path, KeptConfig)
+    return read_sealed(path, KeptConfig)
 
 
-def _read(path: Path, of: type[T]) -> T | None:
+def read_sealed(path: Path, of: type[T]) -> T | None:
+    """Return what a file of these has; None if there is none, or it is damaged."""
     try:
         contents = read_whole(path)
         return None if contents is None else value_of(unseal(contents[0]), of, "a note")

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from dra_driver.commands.command_line import CommandSettings, argument, bounds, option, shaped
+from dra_driver.commands.for_people import say
 from dra_driver.errors import SetupError
-from dra_driver.host.printing import say
 from dra_driver.simulator import health
 from dra_driver.simulator.health import FabricState, RecoveryAction, Rows, Slowdown
 from dra_driver.simulator.layout import Fact, ProcessKind

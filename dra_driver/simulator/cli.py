@@ -11,9 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from dra_driver.commands.command_line import CommandGroup, CommandSettings, argument, bounds, option
+from dra_driver.commands.command_line import CommandSettings, argument, bounds, option
+from dra_driver.commands.for_people import CommandGroup, say
 from dra_driver.errors import SetupError
-from dra_driver.host.printing import say
 from dra_driver.host.words import count
 from dra_driver.simulator import driver_root, state
 from dra_driver.simulator import profile as profiles

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import fuzz
 import make
+from dra_driver.admin.stored import made_for
 from dra_driver.admin.takeover.drafts import Drafts
 from dra_driver.admin.takeover.nvidia_checkpoint import parse_checkpoint, without
 from dra_driver.claims.model.record import decode, encode
-from dra_driver.claims.state.holdings import made_for
 from dra_driver.errors import DriverError, StateError
 from worlds.nvidia import checkpoint
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 import make
+from dra_driver.admin.stored import read_notes
 from dra_driver.claims.state.divisions import Divisions
 from dra_driver.claims.state.ledger import Ledger
 from dra_driver.devices.device import Base
@@ -18,7 +19,6 @@ from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.errors import DeviceError, DriverError
 from dra_driver.node.shares import NodeShares
-from dra_driver.shares.notes import read_notes
 from dra_driver.shares.source import ShareConfigState
 from dra_driver.sharing.limiters import Limited, Limiter
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable

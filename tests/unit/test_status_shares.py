@@ -6,10 +6,11 @@ from msgspec.structs import replace
 
 import make
 from dra_driver.admin.status import shares_part
+from dra_driver.admin.stored import read_notes
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.devices.device import Device, Whole, name_of
 from dra_driver.devices.shares import Division, EqualShare, ShareStrategy
-from dra_driver.shares.notes import NotedDevice, ShareNotes, read_notes, write_notes
+from dra_driver.shares.notes import NotedDevice, ShareNotes, write_notes
 
 GPU = make.gpu(0, mig=make.mig())
 TEN = Division(count=10, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True)

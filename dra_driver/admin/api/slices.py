@@ -20,7 +20,7 @@ from dra_driver.admin.api.nodes import Node, Taint, selects
 from dra_driver.admin.api.objects import nanos, quantity
 from dra_driver.admin.cel.selector import Subject
 from dra_driver.admin.cel.values import Semver
-from dra_driver.devices.names import DRIVER_NAME, share_kind
+from dra_driver.devices.names import DRIVER_NAME, undivided_name
 from dra_driver.kube.fields import Object, at, entries, mapping, number, objects, text
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, REQUEST_POLICY
 
@@ -39,7 +39,9 @@ class DeviceId(NamedTuple):
     @property
     def share(self) -> str:
         """The kind of share that it is of this driver's, by its name; empty for others."""
-        return share_kind(self.device) if self.driver == DRIVER_NAME else ""
+        if self.driver != DRIVER_NAME:
+            return ""
+        return self.device.removeprefix(undivided_name(self.device))[1:].rsplit("-", 3)[0]
 
 
 class CounterId(NamedTuple):

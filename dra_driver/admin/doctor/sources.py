@@ -26,14 +26,13 @@ from dra_driver.admin.doctor.facts.once import Once
 from dra_driver.admin.doctor.facts.places import Places
 from dra_driver.admin.doctor.facts.pod_facts import DaemonPod, pods_of
 from dra_driver.admin.doctor.facts.runtime_config import RuntimeConfig
-from dra_driver.admin.stored import stored_records
+from dra_driver.admin.stored import read_notes, stored_records
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import DeviceError, DriverError, SetupError
 from dra_driver.kube.fields import text
 from dra_driver.kube.resource import NODES
 from dra_driver.kube.server_version import version_numbers
-from dra_driver.shares.notes import read_notes
 
 _MOST_NODES = 50
 """The number of nodes with GPUs whose pods are checked; each is a request."""

@@ -18,12 +18,12 @@ from dra_driver.admin.doctor.facts import node_facts
 from dra_driver.admin.doctor.facts.cluster_facts import Cluster
 from dra_driver.admin.doctor.facts.places import Places, names_in
 from dra_driver.admin.gather.reading import Missing, plain, text_in
+from dra_driver.admin.stored import read_notes
 from dra_driver.claims.model.record import ClaimRecord, decode
 from dra_driver.devices.health.record import read_health
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import StateError, VersionError
 from dra_driver.kube.fields import mapping, text
-from dra_driver.shares.notes import read_notes
 
 Learn = Callable[[str, str], object]
 

@@ -24,17 +24,19 @@ from dra_driver.admin.inspect.templates import Template, node_name_of, template
 from dra_driver.admin.inspect.view import as_json, mig_devices, report, spec_text, table
 from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_programs
 from dra_driver.admin.status.usage_command import PLUGINS
+from dra_driver.admin.stored import read_notes
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.claims.state.ledger import Ledger
 from dra_driver.commands import common_settings
-from dra_driver.commands.command_line import bounds, changed, not_installed, option, shaped
+from dra_driver.commands.command_line import bounds, changed, option, shaped
 from dra_driver.commands.common_settings import (
     NODE_NAME,
     MigSetting,
     WholeGpusBesideShares,
 )
+from dra_driver.commands.for_people import not_installed
 from dra_driver.devices.device import Device, NodeDevice, mig_of, name_of, whole
 from dra_driver.devices.exclusion import without_excluded
 from dra_driver.devices.gpu_words import gpu_words
@@ -48,9 +50,16 @@ from dra_driver.kube.server_version import version_numbers
 from dra_driver.node.passthrough import passthrough_gpus
 from dra_driver.shares.config import read_node_config
 from dra_driver.shares.divide import divide
-from dra_driver.shares.notes import CONFIG_FILE, kept, read_notes
+from dra_driver.shares.notes import CONFIG_FILE, kept
 from dra_driver.slices.consumable import Consumable
-from dra_driver.slices.offer.mig import MigSettings
+from dra_driver.slices.offer.mig import (
+    MIG_MANAGER_LABEL,
+    KubernetesVersion,
+    MigOffer,
+    MigSettings,
+    MigSource,
+    named,
+)
 from dra_driver.slices.offer.shares import ShareOffer, WholeBesideShares
 from resource_nvidia_com.device_plugin import NodeConfig
 
@@ -184,11 +193,8 @@ class Inspect(common_settings.RootSettings):
         return roots, machine.driver_root / DRIVER_NAME
 
     def _offered(self) -> Offered:
-        mig = MigSettings.of(self.mig, self.mig_profiles)
-        return Offered(
-            mig=mig.offer_of_any_node(version_numbers(self.kubernetes)),
-            memory_counters=self.memory_counters,
-        )
+        mig = mig_offer(self.mig, self.mig_profiles, version_numbers(self.kubernetes))
+        return Offered(mig=mig, memory_counters=self.memory_counters)
 
     def _shares(self, config: NodeConfig, inventory: Inventory) -> ShareOffer:
         beside = WholeBesideShares(self.whole_gpus_beside_shares)
@@ -228,6 +234,15 @@ class Inspect(common_settings.RootSettings):
         if is_for_programs(self.output):
             return for_programs(as_json(report(inventory, problems, offered)), self.output)
         return table(inventory, problems, offered)
+
+
+def mig_offer(mig: str, profiles: str, kubernetes: KubernetesVersion | None) -> MigOffer:
+    """Return what of MIG is offered on a node whose labels are unknown."""
+    offer = MigSettings.of(mig, profiles).offer({}, kubernetes)
+    if offer.source is not MigSource.AUTO:
+        return offer
+    why = f"on {named(kubernetes)}, unless the Node has label {MIG_MANAGER_LABEL}"
+    return replace(offer, why=why)
 
 
 def _simulator() -> Any:

@@ -20,7 +20,7 @@ from dra_driver.admin.connect import KUBECONFIG
 from dra_driver.admin.output import WIDE_OUTPUT, WideOutput, aligned, for_programs, is_for_programs
 from dra_driver.admin.status import gone_part, health_part, shares_part
 from dra_driver.admin.status.usage_command import PLUGINS
-from dra_driver.admin.stored import StoredRecords, is_folder, stored_records
+from dra_driver.admin.stored import StoredRecords, is_folder, read_notes, stored_records
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.claims.report.descriptions import description_of, strategy_of
@@ -33,7 +33,7 @@ from dra_driver.host.process import read_boot_id
 from dra_driver.host.words import count
 from dra_driver.mps.domain import DomainId, Status
 from dra_driver.mps.requests import DomainRequests
-from dra_driver.shares.notes import ShareNotes, read_notes
+from dra_driver.shares.notes import ShareNotes
 
 _CLUSTER = "The whole cluster"
 _COLUMNS = ("CLAIM", "PODS", "DEVICE", "STRATEGY", "SETTINGS", "STATE")

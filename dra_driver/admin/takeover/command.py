@@ -11,8 +11,8 @@ import sys
 
 from dra_driver.admin.takeover.checkpoint_file import FILE
 from dra_driver.admin.takeover.settings import TakeOverSettings
+from dra_driver.commands.for_people import say
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.host.printing import say
 
 
 class TakeOverCommand(TakeOverSettings):

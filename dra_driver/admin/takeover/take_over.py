@@ -19,6 +19,7 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
+from dra_driver.admin.stored import made_for
 from dra_driver.admin.takeover.checkpoint_file import FILE
 from dra_driver.admin.takeover.drafts import Drafts
 from dra_driver.admin.takeover.nvidia_checkpoint import (
@@ -29,7 +30,7 @@ from dra_driver.admin.takeover.nvidia_checkpoint import (
 )
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.claims.state.holdings import made_for, neighbours
+from dra_driver.claims.state.holdings import neighbours
 from dra_driver.claims.state.ledger import Ledger
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.model import InventorySource, PciAddress

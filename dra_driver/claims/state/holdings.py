@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, MakeMigDevices, MigStep
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, MigStep
 from dra_driver.claims.state.ledger import Ledger
 from dra_driver.devices.device import overlap
-from dra_driver.devices.model import GpuUuid, MigSlot
+from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.shares import ConsumedShare, ShareStrategy
 from dra_driver.errors import ConflictError
 from dra_driver.sharing.steps import SharingStep, UseShares
@@ -107,9 +107,3 @@ def share_steps(record: ClaimRecord) -> Iterator[UseShares]:
     for step in record.steps:
         if isinstance(step, UseShares):
             yield step
-
-
-def made_for(record: ClaimRecord) -> list[MigSlot]:
-    """Return the places where MIG devices were made for a claim, or are being made."""
-    steps = (step for step in record.steps if isinstance(step, MakeMigDevices))
-    return [place.slot for step in steps for place in step.places]

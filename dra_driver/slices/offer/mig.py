@@ -123,14 +123,6 @@ class MigSettings(Struct, frozen=True, kw_only=True):
         """Whether this driver may switch MIG modes for claims, on any node."""
         return self.source is MigSource.ON_DEMAND
 
-    def offer_of_any_node(self, kubernetes: KubernetesVersion | None) -> MigOffer:
-        """Return what is offered on a node whose labels are unknown."""
-        offer = self.offer({}, kubernetes)
-        if offer.source is not MigSource.AUTO:
-            return offer
-        why = f"on {named(kubernetes)}, unless the Node has label {MIG_MANAGER_LABEL}"
-        return self._offer(MigSource.AUTO, why)
-
     def offer(self, labels: Mapping[str, str], kubernetes: KubernetesVersion | None) -> MigOffer:
         """Return what is offered on a node with these labels."""
         if not self.heeds_node:

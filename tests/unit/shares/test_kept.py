@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import make
+from dra_driver.admin.stored import read_notes
 from dra_driver.devices.model import MigSlot, Refusal
 from dra_driver.errors import StateError
 from dra_driver.shares import notes
@@ -15,7 +16,6 @@ from dra_driver.shares.notes import (
     ShareNotes,
     keep,
     kept,
-    read_notes,
     write_notes,
 )
 

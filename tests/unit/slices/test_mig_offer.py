@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 import make
+from dra_driver.admin.inspect.command import mig_offer
 from dra_driver.devices.model import Gpu, MigMode
 from dra_driver.kube.own_node import NodeFacts
 from dra_driver.slices.node import NodeOffer
@@ -108,7 +109,7 @@ def test_a_mode_that_others_set_is_waited_for_where_this_driver_could_not_set_it
 def test_without_a_node_it_is_said_what_would_decide(
     mig: str, kubernetes: tuple[int, int], source: str, why: str
 ) -> None:
-    offer = MigSettings.of(mig, "1g.10gb,2g.20gb").offer_of_any_node(kubernetes)
+    offer = mig_offer(mig, "1g.10gb,2g.20gb", kubernetes)
     assert (offer.source, offer.why[: len(why)]) == (source, why)
     assert offer.profiles == {"1g.10gb", "2g.20gb"}
 

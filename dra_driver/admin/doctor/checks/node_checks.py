@@ -14,12 +14,11 @@ from dra_driver.admin.doctor.facts.node_facts import (
     SocketFacts,
     SpecFacts,
 )
-from dra_driver.admin.stored import StoredRecords
+from dra_driver.admin.stored import StoredRecords, made_for
 from dra_driver.admin.takeover import peer_claims
 from dra_driver.admin.takeover.peer_claims import PeerClaims
 from dra_driver.admin.takeover.take_over import STUCK
 from dra_driver.cdi.nodes import UVM
-from dra_driver.claims.state.holdings import made_for
 from dra_driver.devices.driver_root.modprobe import BY_HAND
 from dra_driver.devices.model import Gpu, Inventory, MigMode, PassthroughGpu
 from dra_driver.devices.names import gpu_name
