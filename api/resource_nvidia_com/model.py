@@ -55,6 +55,11 @@ class ConfigModel(BaseModel):
         """Return the fields by the names that users write."""
         return {field.alias or name: field for name, field in cls.model_fields.items()}
 
+    def normalise(self) -> Self:
+        """Return it with every default of its parts filled in."""
+        parts = {name: part.normalise() for name, part in self if isinstance(part, ConfigModel)}
+        return self.model_copy(update=parts) if parts else self
+
     @model_validator(mode="after")
     def _check_exclusions(self) -> Self:
         if self.exclusions:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from dra_driver.admin.api.reads import each
 from dra_driver.admin.connect import connect
 from dra_driver.admin.removal import Removal, look
 from dra_driver.admin.stored import is_folder
@@ -60,7 +61,7 @@ from dra_driver.kubelet.sockets import is_live
 from dra_driver.mps.daemon import mounts
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.mps.supervisor import command as mps_cli
-from dra_driver.mps.supervisor.cgroup import DaemonGroup
+from dra_driver.mps.supervisor.cgroup import GROUP, hierarchies
 from dra_driver.node.passthrough import passthrough_gpus
 from dra_driver.node.sharing import node_memory, node_sharing
 from dra_driver.ops.logs import configure_logs
@@ -149,7 +150,7 @@ def clean(settings: Cleanup, environment: Mapping[str, str]) -> list[str]:
                 problems = node.take_back()
         stays = [] if problems else _put_aside(directory, specs, dry_run=settings.dry_run)
     files = [*_sockets(settings, directory), *_remains(directory)]
-    groups = DaemonGroup(settings.cgroup_root or control_groups.USUAL).folders()
+    groups = group_folders(settings.cgroup_root or control_groups.USUAL)
     things += [str(path) for path in (*files, *groups)]
     if not settings.dry_run and not problems:
         problems = [*_remove(directory, files), *_remove_groups(groups)]
@@ -370,6 +371,11 @@ def _remove(directory: Path, files: list[Path]) -> list[str]:
     return problems
 
 
+def group_folders(root: Path) -> list[Path]:
+    """Return the folders of the daemons' control group; rmdir(2) removes an empty one."""
+    return [each / GROUP for each in hierarchies(root) if (each / GROUP).is_dir()]
+
+
 def _remove_groups(groups: list[Path]) -> list[str]:
     """Remove control groups, whose last processes may be ending; return which could not be."""
     problems: list[str] = []
@@ -410,7 +416,7 @@ def _slices(settings: Cleanup, environment: Mapping[str, str]) -> tuple[list[str
     failed: list[str] = []
     query = {"fieldSelector": f"spec.driver={DRIVER_NAME},spec.nodeName={settings.node_name}"}
     try:
-        for slice_ in list(api.each(RESOURCE_SLICES, query=query, timeout=_REQUEST_SECONDS)):
+        for slice_ in list(each(api, RESOURCE_SLICES, query=query, timeout=_REQUEST_SECONDS)):
             metadata = slice_["metadata"]
             slice_name = str(metadata["name"]) if isinstance(metadata, dict) else ""
             try:

@@ -19,6 +19,7 @@ from dra_driver.devices.health.findings import Cause
 from dra_driver.devices.health.record import (
     RELEASE,
     RELEASE_SECONDS,
+    REQUESTS,
     GpuHealth,
     HealthRequests,
     read_health,
@@ -113,8 +114,10 @@ def _found(gpus: Mapping[str, GpuHealth], word: str) -> tuple[str, GpuHealth]:
 def _ask(plugins: Path, request: str) -> None:
     """Ask the driver, and wait until it is done. Raises SetupError if it does not do it."""
     requests = HealthRequests(plugins / DRIVER_NAME)
+    folder = plugins / DRIVER_NAME / REQUESTS
     try:
-        requests.ask(request)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        (folder / request).touch(mode=0o600)
     except OSError as error:
         raise SetupError(
             f"{plugins / DRIVER_NAME} cannot be written to: {error.strerror}; run this in the "

@@ -29,7 +29,7 @@ from dra_driver.devices.model import (
     Placement,
     is_gpu_uuid,
 )
-from dra_driver.devices.names import DeviceName, gpu_name, mig_name, share_suffix, vfio_name
+from dra_driver.devices.names import DeviceName, gpu_name, mig_name, share_suffix
 from dra_driver.devices.shares import ConsumedShare, Division, EqualShare, Share
 from dra_driver.errors import StateError, TransientError
 
@@ -304,6 +304,6 @@ def name_of(gpu: Gpu, device: Device) -> DeviceName:
         case Mig():
             return mig_name(gpu.minor, base.profile, base.profile_id, base.placement.start, suffix)
         case Vfio():
-            return vfio_name(base.number)
+            return DeviceName(f"gpu-vfio-{base.number}")
         case _:
             assert_never(base)

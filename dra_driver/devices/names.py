@@ -66,11 +66,6 @@ def gpu_name(minor: int) -> DeviceName:
     return DeviceName(f"gpu-{minor}")
 
 
-def vfio_name(number: int) -> DeviceName:
-    """Return the device name of the GPU with this number on the PCI bus, for a virtual machine."""
-    return DeviceName(f"gpu-vfio-{number}")
-
-
 SINGLE_SHARE = "single-share"
 MPS_SHARE = "mps-share"
 """Shares of which a request may have one, or several of one device; of others any number."""

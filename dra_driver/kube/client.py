@@ -11,7 +11,7 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
@@ -39,9 +39,6 @@ REREAD_SECONDS = 60.0
 
 _WATCH_IDLE_SECONDS = 90.0
 """The API server sends a bookmark about every minute: a longer silence is a dead connection."""
-
-_PAGE = 500
-"""Objects in one answer, as many as kubectl asks for."""
 
 _JSON = "application/json"
 _APPLY = "application/apply-patch+yaml"  # JSON is YAML too
@@ -185,26 +182,6 @@ class KubeClient:
     def get_claim(self, namespace: str, name: str, *, timeout: float) -> JsonObject:
         """Return one ResourceClaim."""
         return self.get(RESOURCE_CLAIMS, name, namespace=namespace, timeout=timeout)
-
-    def each(
-        self,
-        resource: Resource,
-        *,
-        query: Mapping[str, str] | None = None,
-        page: int = _PAGE,
-        timeout: float,
-    ) -> Iterator[JsonObject]:
-        """Yield all objects of a kind, `page` of them with each request."""
-        asked = {**(query or {}), "limit": str(page)}
-        following: object = None
-        while True:
-            more = {"continue": str(following)} if following else {}
-            answer = self.list(resource, query=asked | more, timeout=timeout)
-            items, metadata = answer.get("items"), answer.get("metadata")
-            yield from items if isinstance(items, list) else []
-            following = metadata.get("continue") if isinstance(metadata, dict) else None
-            if not following:
-                return
 
     def get_node(self, name: str, *, timeout: float) -> JsonObject:
         """Return one Node."""

@@ -12,19 +12,21 @@ from dra_driver.cdi.roots import Roots
 from dra_driver.claims.model.claim import PodsOf
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.devices.control_groups import find_hierarchy
+from dra_driver.devices.nvml.library import NvmlLibrary
+from dra_driver.devices.session import DriverSession
 from dra_driver.node.context import NodeContext
 from dra_driver.node.gpus import NodeGpus
 from dra_driver.node.shares import NodeShares
 from dra_driver.node.sharing import sees_processes
 from dra_driver.sharing.pod_groups import PodGroups
 from dra_driver.usage.ending import Ending
-from dra_driver.usage.node import Loads, NodeLook, known_below
+from dra_driver.usage.node import NodeLook, known_below
 from dra_driver.usage.processes import Processes
 from dra_driver.usage.watch import OverLimit, OverLimitWatch, tell
 
 
 def node_look(
-    loads: Loads,
+    loads: NvmlLibrary | DriverSession,
     roots: Roots,
     directory: Path,
     pods_of: PodsOf,

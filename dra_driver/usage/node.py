@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from msgspec import Struct
 
 from dra_driver.claims.model.claim import PodsOf
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.devices.load import GpuLoad
+from dra_driver.devices.nvml.library import NvmlLibrary
+from dra_driver.devices.session import DriverSession
 from dra_driver.errors import DeviceError, StateError, TransientError
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.usage import model
@@ -23,18 +24,6 @@ from dra_driver.usage.processes import FOLDER, Processes, SeenProcess, container
 
 ANSWER_SECONDS = 3.0
 """How long GPUs may take to answer; one that is busy, such as while it is divided, is left out."""
-
-
-class Loads(Protocol):
-    """Asks NVML (devices/nvml/library.py, devices/session.py)."""
-
-    def gpu_count(self) -> int:
-        """Return how many GPUs there are. Raises DeviceError, TransientError."""
-        ...
-
-    def gpu_load(self, index: int, *, sampled: bool = True) -> GpuLoad:
-        """Return who uses a GPU, and if `sampled` how busy. Raises DeviceError, TransientError."""
-        ...
 
 
 class Seen(Struct, frozen=True, kw_only=True):
@@ -54,7 +43,7 @@ class NodeLook:
 
     def __init__(
         self,
-        loads: Loads,
+        loads: NvmlLibrary | DriverSession,
         processes: Processes,
         known: Callable[[], Known],
         *,

@@ -4,7 +4,7 @@ Field names and defaults are those of NVIDIA's DRA driver. What the kernel has o
 is not here (kernel, Documentation/driver-api/vfio.rst).
 """
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -20,12 +20,6 @@ class GpuConfig(ConfigModel):
     kind: Literal["GpuConfig"] = "GpuConfig"
     sharing: GpuSharing | None = None
 
-    def normalise(self) -> Self:
-        """Return it with every default filled in."""
-        if self.sharing is None:
-            return self
-        return self.model_copy(update={"sharing": self.sharing.normalise()})
-
 
 class MigDeviceConfig(ConfigModel):
     """Config of MIG devices. Without `sharing` the claim's containers have them for themselves."""
@@ -33,12 +27,6 @@ class MigDeviceConfig(ConfigModel):
     api_version: Literal["resource.nvidia.com/v1beta1"] = API_VERSION
     kind: Literal["MigDeviceConfig"] = "MigDeviceConfig"
     sharing: MigDeviceSharing | None = None
-
-    def normalise(self) -> Self:
-        """Return it with every default filled in."""
-        if self.sharing is None:
-            return self
-        return self.model_copy(update={"sharing": self.sharing.normalise()})
 
 
 class IommuConfig(ConfigModel):
@@ -80,7 +68,3 @@ class VfioDeviceConfig(ConfigModel):
     def wants_api_device(self) -> bool:
         """Whether containers get the interface's own node as well."""
         return bool((self.iommu or IommuConfig()).enable_api_device)
-
-    def normalise(self) -> Self:
-        """Return it: what is left out needs no filling in."""
-        return self

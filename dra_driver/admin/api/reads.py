@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from dra_driver.admin.api.objects import DEVICE_TAINT_RULES
 from dra_driver.errors import ApiError
-from dra_driver.kube.fields import Object
+from dra_driver.kube.fields import Object, at
 from dra_driver.kube.resource import RESOURCE_SLICES, Resource
 
 _TIMEOUT_SECONDS = 30.0
@@ -30,11 +30,32 @@ class Reads(Protocol):
         """Return one object."""
         ...
 
-    def each(
-        self, resource: Resource, *, query: Mapping[str, str], page: int, timeout: float
-    ) -> Iterator[dict[str, object]]:
-        """Yield all objects of a kind, of all namespaces."""
+    def list(
+        self, resource: Resource, *, query: Mapping[str, str], timeout: float
+    ) -> dict[str, object]:
+        """Return a page of the objects of a kind, of all namespaces."""
         ...
+
+
+def each(
+    api: Reads,
+    resource: Resource,
+    *,
+    query: Mapping[str, str] | None = None,
+    page: int = _PAGE,
+    timeout: float,
+) -> Iterator[dict[str, object]]:
+    """Yield all objects of a kind, `page` of them with each request."""
+    asked = {**(query or {}), "limit": str(page)}
+    following: object = None
+    while True:
+        more = {"continue": str(following)} if following else {}
+        answer = api.list(resource, query=asked | more, timeout=timeout)
+        items = answer.get("items")
+        yield from items if isinstance(items, list) else []
+        following = at(answer, "metadata", "continue")
+        if not following:
+            return
 
 
 def read(api: Reads, resource: Resource, name: str, namespace: str) -> dict[str, object]:
@@ -48,7 +69,7 @@ def read_all(
     """Yield all objects of a kind, of all namespaces, that have what a selector asks for."""
     query = {"fieldSelector": field_selector} if field_selector else {}
     page = _SLICES_OF_A_PAGE if resource is RESOURCE_SLICES else _PAGE
-    return api.each(resource, query=query, page=page, timeout=_TIMEOUT_SECONDS)
+    return each(api, resource, query=query, page=page, timeout=_TIMEOUT_SECONDS)
 
 
 def taint_rules(each: Callable[[Resource], Iterable[Object]]) -> list[Object]:

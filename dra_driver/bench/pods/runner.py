@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 from msgspec.structs import replace
 
 from dra_driver.admin.api.objects import NAMESPACES, SECRETS
+from dra_driver.admin.api.reads import each
 from dra_driver.bench import commands, lines
 from dra_driver.bench.gathering import (
     CommandEnd,
@@ -94,7 +95,7 @@ class PodRunner:
 
     def __enter__(self) -> Self:
         """Find out what the cluster offers, and make the namespace."""
-        slices = self._client.each(RESOURCE_SLICES, timeout=_TIMEOUT)
+        slices = each(self._client, RESOURCE_SLICES, timeout=_TIMEOUT)
         self.offer = offered(slices, self._place.node)
         if not self.offer.gpus and not self.offer.profiles and not self.offer.shares:
             where = f" on node {self._place.node}" if self._place.node else ""
@@ -367,7 +368,7 @@ class PodRunner:
 
     def _name_leftovers(self) -> None:
         query = {"labelSelector": manifests.LABEL}
-        namespaces = self._client.each(NAMESPACES, query=query, timeout=_TIMEOUT)
+        namespaces = each(self._client, NAMESPACES, query=query, timeout=_TIMEOUT)
         names = [str(namespace["metadata"]["name"]) for namespace in namespaces]  # type: ignore[index]  # all objects have it
         for name in names:
             self._say(

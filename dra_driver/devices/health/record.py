@@ -148,11 +148,6 @@ class HealthRequests:
         """Return what is asked; nothing if the folder cannot be read."""
         return entries_of(self._folder)
 
-    def ask(self, request: str) -> None:
-        """Ask for something. Raises OSError if the disk refuses."""
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        (self._folder / request).touch(mode=0o600)
-
     def end(self, request: str) -> None:
         """Delete a request that is done, or given up; a missing one is fine."""
         try:

@@ -38,8 +38,8 @@ class DaemonGroup:
         """Move a daemon to the group. Raises DeviceError if it is missing or the kernel refuses."""
         if self._root is None:
             return
-        hierarchies = _hierarchies(self._root)
-        if not hierarchies:
+        found = hierarchies(self._root)
+        if not found:
             raise DeviceError(
                 f"no control groups below {self._root}, so the MPS daemon would end with this "
                 "container; mount the host's /sys/fs/cgroup there, as the manifests do, or leave "
@@ -52,17 +52,12 @@ class DaemonGroup:
         try:
             if not processes.is_alive(daemon):
                 return
-            for hierarchy in hierarchies:
+            for hierarchy in found:
                 self._move(daemon, hierarchy)
             if processes.has_ended(descriptor):
                 _end_stranger(daemon)
         finally:
             os.close(descriptor)
-
-    def folders(self) -> list[Path]:
-        """The group's folders, one for each hierarchy; rmdir(2) removes an empty one."""
-        hierarchies = [] if self._root is None else _hierarchies(self._root)
-        return [hierarchy / GROUP for hierarchy in hierarchies if (hierarchy / GROUP).is_dir()]
 
     def _move(self, daemon: Daemon, hierarchy: Path) -> None:
         group = hierarchy / GROUP
@@ -81,10 +76,11 @@ class DaemonGroup:
             ) from error
 
 
-def _hierarchies(root: Path) -> list[Path]:
+def hierarchies(root: Path) -> list[Path]:
+    """Return the hierarchies of control groups: of version 1 one for each controller."""
     if (root / _PROCESSES).exists():
         return [root]
-    # Version 1: one folder per controller. Links are second names of the same folders.
+    # Links are second names of the same folders.
     folders = sorted(root.iterdir()) if root.is_dir() else []
     return [
         folder for folder in folders if not folder.is_symlink() and (folder / _PROCESSES).exists()

@@ -11,6 +11,7 @@ import pytest
 from testbed.apiserver.kinds import kind_of
 from testbed.apiserver.server import ApiServer
 
+from dra_driver.admin.api.reads import each
 from dra_driver.errors import (
     AccessError,
     ApiError,
@@ -50,7 +51,7 @@ def test_a_claim_comes_as_a_dict_with_every_field_it_has(client: KubeClient) -> 
 def test_objects_of_a_kind_come_page_by_page(server: ApiServer, client: KubeClient) -> None:
     for name in ("a", "b"):
         server.put({**CLAIM, "metadata": {"namespace": "n", "name": name, "uid": name}})
-    found = client.each(RESOURCE_CLAIMS, page=2, timeout=5)
+    found = each(client, RESOURCE_CLAIMS, page=2, timeout=5)
     assert {claim["metadata"]["uid"] for claim in found} == {"a", "b", "claim-1"}  # type: ignore[index]
     first, last = server.seen("list", "resourceclaims")
     assert (first.query["limit"], "continue" in first.query, "continue" in last.query) == (
@@ -58,7 +59,7 @@ def test_objects_of_a_kind_come_page_by_page(server: ApiServer, client: KubeClie
         False,
         True,
     )
-    assert list(client.each(NODES, timeout=5))
+    assert list(each(client, NODES, timeout=5))
     assert server.seen("list", "nodes")[0].query["limit"] == "500", "as kubectl asks for"
 
 

@@ -1,7 +1,7 @@
 """What doctor asks of an API server, and that it stores nothing."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from email.utils import formatdate
 from typing import Any
 
@@ -40,11 +40,9 @@ class Api:
             return Answer(body={"kubeletconfig": {"featureGates": self.gates}}, date=None)
         return Answer(body={"gitVersion": "v1.37.1"}, date=self.date)
 
-    def each(
-        self, resource: Resource, *, query: Mapping[str, str], page: int, timeout: float
-    ) -> Iterator[Object]:
+    def list(self, resource: Resource, *, query: Mapping[str, str], timeout: float) -> Object:
         self._ask(resource.plural)
-        yield from self.stored.get(resource.plural, [])
+        return {"items": self.stored.get(resource.plural, [])}
 
     def create(
         self,
@@ -178,10 +176,10 @@ def test_without_a_daemonset_nobody_is_asked_about(api: Api) -> None:
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2", "v1alpha3", ""])
 def test_taint_rules_are_read_in_the_version_that_is_served(api: Api, version: str) -> None:
-    def each(kind: Resource, **_: object) -> Iterator[Object]:
+    def page(kind: Resource, **_: object) -> Object:
         if kind.version != version:
             raise NotFoundError("404 page not found", status=404)
-        yield {"kind": "DeviceTaintRule"}
+        return {"items": [{"kind": "DeviceTaintRule"}]}
 
-    api.each = each
+    api.list = page
     assert len(cluster(api).taint_rules()) == (1 if version else 0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.admin.cleanup import group_folders
 from dra_driver.errors import DeviceError
 from dra_driver.mps import processes
 from dra_driver.mps.domain import Daemon
@@ -48,11 +49,10 @@ def test_the_group_is_found_in_every_hierarchy_that_has_it(tmp_path: Path) -> No
     for name in ("cpu", "memory"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "cgroup.procs").touch()
-    assert DaemonGroup(tmp_path).folders() == []
+    assert group_folders(tmp_path) == []
     (tmp_path / "cpu" / GROUP).mkdir()
-    assert DaemonGroup(tmp_path).folders() == [tmp_path / "cpu" / GROUP]
-    assert DaemonGroup(None).folders() == []
-    assert DaemonGroup(tmp_path / "nothing").folders() == []
+    assert group_folders(tmp_path) == [tmp_path / "cpu" / GROUP]
+    assert group_folders(tmp_path / "nothing") == []
 
 
 def test_a_process_that_only_has_a_daemons_pid_is_not_moved(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from dra_driver.admin.api.objects import (
     SELF_REVIEWS,
     SUBJECT_REVIEWS,
 )
-from dra_driver.admin.api.reads import taint_rules
+from dra_driver.admin.api.reads import each, taint_rules
 from dra_driver.admin.doctor.facts.once import Once
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.state.validity import why_gone
@@ -177,17 +177,17 @@ class Cluster:
         query = {"labelSelector": ",".join(f"{key}={value}" for key, value in labels.items())}
         if self.node:
             query["fieldSelector"] = f"spec.nodeName={self.node}"
-        return list(self._api.each(PODS, query=query, page=_PAGE, timeout=self._timeout))
+        return list(each(self._api, PODS, query=query, page=_PAGE, timeout=self._timeout))
 
     def pods_on(self, node: str) -> list[Object]:
         """Return the Pods on a node. Raises DriverError."""
         query = {"fieldSelector": f"spec.nodeName={node}"}
-        return list(self._api.each(PODS, query=query, page=_PAGE, timeout=self._timeout))
+        return list(each(self._api, PODS, query=query, page=_PAGE, timeout=self._timeout))
 
     def taint_rules(self) -> list[Object]:
         """Return the DeviceTaintRules; none where they are not served. Raises DriverError."""
         return taint_rules(
-            lambda kind: self._api.each(kind, query={}, page=_PAGE, timeout=self._timeout)
+            lambda kind: each(self._api, kind, query={}, page=_PAGE, timeout=self._timeout)
         )
 
     def config_map(self, namespace: str, name: str) -> Object | None:
@@ -303,7 +303,7 @@ class Cluster:
 
     def _list(self, resource: Resource) -> list[Object]:
         query = _LISTED[resource]
-        return list(self._api.each(resource, query=query, page=_PAGE, timeout=self._timeout))
+        return list(each(self._api, resource, query=query, page=_PAGE, timeout=self._timeout))
 
 
 def containers(workload: Object) -> tuple[Object, ...]:
