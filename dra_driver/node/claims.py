@@ -1,4 +1,4 @@
-"""What serves the claims of this node: the kubelet's calls, and the work besides them."""
+"""Serves the claims of this node: the kubelet's calls, and the work in the background."""
 
 import platform
 from collections import Counter
@@ -43,8 +43,8 @@ class ClaimWork:
     """What serves the claims of this node.
 
     Listeners:
-        changed: claims were prepared or unprepared, or have given something back; called beside the
-            calls, once for many.
+        changed: claims were prepared or unprepared, or have given something back; called in the
+            background, once for many.
     """
 
     def __init__(self, context: NodeContext, gpus: NodeGpus, offers: NodeOffers) -> None:
@@ -80,7 +80,7 @@ class ClaimWork:
         self._measure(context)
 
     def _report(self, context: NodeContext) -> None:
-        """Have reported, beside the calls, what becomes of claims and their devices."""
+        """Build the background reports of what becomes of claims and their devices."""
         outbox, changes, ledger = context.outbox, context.changes, context.ledger
         outbox.busy = self.calls.busy
 
@@ -139,12 +139,12 @@ class ClaimWork:
         return memory
 
     def _over_limit(self, context: NodeContext, offers: NodeOffers) -> tuple[Worker, ...]:
-        """Return what watches memory limits; nothing if no processes are visible."""
+        """Return the watch on memory limits; None if no processes are visible."""
         if not sees_processes(context.roots):
             if context.settings.over_limit != "report" or context.settings.usage_metrics:
                 log.warning("processes of containers not seen", reason=UNSEEN)
             return ()
-        # By default the driver has PIDs of its own, and this is not loaded.
+        # By default the driver has its own PID namespace, and this is not loaded.
         from dra_driver.node.usage import over_limit_watch  # noqa: PLC0415
 
         watch = over_limit_watch(context, self._gpus, offers.shares)

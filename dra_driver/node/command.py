@@ -58,7 +58,7 @@ def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> i
         log.warning("claims left unfinished", claims=left)
     log.info("driver stopped", status=reason.exit_status)
     if left:
-        # Their threads would keep the process until they end. What they do survives a kill.
+        # Their threads would keep the process alive. What they do survives a kill.
         with suppress(OSError):
             stream.flush()
         os._exit(reason.exit_status)

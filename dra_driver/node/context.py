@@ -28,16 +28,16 @@ STOP_SECONDS = 2.0
 """The time for each background thread to end; all are daemons and may be cut off safely."""
 
 FIRST_LOOK_SECONDS = 5.0
-"""How long the start waits for the first look at the GPUs; the kubelet is answered meanwhile."""
+"""How long the start waits for the first scan of the GPUs; the kubelet is answered meanwhile."""
 
 
 class Changes(Struct, frozen=True):
-    """What parts tell each other.
+    """The changes that parts report to each other.
 
-    Senders are built before listeners, so neither has to know the other.
+    Senders are built before listeners, and neither has to know the other.
 
     Attributes:
-        inventory: the first look, and each that found something else.
+        inventory: the first scan, and each that found something else.
         offer: other devices may have to be published.
         health: a GPU's health has changed.
         released: a claim has given something back.
@@ -50,7 +50,7 @@ class Changes(Struct, frozen=True):
 
 
 class NodeContext(Struct, frozen=True, kw_only=True):
-    """What every part needs. Nothing in it listens, runs or asks before it is started."""
+    """What every part needs. Nothing in it listens, runs or sends requests before it is started."""
 
     settings: Settings
     paths: SocketPaths
@@ -75,12 +75,12 @@ class NodeContext(Struct, frozen=True, kw_only=True):
 
     @property
     def mps_folder(self) -> Path:
-        """Where the MPS supervisor looks, too."""
+        """The directory that the driver shares with the MPS supervisor."""
         return self.directory / "mps"
 
 
 def connect_pod(kubeconfig: Path | None, environment: Mapping[str, str]) -> KubeClient:
-    """Return a client; SetupError if a pod's ServiceAccount, or the kubeconfig, is not usable."""
+    """Return a client; SetupError if the pod's ServiceAccount or the kubeconfig is not usable."""
     if kubeconfig is None:
         return KubeClient.in_cluster(environment)
     # Not at the top: a pod does not need it, and it takes memory.

@@ -1,4 +1,4 @@
-"""The composition root of `dra-driver kubelet-plugin`: builds every part once, starts, stops.
+"""The composition root of `dra-driver kubelet-plugin`: builds, starts and stops every part.
 
 In: settings. Out: a running driver. The kubelet is answered first and at once, without waiting for
 GPUs or the API server; what is missing is looked for again as long as the driver runs. Parts are
@@ -31,18 +31,18 @@ class Driver:
     """Every part of the driver, built from settings. Start once, stop once."""
 
     def __init__(self, settings: Settings, environment: Mapping[str, str]) -> None:
-        """Build all parts; nothing listens, runs or asks yet. Raises SetupError."""
+        """Build all parts; nothing listens, runs or sends requests yet. Raises SetupError."""
         self._settings = settings
         self._context = node_context(settings, environment)
         self.paths = self._context.paths
         self._gpus = NodeGpus(self._context)
         self._offers = NodeOffers(self._context, self._gpus)
         self._work = ClaimWork(self._context, self._gpus, self._offers)
-        self._build_doors()
+        self._build_endpoints()
         self._build_repairs()
 
-    def _build_doors(self) -> None:
-        """Build what the kubelet, its probes, scrapers and the API server use."""
+    def _build_endpoints(self) -> None:
+        """Build the endpoints for kubelet, probes and scrapers, and the slices' publisher."""
         context, settings = self._context, self._settings
         self._plugin = KubeletPlugin(
             self._work.calls,
@@ -88,7 +88,7 @@ class Driver:
             on_kept=work.post_kept,
         )
         self._threads: tuple[Worker | OwnNode, ...] = (
-            context.outbox,  # stopped last, as the others put in what it sends
+            context.outbox,  # stopped last, because it sends for the others
             self._publisher,
             context.own_node,
             self._offers.share_configs,
@@ -121,7 +121,7 @@ class Driver:
         work.health_stream.start()
         for thread in self._threads:
             thread.start()
-        # Without knowing the GPUs it could mend nothing, and would say so for each claim.
+        # Without the GPUs it could repair nothing, and would log that for each claim.
         gpus.watcher.wait_until_looked(FIRST_LOOK_SECONDS)
         for worker in self._workers:
             worker.start()
@@ -139,7 +139,7 @@ class Driver:
         settings, context = self._settings, self._context
         for door in self._probes:
             door.stop()
-        # Calls that only wait for something would use up the grace of those that work.
+        # Calls that only wait would use up the grace period of those that work.
         self._work.preparer.stop()
         self._work.sharing.domains.stop()
         left = self._plugin.stop(settings.shutdown_grace, delay=settings.shutdown_delay)

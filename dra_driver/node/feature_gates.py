@@ -1,6 +1,6 @@
 """The feature gates of NVIDIA's own DRA driver that mean something here.
 
-Its DaemonSets name others, too: what these turn on is always on here, or not supported. An unknown
+Its DaemonSets also name others: what these turn on is always on here, or not supported. An unknown
 or misspelled gate is never a reason not to start.
 """
 
@@ -24,11 +24,11 @@ FEATURE_GATES: Final = MappingProxyType(
         "nothing",
     }
 )
-"""What each gate that this driver heeds does here, in Markdown."""
+"""What each gate that has an effect here does, in Markdown."""
 
 NO_EFFECT: Final = (
-    f"this driver heeds only {', '.join(FEATURE_GATES)}; what others turn on is always on here, or "
-    "not supported"
+    f"this driver supports only {', '.join(FEATURE_GATES)}; what others turn on is always on here, "
+    "or not supported"
 )
 """Why any other gate has no effect."""
 
@@ -37,13 +37,13 @@ FALSE: Final = frozenset({"false", "0", "f"})
 
 
 def split_gates(text: str) -> list[tuple[str, str]]:
-    """Return names and values of gates as they are given: `A=true,B=false`."""
+    """Return the names and values of gates that are written as `A=true,B=false`."""
     pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
     return [(name.strip(), value.strip()) for name, _, value in pairs]
 
 
 def checked_gates(text: str) -> str:
-    """Return the setting; a gate, known or not, without true or false raises ValueError."""
+    """Return the setting unchanged. Raises ValueError if any gate is neither true nor false."""
     for name, value in split_gates(text):
         if value.lower() not in TRUE | FALSE:
             raise ValueError(f"feature gate {name}={value}: give true or false")
@@ -51,13 +51,13 @@ def checked_gates(text: str) -> str:
 
 
 def gate_value(gate: str, text: str) -> bool | None:
-    """Return what a gate is set to, the last time it is named; None if it is not."""
+    """Return the value of a gate, the last one if it is named twice; None if it is not named."""
     given = [value for name, value in split_gates(text) if name == gate]
     return given[-1].lower() in TRUE if given else None
 
 
 def gates_in_vain(text: str) -> dict[str, str]:
-    """Return the gates that change nothing here, each with the reason."""
+    """Return the gates that have no effect here, each with the reason."""
     said = {}
     for name, value in split_gates(text):
         if name not in FEATURE_GATES:

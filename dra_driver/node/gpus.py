@@ -1,4 +1,4 @@
-"""What knows the GPUs of this node, and their health."""
+"""Finds the GPUs of this node."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,13 +27,13 @@ log = structlog.get_logger()
 class NodeGpus:
     """The GPUs of this node.
 
-    `mig` is what is offered of MIG, which decides whether MIG modes are switched, and `refusals`
-    are the GPUs that cannot be switched now. `exclusion` says which GPUs are left out, `holders`
-    which processes have one open. `session` is the way to NVML.
+    `mig` decides what MIG devices are offered and whether modes are switched; `refusals` are the
+    GPUs that cannot be switched now. `exclusion` says which GPUs are left out, `holders` which
+    processes have one open. `session` is the way to NVML.
     """
 
     def __init__(self, context: NodeContext) -> None:
-        """Build it; nothing is asked yet. Raises SetupError."""
+        """Build it; NVML is not called yet. Raises SetupError."""
         settings, roots, changes = context.settings, context.roots, context.changes
         ledger = context.ledger
         self.mig = NodeOffer(
@@ -72,13 +72,13 @@ class NodeGpus:
         )
 
     def let_go(self) -> None:
-        """Close NVML once nobody looks any more."""
+        """Close NVML when no scan runs any more."""
         if self.watcher.stop(STOP_SECONDS):
             self.session.close()
 
 
 class NodeExclusion:
-    """What is left out on one node. `leave_out` is for one thread at a time."""
+    """Leaves out the excluded GPUs of a node. `leave_out` is for one thread at a time."""
 
     def __init__(self, setting: str, ledger: Ledger) -> None:
         self._words = gpu_words(setting)
@@ -86,7 +86,7 @@ class NodeExclusion:
         self._said: frozenset[str] = frozenset()
 
     def leave_out(self, inventory: Inventory) -> Inventory:
-        """Return what a look found, without the GPUs that are left out and not in use."""
+        """Return what a scan found, without the excluded GPUs that are not in use."""
         left = without_excluded(inventory, self._words, self._is_in_use)
         lines = tuple(map(_line, left.excluded))
         for line in lines:
@@ -99,7 +99,7 @@ class NodeExclusion:
         return left
 
     def reasons(self, inventory: Inventory) -> Mapping[GpuUuid, str]:
-        """Return why GPUs of an inventory are not published: a claim uses them, so they stay."""
+        """Return why excluded GPUs that a claim still uses are not published."""
         reasons = {gpu.uuid: why_excluded(self._words, gpu) for gpu in inventory.gpus}
         return {uuid: why for uuid, why in reasons.items() if why is not None}
 
@@ -111,7 +111,7 @@ class NodeExclusion:
         try:
             return self._ledger.is_about(gpu.uuid)
         except StateError:
-            return True  # better seen than not taken back
+            return True  # keep it: otherwise it could not be released
 
 
 def _line(gpu: ExcludedGpu) -> str:

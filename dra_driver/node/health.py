@@ -1,6 +1,6 @@
-"""The health of this node's GPUs: events and looks are collected, kept, and reported.
+"""The health of this node's GPUs: collects it from events and scans, keeps and reports it.
 
-In: NVML's events and each look, through the session. Out: the inventory as it is published, the
+In: NVML's events and each scan, through the session. Out: the inventory as it is published, the
 taints of its devices, metrics, and Kubernetes Events on the claims and pods with a GPU that has
 become sick. `of_device` returns the health of any device of a claim, for the kubelet and for the
 status of claims.
@@ -45,14 +45,14 @@ from dra_driver.slices.taints import Effect, tainted
 log = structlog.get_logger()
 
 REASON, GONE = "GPUNotWell", "DeviceGone"
-"""Of the Kubernetes Events: a device is sick, or exists no more."""
+"""Reasons of Kubernetes Events: a device is sick, or no longer exists."""
 
 
 class NodeHealth:
     """The health of this node's GPUs. Methods may be called from any thread."""
 
     def __init__(self, context: NodeContext, session: DriverSession) -> None:
-        """Take its parts; nothing is read yet.
+        """Store its parts; nothing is read yet.
 
         Raises ConfigError if the list of XIDs to ignore is invalid.
         """
@@ -93,7 +93,7 @@ class NodeHealth:
         context.metrics.watch_conditions(tuple(Cause), tuple(Severity), self._count)
 
     def look(self) -> Inventory:
-        """Look at all GPUs, for the watcher, and do what admins ask. Raises DeviceError."""
+        """Scan all GPUs, for the watcher, and do what admins request. Raises DeviceError."""
         asked = self._requests.pending()
         for request in asked:
             self._do(request)
@@ -101,7 +101,7 @@ class NodeHealth:
         inventory = self._session.look()
         self._note_gone(prepared, inventory)
         self._tracker.look(inventory)
-        # Those that are out of reach are sick.
+        # GPUs that cannot be reached are sick.
         for gpu in before.known().keys() - self._tracker.published(inventory).known().keys():
             self._outbox.put(("removed GPU", gpu), partial(self._post_removed, gpu, inventory))
         if time.monotonic() < self._released_until:
@@ -118,7 +118,7 @@ class NodeHealth:
             return ()
 
     def _note_gone(self, prepared: Iterable[ClaimRecord], inventory: Inventory) -> None:
-        """Note which MIG devices of claims a look has missed; `prepared` were so when it began."""
+        """Note claims' MIG devices that a scan missed; `prepared` is from before the scan."""
         before = self._gone
         self._gone = gone_devices(filter(self._ledger.still_holds, prepared), inventory, before)
         for key, record in self._gone.items():
@@ -137,11 +137,11 @@ class NodeHealth:
             self._tracker.clear(request)
 
     def start(self) -> None:
-        """Begin to listen. It is started once."""
+        """Begin to listen. Call it only once."""
         self._listener.start()
 
     def stop(self, timeout: float) -> None:
-        """End the thread, waiting at most so many seconds."""
+        """End the thread, waiting at most `timeout` seconds."""
         self._listener.stop(timeout)
 
     def current(self) -> Inventory:
@@ -153,7 +153,7 @@ class NodeHealth:
         return self._tracker.published(inventory)
 
     def tainted(self, projection: Projection) -> Projection:
-        """Return what is published, with the taints of what is not well."""
+        """Return the projection with the taints of unhealthy devices."""
         return tainted(projection, self._tracker.in_force(), self._effects)
 
     def of_device(self, record: ClaimRecord, device: Device) -> DeviceHealth:
@@ -167,7 +167,7 @@ class NodeHealth:
     def _hear(self, event: GpuEvent) -> bool:
         excluded = self.watcher.current().excluded
         if any(gpu.uuid == event.gpu and not gpu.is_in_use for gpu in excluded):
-            return False  # it is none of this driver's
+            return False  # not a device of this driver
         if event.xid is not None:
             self._metrics.xid_heard()
         return self._tracker.hear(event)
@@ -187,7 +187,7 @@ class NodeHealth:
             self._post_gone(record, gpu, inventory)
 
     def _post_gone(self, record: ClaimRecord, uuid: str, inventory: Inventory) -> None:
-        """Tell a claim that its devices of this UUID, or of this GPU, exist no more."""
+        """Post Events to claims whose devices with this UUID, or of this GPU, no longer exist."""
         for entry in record.devices:
             if uuid in {entry.device.uuid, entry.device.gpu}:
                 gone = health_of(entry.device, inventory, {}, is_gone=True)

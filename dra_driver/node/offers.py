@@ -1,4 +1,4 @@
-"""What is published of the GPUs of this node, and what carries out shares of them."""
+"""Decides what is published of this node's GPUs, and carries out shares of them."""
 
 from dra_driver.claims.state.divisions import Divisions
 from dra_driver.devices.model import Inventory
@@ -18,14 +18,14 @@ from dra_driver.slices.project import Projection, projection
 
 
 class NodeOffers:
-    """What is published of this node's GPUs.
+    """Decides what is published of this node's GPUs, and carries out shares of them.
 
-    `share_configs` is how the node's share config wants devices to be divided, `shares` the same as
-    far as there are such devices, and `divisions` how devices are divided now.
+    `share_configs` is how the node's share config divides devices, `shares` the same for devices
+    that exist, and `divisions` how devices are divided now.
     """
 
     def __init__(self, context: NodeContext, gpus: NodeGpus) -> None:
-        """Build what decides; nothing is asked yet. Raises SetupError."""
+        """Build the parts; no request is sent yet. Raises SetupError."""
         settings, changes = context.settings, context.changes
         self._context = context
         self._gpus = gpus
@@ -67,7 +67,7 @@ class NodeOffers:
     ) -> Projection:
         """Return what to publish of an inventory, when the publisher asks.
 
-        Raises DriverError while what decides is not known yet.
+        Raises DriverError while it does not know yet what decides.
         """
         if not self.share_configs.wait_until_looked(FIRST_LOOK_SECONDS):
             raise UnavailableError("the share config waits for the Node's labels")

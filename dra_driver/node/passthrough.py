@@ -1,4 +1,4 @@
-"""What gives GPUs to virtual machines on this node, put together (`--vfio`)."""
+"""Builds what gives GPUs to virtual machines on this node (`--vfio`)."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ _HOST_DEV = "/dev"
 
 
 def passthrough_gpus(roots: Roots) -> PassthroughGpus:
-    """Return what finds the GPUs that virtual machines can have."""
+    """Return the finder of GPUs that virtual machines can have."""
     bus = PciBus(roots.sys)
     return PassthroughGpus(
         bus, PassthroughRules(bus, roots.proc), sys_root=roots.sys, dev=lambda: _dev(roots)[0]
@@ -19,18 +19,18 @@ def passthrough_gpus(roots: Roots) -> PassthroughGpus:
 
 
 def passthrough(roots: Roots) -> Passthrough:
-    """Return what gives GPUs to virtual machines.
+    """Return the part that gives GPUs to virtual machines.
 
-    It is there without `--vfio`, too: claims that were prepared with it go on.
+    It is also built without `--vfio`, for claims that were prepared with it.
     """
     bus = PciBus(roots.sys)
     return Passthrough(bus, PassthroughRules(bus, roots.proc), lambda: _dev(roots))
 
 
 def _dev(roots: Roots) -> tuple[Path, str]:
-    """Return where the kernel's own nodes are, and the same on the host.
+    """Return where the kernel's own device nodes are, here and on the host.
 
-    A driver container's /dev may have NVIDIA's alone.
+    A driver container's /dev may have only NVIDIA's.
     """
     roots = roots.now()
     if roots.dev_can_move and not (roots.dev / "vfio").is_dir():

@@ -36,7 +36,7 @@ from dra_driver.node.feature_gates import (
 IGNORED = MappingProxyType(
     {
         "namespace": "this driver creates no objects in a namespace",
-        "host_root": "what passthrough needs of the host is below /sys and /dev",
+        "host_root": "passthrough uses only /sys and /dev of the host",
         "image_name": "this driver creates no pods for MPS",
         "image_pull_secrets": "this driver creates no pods for MPS",
         "image_pull_policy": "this driver creates no pods for MPS",
@@ -60,7 +60,7 @@ IGNORED = MappingProxyType(
 """Settings of NVIDIA's driver that are accepted without effect and not in the help: why."""
 
 _DEBUG_VERBOSITY = 4
-"""Where klog's convention has debugging begin; NVIDIA's chart sets it."""
+"""klog's level for debugging, by convention; NVIDIA's chart sets it."""
 
 
 def _absolute(path: Path | str) -> Path | str:
@@ -76,7 +76,7 @@ class Settings(common_settings.RootSettings, variables=True, without_effect=tupl
     node_name: str = option(
         check=shaped(
             ".{1,223}",
-            "the name of a Node, of at most 223 characters, so that its slices can have theirs",
+            "the name of a Node, at most 223 characters, because names of slices contain it",
         ),
         help="Name of the Node that this driver serves.",
     )
@@ -241,25 +241,25 @@ class Settings(common_settings.RootSettings, variables=True, without_effect=tupl
 
     @property
     def least_severe(self) -> str:
-        """The log level in use: this driver's own setting before klog's."""
+        """The log level in use: this driver's own setting, else klog's."""
         if "log_level" in self.given or self.v < _DEBUG_VERBOSITY:
             return self.log_level
         return "debug"
 
     @property
     def line_format(self) -> str:
-        """The form of log lines in use: this driver's own setting before klog's."""
+        """The format of log lines in use: this driver's own setting, else klog's."""
         if "log_format" in self.given or not self.logging_format:
             return self.log_format
         return "console" if self.logging_format == "text" else self.logging_format
 
     def gate_of(self, gate: str) -> bool | None:
-        """Return what one of NVIDIA's feature gates is set to; None if it is not."""
+        """Return the value of one of NVIDIA's feature gates; None if it is not set."""
         return gate_value(gate, self.feature_gates)
 
     @property
     def gives_device_metadata(self) -> bool:
-        """Whether containers get files with device metadata: unless setting or gate is false."""
+        """Whether containers get device metadata: yes, unless the setting or gate is false."""
         return self.device_metadata and self.gate_of(DEVICE_METADATA) is not False
 
     @property
@@ -269,7 +269,7 @@ class Settings(common_settings.RootSettings, variables=True, without_effect=tupl
 
     @property
     def remark_effect(self) -> str:
-        """The taint of XIDs that say nothing about the GPU: off, or None as in NVIDIA's driver."""
+        """The taint of XIDs that programs cause: off, or None as in NVIDIA's driver."""
         return "None" if self.gate_of(NVML_HEALTH) else "off"
 
     def without_effect(self) -> dict[str, str]:

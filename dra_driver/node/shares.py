@@ -1,9 +1,9 @@
-"""The shares of this node, put together: what the config wants, what holds, and what is offered.
+"""The shares of this node: how the config divides devices, and what is offered of them.
 
-In: the share config that holds (shares/source.py), the inventory, and the claims. Out: the
+In: the share config in use (shares/source.py), the inventory, and the claims. Out: the
 divisions that are wanted, for claims/state/divisions.py; a `ShareOffer` for each publication; and
 notes for commands. As long as no config has been read where one is wanted, no GPU is
-offered: who asks for a share is not to get all of a GPU.
+offered: otherwise a pod that asks for a share would get a whole GPU.
 """
 
 import threading
@@ -79,7 +79,7 @@ class NodeShares:
         return self._of(self._inventory.current()).divisions
 
     def over_limit(self, served_as: str) -> str | None:
-        """Return what the config says of who has more than a share; None if it says nothing."""
+        """Return the config's action for containers above their share; None if it sets none."""
         config = self._configs.current().config
         for resource in config.resources if config else ():
             if resource.served_as == served_as and resource.over_limit is not None:
@@ -87,7 +87,7 @@ class NodeShares:
         return None
 
     def why_unknown(self) -> str | None:
-        """Return why it is not known how devices are to be divided; None if it is."""
+        """Return why it is not known how to divide devices; None if it is known."""
         state = self._configs.current()
         return None if state.is_known else state.problem
 
@@ -99,7 +99,7 @@ class NodeShares:
         with_counters: bool,
         alone: str | None = None,
     ) -> ShareOffer:
-        """Return what to offer of an inventory, and note it; raises StateError for records.
+        """Return what to offer of an inventory, and note it. Raises StateError as records do.
 
         `with_counters` says whether the API server stores counters, and `alone` why divided devices
         are offered as their shares alone; None if they are not.
@@ -137,7 +137,7 @@ class NodeShares:
             return known[2]
 
     def _log_new(self, event: str, texts: Sequence[str]) -> None:
-        """Log all texts if any of them is another one than last time."""
+        """Log all texts if any of them has changed since the last time."""
         if self._once.is_new("; ".join(texts), event):
             for text in texts:
                 log.warning(event, reason=text)
@@ -172,13 +172,13 @@ class NodeShares:
         self._write(notes)
 
     def _unwatched(self, state: ShareConfigState) -> Iterator[str]:
-        """Yield the resources that say what becomes of who takes too much, which is not seen."""
+        """Yield an error for each resource with an `overLimit` that has no effect."""
         for resource in state.config.resources if state.config else ():
             if resource.over_limit is not None and not self._memory.sees_processes:
                 yield f"{resource.served_as}: overLimit has no effect: {UNSEEN}"
 
     def _cautions(self, inventory: Inventory, divisions: Mapping[Base, Division]) -> Iterator[str]:
-        """Yield what may end the limits of those who share GPUs, each text once."""
+        """Yield what may remove the memory limits of shares, each text once."""
         cautions: dict[str, list[str]] = {}
         for gpu in inventory.gpus:
             whole = Whole(gpu=gpu.uuid)
@@ -226,7 +226,7 @@ class NodeShares:
 def _divided(config: "NodeConfig | None", inventory: Inventory) -> ShareLayout:
     if config is None:
         return ShareLayout()
-    # What divides devices by a share config is for nodes that have one.
+    # Only nodes with a share config load what divides devices.
     from dra_driver.shares.divide import divide  # noqa: PLC0415
 
     return divide(config, inventory)
@@ -252,6 +252,6 @@ def _noted(device: Mapping[str, object]) -> NotedConsumable:
 
 
 def _amount(device: Mapping[str, object], name: str) -> int:
-    """Return how much a published device has of a capacity; 0 if it has not that one."""
+    """Return how much a published device has of a capacity; 0 if it lacks that one."""
     amount = at(device, "capacity", name)
     return quantity_bytes(str(amount["value"])) if isinstance(amount, Mapping) else 0

@@ -1,8 +1,8 @@
-"""What carries out sharing on this node, put together: a strategy by each name that records have.
+"""Builds what carries out sharing on this node: a strategy for each name that records have.
 
-In: NVML, where the GPU driver is, where the MPS supervisor looks for requests, where the node's
-control groups are, and the claims. Out: the strategies, and what chooses by which backend the
-memory of shares is limited, and limits pods.
+In: NVML, the GPU driver's root, the directory shared with the MPS supervisor, the node's control
+groups, and the claims. Out: the strategies, and the choice of the backend that limits the memory of
+shares and pods.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ from dra_driver.sharing.time_slicing import TimeSlicing
 
 
 def sees_processes(roots: Roots) -> bool:
-    """Tell whether NVML tells this process of all that use GPUs, as it has the host's PIDs."""
+    """Tell whether NVML lists all processes on GPUs here, as this process has the host's PIDs."""
     host = roots.driver / "proc"  # the host's own procfs, where its root is mounted
     return has_pids_of_host(
         first_procfs(roots.proc), host if (host / "self").is_symlink() else None
@@ -47,10 +47,10 @@ def node_memory(
     cgroup_root: Path | None,
     by_groups: bool = True,
 ) -> ShareMemory:
-    """Return what chooses by which backend the memory of shares is limited, and limits pods.
+    """Return what chooses the backend for memory limits of shares, and limits pods.
 
-    `cgroup_root` is where control groups are, if a person says so; `by_groups` is whether claims
-    may be limited by control groups.
+    `cgroup_root` is where control groups are, if it is set; `by_groups` is whether claims may be
+    limited by control groups.
     """
     pods = PodGroups(find_hierarchy(cgroup_root))
     groups = MemoryGroups(gpus, pods, partial(tenants, ledger), is_wanted=by_groups)
@@ -58,7 +58,7 @@ def node_memory(
 
 
 class NodeSharing(Struct, frozen=True, kw_only=True):
-    """What carries out sharing, and the MPS domains that it uses."""
+    """The parts that carry out sharing, and the MPS domains that they use."""
 
     sharing: Sharing
     domains: DomainRequests
@@ -74,7 +74,7 @@ def node_sharing(  # noqa: PLR0913 (the one place where all parts meet)
     memory: ShareMemory,
     clock: Callable[[], float],
 ) -> NodeSharing:
-    """Return what carries out sharing; a claim waits `mps_ready_seconds` for an MPS daemon."""
+    """Return the parts; a claim waits `mps_ready_seconds` for an MPS daemon."""
     domains = DomainRequests(mps_folder, clock, lock=locks.domain)
     time_slicing = TimeSlicing(NvidiaSmi(roots.driver, roots.proc, clock), session)
     mps = Mps(domains, clock, ready_seconds=mps_ready_seconds)

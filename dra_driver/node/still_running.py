@@ -1,4 +1,4 @@
-"""What asks the node whether pods still run with a claim, put together.
+"""Builds the check whether pods still run with a claim.
 
 In: the kubelet, control groups and processes of the node. Out: an answer about a record
 (claims/reconcile/still_running.py).
@@ -30,7 +30,7 @@ def still_running(
     cgroup_root: Path | None,
     inventory: Callable[[], Inventory],
 ) -> StillRunning:
-    """Return what asks this node."""
+    """Return the check for this node."""
     hierarchies = (find_hierarchy(cgroup_root), (cgroup_root or USUAL) / _V1)
 
     def holders_of(uuid: GpuUuid) -> Iterator[PodHolder]:
@@ -47,7 +47,7 @@ def still_running(
 
 def _holders(proc: Path, number: int) -> Iterator[PodHolder]:
     """Yield the processes in pods that have a device open."""
-    # Not imported above, as this is only for a claim that is gone while its pod may run.
+    # Imported late: it is needed only if a claim is gone while its pod may run.
     from dra_driver.usage.processes import Processes, now_ticks  # noqa: PLC0415
 
     processes = Processes(proc)
@@ -56,7 +56,7 @@ def _holders(proc: Path, number: int) -> Iterator[PodHolder]:
             now = now_ticks()
             seen = processes.see(int(process.name), before=now)
             if seen is not None and seen.pod is not None and has_open(process, number):
-                # The file of a record has the time of day.
+                # A record's file has wall-clock time.
                 began = time.time() - (now - seen.start_ticks) / _TICKS_PER_SECOND  # noqa: TID251
                 holder = Holder(pid=seen.pid, name=seen.name)
                 yield PodHolder(process=holder, pod_uid=seen.pod.pod_uid, began=began)

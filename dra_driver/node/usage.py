@@ -1,7 +1,7 @@
-"""Puts together who uses the GPUs of this node: NVML, processes, claims, metrics and limits.
+"""Builds what finds out who uses this node's GPUs: from NVML, processes and claims.
 
-In: NVML as the driver or a command has it open, and where things are. Out: what looks, and what
-watches limits of memory (usage/watch.py).
+In: NVML as the driver or a command has it open, and paths. Out: the look at the node, and the watch
+on memory limits (usage/watch.py).
 """
 
 from collections.abc import Callable, Iterable
@@ -32,7 +32,7 @@ def node_look(
     pods_of: PodsOf,
     records: Callable[[], Iterable[ClaimRecord]],
 ) -> NodeLook:
-    """Return what looks at this node."""
+    """Return the look at this node."""
     return NodeLook(
         loads,
         Processes(roots.proc, Path("/proc")),
@@ -51,7 +51,7 @@ def over_limit_watch(context: NodeContext, gpus: NodeGpus, shares: NodeShares) -
         pods_of=pods_of,
         inventory=gpus.watcher,
         what=OverLimit(of_node=settings.over_limit, of_resource=shares.over_limit),
-        # By the kernel's own word: what is read here is ended.
+        # Only the kernel's own answer counts, because what is found here may be killed.
         end=Ending(PodGroups(find_hierarchy(settings.cgroup_root)), Processes(Path("/proc"))),
         tell=partial(tell, context.events),
         count=context.metrics.over_limit,
