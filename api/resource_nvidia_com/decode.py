@@ -1,9 +1,9 @@
-"""Opaque parameters to config models, strictly.
+"""Decodes opaque parameters into config models, strictly.
 
 In: the JSON object under `opaque.parameters`, as a dict. Out: one of the models, chosen by
 apiVersion and kind. Kubernetes checks nothing in there (resource.k8s.io/v1
-OpaqueDeviceConfiguration), so all that is wrong is looked for here (model.py). Importing this takes
-pydantic in, so that a node does it for the first config that it must read.
+OpaqueDeviceConfiguration), so all mistakes have to be found here (model.py). Importing this loads
+pydantic, so a node does it only when it has to read a config.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from resource_nvidia_com.v1beta1.configs import GpuConfig, MigDeviceConfig, Vfio
 from resource_nvidia_com.v1beta1.names import API_VERSION
 
 Config = GpuConfig | MigDeviceConfig | VfioDeviceConfig
-"""Any config this API group has for GPUs."""
+"""Any config of this API group for GPUs."""
 
 MODELS: Mapping[str, type[Config]] = MappingProxyType(
     {
@@ -29,7 +29,7 @@ MODELS: Mapping[str, type[Config]] = MappingProxyType(
 
 
 def decode(parameters: object) -> Config:
-    """Return the config a user wrote, checked in full. Raises InvalidConfigError."""
+    """Return the config that a user wrote, fully checked. Raises InvalidConfigError."""
     check_duplicates(parameters)
     if not isinstance(parameters, Mapping):
         raise InvalidConfigError(

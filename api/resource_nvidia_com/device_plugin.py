@@ -1,9 +1,9 @@
 """The config file of NVIDIA's device plugin, which says how a node's devices are shared.
 
 In: the file's value, as YAML or JSON has it. Out: a `NodeConfig`. Form and defaults are those of
-the device plugin's `version: v1`, so that a cluster's file can stay as it is. What has no meaning
-for this driver is named in a warning; a field that neither knows is refused, and so is what can
-only be a mistake. Which of a node's devices a config means is not decided here: no device is known.
+the device plugin's `version: v1`, so that a cluster's file can stay as it is. A field without
+meaning for this driver gives a warning; a field that neither knows is an error, as is anything that
+can only be a mistake. This module knows no node, so it does not choose devices (shares/divide.py).
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ SHARED_SUFFIX = ".shared"
 """What `renameByDefault` adds to the name of a resource."""
 
 MOST_REPLICAS = 1024
-"""A bound of this driver: each replica is a device of the node's ResourceSlices."""
+"""This driver's own limit: each replica is a device in the node's ResourceSlices."""
 
 _NO_RESOURCES = "no resources specified: name them under resources, or remove this part of sharing"
 _OF_SHARING = ("renameByDefault", "failRequestsGreaterThanOne", "resources", "compute")
@@ -50,37 +50,37 @@ class SharedBy(StrEnum):
 
 
 class Compute(StrEnum):
-    """What becomes of a device's SMs under MPS."""
+    """How a device's SMs are divided under MPS."""
 
     DIVIDED = "divided"
-    """Each share has its part of them, as the device plugin has it."""
+    """Each share has its part of them, as with the device plugin."""
 
     FREE = "free"
     """Each share may use all of them, as far as others leave them idle: only memory is divided."""
 
 
 class Memory(StrEnum):
-    """What becomes of a device's memory under time-slicing; MPS always divides it."""
+    """How a device's memory is divided under time-slicing; MPS always divides it."""
 
     SHARED = "shared"
-    """Each share may use what the others leave, as the device plugin has it."""
+    """Each share may use what the others leave, as with the device plugin."""
 
     EQUAL = "equal"
     """Each share has its part of it."""
 
 
 class AllocationPolicy(StrEnum):
-    """From which device the next share comes."""
+    """Which device the next share is taken from."""
 
     DISTRIBUTED = "distributed"
-    """From another device than the share before, as far as possible."""
+    """A different device from that of the previous share, if possible."""
 
     PACKED = "packed"
-    """From the same device until it has none left, so that others stay free."""
+    """The same device until it has none left, so that others stay free."""
 
 
 class OverLimit(StrEnum):
-    """What becomes of a container that has more memory of a device than its limit."""
+    """What to do about a container that has more memory of a device than its limit."""
 
     REPORT = "report"
     END = "end"
@@ -91,12 +91,12 @@ class SharedResource:
     """Devices that are divided into replicas.
 
     Attributes:
-        name: whose devices these are: `nvidia.com/gpu` or `nvidia.com/mig-…`.
+        name: the resource that the devices belong to: `nvidia.com/gpu` or `nvidia.com/mig-…`.
         served_as: the resource name that pods ask for.
         devices: which of the node's devices of this name.
-        replicas: into how many each is divided; two at least.
+        replicas: how many each is divided into; at least two.
         memory: whether the memory is divided, too, where time-slicing alone would not.
-        over_limit: what becomes of who has more than its part; None: what the node's setting says.
+        over_limit: what to do about a container above its part; None: as the node's setting says.
     """
 
     name: str
@@ -109,7 +109,7 @@ class SharedResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """What a node's config says; as it is here, nothing is shared.
+    """What a node's config says; by default nothing is shared.
 
     Attributes:
         mig_strategy: `none`, `single` or `mixed`; None where the file does not say.
@@ -118,7 +118,7 @@ class NodeConfig:
         compute: whether the SMs are divided too; without MPS they never are.
         packed: the shares of one device are given out before those of the next.
         resources: in the order of the file; empty where nothing is shared.
-        warnings: what of the file has no effect, each with its field.
+        warnings: the fields of the file that have no effect, each with the reason.
     """
 
     mig_strategy: str | None = None
@@ -146,9 +146,9 @@ def decode_node_config(value: object) -> NodeConfig:
 
 
 def _without_null(value: Mapping[str, object]) -> Mapping[str, object]:
-    """Return a file without the one way of sharing that is null, as templates write it.
+    """Return a file without a way of sharing that is null, as templates write it.
 
-    The device plugin takes null for left out. If no other is there, it is most likely a section
+    The device plugin treats null as absent. If no other is there, it is most likely a section
     whose lines have lost their indentation, and stays an error.
     """
     sharing = value.get("sharing")
@@ -177,7 +177,7 @@ def _mig_strategy(value: object) -> str | None:
 
 
 def _section(value: object) -> object:
-    # Also what becomes of a section whose lines are indented too little.
+    # A section whose lines are indented too little is null as well.
     if value is None:
         raise ValueError(_NO_RESOURCES)
     return value
@@ -190,11 +190,11 @@ def _some(value: object) -> object:
 
 
 _NAME = Field(strict=False)
-"""A name is read from text, which a strict enumeration would refuse."""
+"""Names are parsed from text, which a strict enumeration would refuse."""
 
 
 class ReplicatedResource(ConfigModel):
-    """One entry under `resources`, as it is written."""
+    """One entry under `resources`, as written."""
 
     name: Annotated[str, PlainValidator(shareable_name)]
     rename: Annotated[str | None, PlainValidator(resource_name)] = None
@@ -204,7 +204,7 @@ class ReplicatedResource(ConfigModel):
     over_limit: Annotated[OverLimit | None, _NAME] = None
 
     def served_as(self, *, rename_by_default: bool) -> str:
-        """Return the name that pods ask for."""
+        """Return the resource name that pods ask for."""
         return self.rename or (self.name + SHARED_SUFFIX if rename_by_default else self.name)
 
 
@@ -249,7 +249,7 @@ class FlagsSection(ConfigModel):
 
 
 class DevicePluginFile(ConfigModel):
-    """The file as it is written."""
+    """The file as written."""
 
     version: Annotated[str, PlainValidator(_version)] = VERSION
     flags: FlagsSection | None = None
@@ -259,7 +259,7 @@ class DevicePluginFile(ConfigModel):
 
 
 def _contradictions(sharing: SharingSection | None) -> Iterator[Problem]:
-    """Yield what is wrong although each field alone is right."""
+    """Yield contradictions between fields that are valid by themselves."""
     sections = _sections(sharing)
     if all(section for _, section in sections):
         text = "timeSlicing and mps exclude each other: remove one of them"
@@ -297,9 +297,9 @@ def _resource_problems(section: ReplicatedSection, by: SharedBy) -> Iterator[tup
 
 
 def _chosen_before(resource: ReplicatedResource, chosen: dict[str, set[str] | None]) -> str:
-    """Return what is wrong with one more choice of a resource's devices; empty if nothing is.
+    """Return what is wrong with another choice of a resource's devices; empty if nothing is.
 
-    `chosen` are the lists of the choices before, None where one was no list.
+    `chosen` are the previous choices: their lists, or None for one that is not a list.
     """
     listed = resource.devices if isinstance(resource.devices, tuple) else None
     if resource.name not in chosen:

@@ -1,8 +1,8 @@
-"""Parent of the models of configs, and what is wrong with a value in words for who wrote it.
+"""The base class of config models, and error messages about values for their authors.
 
 In: a model and the value, as JSON or YAML has it. Out: the model; or InvalidConfigError, which
-names every field that is wrong, in the order of the model's fields, and then what none of them
-knows. Users write the camelCase names of the API; programs may make models by the names of Python.
+names every wrong field, in the order of the model's fields, and then unknown fields. Users write
+the camelCase names of the API; programs may use the Python names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,14 +41,14 @@ class Exclusion:
 
 
 class ConfigModel(BaseModel):
-    """Parent of every config model."""
+    """Base class of every config model."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, extra="forbid", frozen=True, strict=True, validate_by_name=True
     )
 
     exclusions: ClassVar[tuple[Exclusion, ...]] = ()
-    """Fields that do not go together; looked at when each of them alone is right."""
+    """Fields that exclude each other; checked when each of them is valid by itself."""
 
     @classmethod
     def fields(cls) -> Mapping[str, FieldInfo]:
@@ -90,7 +90,7 @@ def names_of(field: FieldInfo) -> Sequence[str]:
 
 
 def part_of(field: FieldInfo) -> type[ConfigModel] | None:
-    """Return the model that a field holds, or a list of; None where it holds a value."""
+    """Return the model that a field holds, alone or in a list; None if it holds a plain value."""
     kinds = (field.annotation, *get_args(field.annotation))
     return next(
         (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, ConfigModel)), None
@@ -118,7 +118,7 @@ def _problem(model: type[ConfigModel], value: Any, error: ErrorDetails) -> Probl
         case "value_error":
             text = f"{where}: {error['ctx']['error']}"
         case "missing" | "extra_forbidden" | "invalid_key" | "string_unicode":
-            if error["type"] == "string_unicode":  # a name that is no Unicode
+            if error["type"] == "string_unicode":  # a name that is not valid Unicode
                 path = (*path, error["input"])
             text = _of_name(*_holder(model, value, path), path)
         case "enum":
@@ -145,7 +145,7 @@ def _holder(
 
 
 def _of_name(fields: Mapping[str, FieldInfo], value: Mapping[str, object], path: Path) -> str:
-    """Return that a field is missing, or that there is none of this name."""
+    """Return the error about a missing field, or an unknown one."""
     where, name = dotted(path), str(path[-1])
     if name in fields:
         names = names_of(fields[name])

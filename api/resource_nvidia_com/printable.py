@@ -1,22 +1,22 @@
-"""Texts of strangers, so that a terminal, a log or an event shows them and acts on nothing in them.
+"""Makes untrusted text safe to show in a terminal, a log or an event.
 
 Names, manifests and messages may hold escape sequences, which clear a screen or write to the
-clipboard, and marks that turn the direction of text round. An error repeats what was written, but
-never much of it and only on one line: it ends up in a pod's events.
+clipboard, and characters that reverse the direction of text. An error quotes what was written, but
+only a little of it and on one line: it ends up in a pod's events.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
 SHOWN = 80
-"""Characters of a refused value that an error repeats."""
+"""How many characters of a refused value an error quotes."""
 
 _LISTED = 5
-"""How many things of a kind an error repeats."""
+"""How many things of a kind an error lists."""
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    r"""Return a text with each character that does not print as JSON escapes it: `\u001b`.
+    r"""Return a text with its unprintable characters escaped as in JSON: `\u001b`.
 
     What prints is what Unicode calls so, and the blank; `keep` has others that stay, such as line
     breaks. Invisible characters and marks of direction do not print.
@@ -41,7 +41,7 @@ def listed(texts: Sequence[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as an error repeats it: short, on one line."""
+    """Return a value as an error quotes it: short, on one line."""
     match value:
         case None:
             return "null"
@@ -58,6 +58,6 @@ def shown(value: object) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a text as an error repeats it without quotes: short, on one line."""
+    """Return a text as an error shows it without quotes: short, on one line."""
     text = printable(text)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

@@ -1,10 +1,10 @@
-"""What is wrong with a config, in a user's words and with its place.
+"""Problems of a config, in the user's words and with their places.
 
-A `Problem` has a text that stands alone. A key written twice would silently mean something else
-than its author thought, so that is one.
+The text of a `Problem` is complete by itself. A duplicate key is a problem, because it would
+silently mean something else than its author thought.
 
-Python's JSON reader keeps the last of two equal keys and forgets the first. Who reads the JSON of a
-claim passes `keep_duplicates` as its `object_pairs_hook`, and `check_duplicates` then knows.
+Python's JSON reader keeps the last of two equal keys and forgets the first. The reader of a claim's
+JSON passes `keep_duplicates` as its `object_pairs_hook`, and `check_duplicates` reports them.
 """
 
 from collections import Counter
@@ -17,14 +17,14 @@ Path = tuple[str | int, ...]
 """Keys and list indexes that lead from a config's root to a part of it."""
 
 _LONGEST_PATH = 300
-"""Characters of a path that an error repeats: no field that there is lies that deep."""
+"""How many characters of a path an error shows: no known field is that deep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """One thing that is wrong with a config.
 
-    `path` leads to it from the config's root. `text` says all, the path too, and stands alone.
+    `path` leads to it from the config's root. `text` is complete by itself and includes the path.
     """
 
     path: Path
@@ -32,9 +32,9 @@ class Problem:
 
 
 class InvalidConfigError(ValueError):
-    """A config cannot be accepted. The text says field, value and what is allowed.
+    """A config cannot be accepted. The text names the field, the value and what is allowed.
 
-    It has the first problems and the number of others, because it ends up in a pod's events.
+    It lists the first problems and counts the others, because it ends up in a pod's events.
     """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
@@ -43,7 +43,7 @@ class InvalidConfigError(ValueError):
 
 
 class DuplicateKeys(dict[str, object]):
-    """A JSON object in which a key stood more than once; `duplicates` are those keys."""
+    """A JSON object in which keys occur more than once; `duplicates` are those keys."""
 
     def __init__(self, pairs: Sequence[tuple[str, object]], duplicates: Sequence[str]) -> None:
         super().__init__(pairs)
@@ -51,7 +51,7 @@ class DuplicateKeys(dict[str, object]):
 
 
 def keep_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Build a JSON object and remember keys that stand twice (for `object_pairs_hook`)."""
+    """Build a JSON object and remember duplicate keys (for `object_pairs_hook`)."""
     value = dict(pairs)
     if len(value) == len(pairs):
         return value
@@ -60,7 +60,7 @@ def keep_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def check_duplicates(value: object) -> None:
-    """Raise InvalidConfigError if a key stands twice, or a value is nested too deep to tell."""
+    """Raise InvalidConfigError if a key is duplicate, or a value is nested too deep to tell."""
     try:
         duplicates = [
             Problem(path=(*path, key), text=f'duplicate field "{dotted((*path, key))}"')
@@ -75,7 +75,7 @@ def check_duplicates(value: object) -> None:
 
 
 def parts(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
-    """Yield (path, part) of a value that stands at `path`, and of all below it."""
+    """Yield (path, part) of the value at `path`, and of everything below it."""
     yield path, value
     if isinstance(value, Mapping):
         for key, child in value.items():
@@ -96,7 +96,7 @@ def dotted(path: Path) -> str:
 
 
 def hint(name: str, allowed: Sequence[str] | Mapping[str, object]) -> str:
-    """Return a question whether another name was meant, if one is near; else nothing."""
+    """Return a question whether a similar name was meant; empty if none is similar."""
     from difflib import get_close_matches  # noqa: PLC0415 (only a mistake needs it)
 
     lower = {option.lower(): option for option in allowed}
@@ -105,9 +105,9 @@ def hint(name: str, allowed: Sequence[str] | Mapping[str, object]) -> str:
 
 
 def lost_indent(unknown: str, value: Mapping[str, object]) -> str:
-    """Return what an unknown field belongs below, if the last one that precedes it is empty.
+    """Return advice on an unknown field if the last one that precedes it is empty.
 
-    So it looks when an indent is lost on paste; else nothing is returned.
+    That is how it looks when indentation is lost on paste. Otherwise the advice is empty.
     """
     above = ""
     for name, inner in value.items():

@@ -3,9 +3,8 @@
 In: a quantity's text, or a number of bytes. Out: an exact value and the text the API server would
 store. Rule: apimachinery's resource.Quantity. Its grammar is followed to the letter, with two
 differences: a number needs a digit (Go reads "Mi" and "+" as zero), and an exponent has at most
-three digits (Go needs hours for longer ones). Like there, what is smaller than a billionth is
-rounded away from zero, and a binary quantity is capped at 2^63-1. Floating point is never
-involved.
+three digits (Go needs hours for longer ones). As in Go, fractions of a billionth are rounded away
+from zero, and a binary quantity is capped at 2^63-1. Floating point is never involved.
 """
 
 import re
@@ -17,7 +16,7 @@ _NANO = 10**9
 _INT64_MAX = 2**63 - 1
 
 PATTERN = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,3})?$"
-"""The grammar once more, in the dialect that JSON schema and CEL (RE2) share."""
+"""The same grammar in the dialect that JSON schema and CEL (RE2) share."""
 
 _GRAMMAR = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?"
@@ -28,7 +27,7 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "
 
 
 class Format(StrEnum):
-    """The family of suffixes a quantity was written with and is written with again."""
+    """The family of suffixes of a quantity, which is kept when it is written."""
 
     BINARY_SI = "BinarySI"
     DECIMAL_SI = "DecimalSI"
@@ -37,7 +36,7 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Quantity:
-    """An exact number, in billionths. Equality and order look at the value alone."""
+    """An exact number, in billionths. Only the value counts for equality and order."""
 
     nanos: int
     format: Format = field(default=Format.DECIMAL_SI, compare=False)
@@ -102,7 +101,7 @@ def _scaled(digits: int, places: int, match: re.Match[str]) -> tuple[int, Format
 
 
 def _without_factors(value: int, factor: int, *, most: int | None) -> tuple[int, int]:
-    """Divide by `factor` while it goes evenly, at most `most` times; return also how often."""
+    """Divide by `factor` while that is exact, at most `most` times; also return how often."""
     times = 0
     while (most is None or times < most) and value % factor == 0:
         value //= factor

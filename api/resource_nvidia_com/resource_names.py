@@ -1,8 +1,8 @@
-"""Names of extended resources, as the device plugin takes them.
+"""Names of extended resources, as the device plugin accepts them.
 
 In: what a user wrote. Out: the full name, such as `nvidia.com/gpu`. The prefix may be left out.
-Kubernetes wants the part behind it to be a DNS subdomain (RFC 1123), and the plugin wants all of
-it to be short enough for a label's name.
+Kubernetes requires the part after it to be a DNS subdomain (RFC 1123), and the plugin requires the
+whole to be short enough for a label's name.
 """
 
 import re
@@ -14,7 +14,7 @@ from resource_nvidia_com.problems import hint
 PREFIX: Final = "nvidia.com/"
 GPU: Final = f"{PREFIX}gpu"
 LONGEST: Final = 63
-"""Characters of a full name."""
+"""The most characters of a full name."""
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")

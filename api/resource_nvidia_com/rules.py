@@ -1,8 +1,8 @@
-"""What a quantity of memory in a config must be; for all else the types of pydantic are enough.
+"""The rules for quantities of memory in configs; for everything else pydantic's types are enough.
 
-pydantic gives a rule the value that a user wrote, and it refuses that in words for the user; the
-JSON schema says what it can of it. The admission policy says the same in CEL
-(dra_driver/admin/admission/cel.py): who adds a rule here adds its CEL there.
+A rule gets the value that a user wrote, and its errors are for that user; the JSON schema has as
+much of it as it can express. The admission policy says the same in CEL
+(dra_driver/admin/admission/cel.py): a new rule here needs its CEL there.
 """
 
 import re
@@ -14,10 +14,10 @@ from resource_nvidia_com import quantity
 from resource_nvidia_com.printable import plain, shown
 
 LONGEST_QUANTITY = 64
-"""Characters; Kubernetes sets no limit, but longer ones only cost time."""
+"""In characters; Kubernetes sets no limit, but longer ones only cost time."""
 
 LEAST_LIMIT = "1Mi"
-"""The daemon of MPS takes limits in whole MiB, and zero would be none at all."""
+"""The MPS daemon takes limits in whole MiB, and zero would mean no limit."""
 
 DEVICE_KEY = "^(GPU-|MIG-)|^([0-9]|[12][0-9]|3[01])$"
 """How a device is named: by its UUID, or its place among a claim's devices, of which there are 32
@@ -48,7 +48,7 @@ _SCHEMA = {"anyOf": [_TEXT, {"type": "number"}]}
 
 Size = Annotated[str, PlainValidator(_size), WithJsonSchema(_SCHEMA)]
 """A quantity of memory, as text or as a bare number, of at least LEAST_LIMIT; it is read as text.
-How much it is, no schema says."""
+A schema cannot check the amount."""
 
 SizePerDevice = Annotated[
     dict[Annotated[str, AfterValidator(_device)], Size],

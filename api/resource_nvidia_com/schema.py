@@ -1,7 +1,7 @@
-"""JSON schemas of the configs, for editors and for tools that know no Kubernetes.
+"""JSON schemas of the configs, for editors and for tools without Kubernetes.
 
-In: the models. Out: a schema per kind (JSON Schema 2020-12). It says less than the models: a limit
-that is too low, for one, is a matter of its value and not of its form.
+In: the models. Out: a schema per kind (JSON Schema 2020-12). It checks less than the models: it
+cannot tell that a limit is too low, for example.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from resource_nvidia_com.model import Exclusion
 
 
 class _Schema(GenerateJsonSchema):
-    """Has the exclusions of models, and no titles that repeat the names of fields."""
+    """Adds the exclusions of models, and omits titles that repeat the names of fields."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
         del schema

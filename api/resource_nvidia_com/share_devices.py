@@ -1,8 +1,8 @@
-"""Which devices of a resource are divided, as the device plugin's config file says it.
+"""Which devices of a resource are divided, in the form of the device plugin's config file.
 
 In: the value of a field `devices`. Out: a `DeviceChoice`: all, a count, or a list of references.
-A reference says what it is of: a GPU or a MIG device, by indexes or by UUID. Whether there is such
-a device, and whether two references mean the same one, only the node knows.
+A reference names a GPU or a MIG device, by indexes or by UUID. Only the node knows whether such a
+device exists, and whether two references mean the same one.
 """
 
 import re
@@ -11,17 +11,17 @@ from typing import Final, Literal
 from resource_nvidia_com.printable import shown
 
 DeviceChoice = Literal["all"] | int | tuple[str, ...]
-"""Every device of the resource, so many of them, whichever they are, or these: by index of a GPU
-(`0`) or of a MIG device on one (`0:1`) or by UUID, in NVML's spelling; at least one, none twice."""
+"""All devices of the resource, any that many of them, or these: by the index of a GPU (`0`) or of a
+MIG device (`0:1`), or by UUID in NVML's spelling; at least one, none twice."""
 
 MOST_DEVICES: Final = 1024
-"""More than any node has; the bound of counts and indexes."""
+"""The limit of counts and indexes, which is more than any node has."""
 
 _INDEX = "(0|[1-9][0-9]{0,3})"
 _HEX = "[0-9A-Fa-f]"
 _UUID = f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}"
 _FORM = re.compile(f"{_INDEX}(:{_INDEX})?|(GPU|MIG)-{_UUID}|MIG-GPU-{_UUID}/{_INDEX}/{_INDEX}")
-"""The last one is the UUID of a MIG device as old drivers have it."""
+"""The last one is a MIG device's UUID in the form of old drivers."""
 _ALLOWED = 'must be "all", a count of devices, or a list of indexes and UUIDs'
 _REFERENCE = "a GPU's index (0), a MIG device's (\"0:1\") or a UUID (GPU-… or MIG-…)"
 
@@ -56,7 +56,7 @@ def _device_list(value: list[object]) -> tuple[str, ...]:
 
 
 def is_whole_gpu(reference: str) -> bool:
-    """Tell whether a reference is of a GPU, and not of a MIG device."""
+    """Tell whether a reference names a GPU, not a MIG device."""
     return reference.isdecimal() or reference.startswith("GPU-")
 
 

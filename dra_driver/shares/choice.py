@@ -58,7 +58,7 @@ def choose_name(
         return DEFAULT_NAME, f'no label {LABEL}; the one named "default"'
     if len(names) == 1:
         return names[0], f"no label {LABEL}; the only one there"
-    # Of an empty folder, too, whatever label a device plugin has left: there is nothing to choose.
+    # An empty folder has no config, even if an old label names one.
     why = f"no label {LABEL}, and it has {named(names, 10)}" if names else "it is empty"
     return None, f"no config of {where}: {why}"
 
@@ -72,7 +72,7 @@ def _named(name: str, names: Sequence[str], why: str, where: str) -> tuple[str, 
 
 
 def _names(path: Path) -> list[str]:
-    # What begins with two dots is the kubelet's: ..data, and the folder that it links to.
+    # Names that begin with two dots are the kubelet's: ..data, and the folder that it links to.
     return sorted(
         entry.name
         for entry in path.iterdir()

@@ -1,8 +1,8 @@
-"""The text of a share config to what it says.
+"""Parses the text of a share config.
 
 In: the bytes of a file in the form of the device plugin's config (YAML or JSON, one document), and
-its name for errors. Out: a `NodeConfig`, or one error with the line and column of everything that
-is wrong. source.py decides which file a node uses.
+its name for errors. Out: a `NodeConfig`, or one error that lists every mistake with its line and
+column. source.py decides which file a node uses.
 """
 
 from collections.abc import Sequence

@@ -57,7 +57,7 @@ class _Candidate(Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """Its GPU, for people."""
+        """The name of its GPU, for people."""
         return f"GPU {self.gpu.index} ({self.gpu.product_name})"
 
 
@@ -129,7 +129,7 @@ def _division(config: NodeConfig, resource: SharedResource) -> Division:
 
 
 def _is_unlimited(config: NodeConfig, candidate: _Candidate) -> bool:
-    """Tell whether the config wants MPS on a card on which MPS limits nothing."""
+    """Tell whether the config asks for MPS on a card on which MPS limits nothing."""
     return config.shared_by is SharedBy.MPS and candidate.gpu.cuda_compute_capability < LIMITS_SINCE
 
 
@@ -144,7 +144,7 @@ def _left_whole(resource: SharedResource, candidate: _Candidate) -> str:
 def _of_several(
     config: NodeConfig, resource: SharedResource, devices: Sequence[_Candidate]
 ) -> Iterator[str]:
-    """Say where requests for several shares belong, if this node is not one of those."""
+    """Yield advice on requests for several shares, if this node cannot serve all of them."""
     is_mps = config.shared_by is SharedBy.MPS
     if is_mps and not config.fail_requests_greater_than_one and len(devices) > 1:
         yield (

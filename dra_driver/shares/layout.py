@@ -1,6 +1,6 @@
-"""What a share config makes of a node. Pure.
+"""How a share config divides a node. Pure.
 
-On its own, so that a node without a share config does not load the models of one.
+In its own module, so that a node without a share config does not load config models.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from dra_driver.devices.shares import Division
 
 
 class ShareLayout(Struct, frozen=True, kw_only=True):
-    """What a config makes of a node.
+    """How a config divides a node.
 
     Attributes:
         divisions: the devices that are divided, and how.
@@ -23,7 +23,7 @@ class ShareLayout(Struct, frozen=True, kw_only=True):
         serving: the extended resource that an undivided device serves, if not the one of its kind.
         unserved: the extended resource that an undivided device does not serve, because shares of
             other devices do; claims can have it as a whole.
-        remarks: for people, what the config names but the node does not have, and what cannot hold.
+        remarks: for people, what the config names but the node lacks, and what has no effect.
     """
 
     divisions: Mapping[Base, Division] = field(default_factory=dict)

@@ -1,10 +1,10 @@
 """What the driver keeps on disk about parts of GPUs: notes, and the last good share config.
 
 The notes are about the share config's state, the divisions in force, what is published to be
-consumed in parts, and the GPUs that refuse MIG devices. They are written when any of it has
-changed, and only commands on the node read them. The config is kept as the bytes that were read: so
-a driver that starts with a damaged one continues as before, and pods that have shares keep what
-they have. Both files are sealed.
+consumed in parts, and the GPUs that refuse MIG devices. They are written when any of these change,
+and only commands on the node read them. The config is kept as the bytes that were read: so a driver
+that starts with a damaged one continues as before, and pods that have shares keep what they have.
+Both files are sealed.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class NotedDevice(Struct, frozen=True, kw_only=True, rename="camel"):
     """A device that is divided.
 
     `served_as` is the resource name that its shares serve, `limited_by` what limits the memory of a
-    share (None for nothing), and `why` why nothing better does.
+    share (None for nothing), and `why` the reason why nothing better does.
     """
 
     name: str
@@ -43,7 +43,7 @@ class NotedDevice(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class NotedConsumable(Struct, frozen=True, kw_only=True):
-    """A device of which several claims can have parts.
+    """A device that several claims can consume in part.
 
     Together they can have `memory_mib` MiB (0: the device reports none), in at most `shares`
     shares, one for each claim (0: any number).

@@ -37,7 +37,7 @@ class ShareConfigTiming(Struct, frozen=True, kw_only=True):
     """Seconds."""
 
     look: float = 5.0
-    """From one look to the next."""
+    """Between two checks of the file."""
 
     settle: float = 0.3
     """A changed file must look the same after this time, in case it is still being written."""
@@ -76,7 +76,7 @@ class _Look(Struct, frozen=True, kw_only=True):
 
 
 class ShareConfigs(Worker):
-    """Looks for this node's share config again and again."""
+    """Reads this node's share config periodically."""
 
     def __init__(  # noqa: PLR0913 (where to look, whom to tell, and what to keep)
         self,
@@ -89,7 +89,7 @@ class ShareConfigs(Worker):
         kept: Path | None = None,
         timing: ShareConfigTiming = ShareConfigTiming(),
     ) -> None:
-        """Take where to look; `start` begins. The Node's labels are used unless `path` is a file.
+        """Take the paths; `start` begins. The Node's labels are used unless `path` is a file.
 
         `path` is a config, or a folder of named ones, and None if nothing is shared; `default` is
         the name of the config for a Node without a label (choice.py). `on_change` is called on the
@@ -108,7 +108,7 @@ class ShareConfigs(Worker):
         self._label: str | None = None if self._heeds_label else ""
         if self._heeds_label:
             node.listen(self._take_label)
-        # Of the thread alone: the last look that counted, and the file of the last good config.
+        # Used only by the thread: the last look that counted, and the file of the last good config.
         self._last: _Look | None = None
         self._file: Path | None = None
         self._looked = threading.Event()
@@ -122,11 +122,11 @@ class ShareConfigs(Worker):
         return self._state.problem is None
 
     def wait_until_looked(self, timeout: float) -> bool:
-        """Wait until `current` says more than that nobody has looked; return whether it does."""
+        """Wait until the config has been looked for; return whether it has."""
         return self._path is None or self._looked.wait(timeout)
 
     def start(self) -> None:
-        """Begin to look, if there is a path. Started once."""
+        """Begin to look, if there is a path. Call it only once."""
         if self._path is not None:
             super().start()
 
@@ -207,14 +207,14 @@ class ShareConfigs(Worker):
             self._on_change()
 
     def _before(self, state: ShareConfigState) -> ShareConfigState:
-        """Return what stays if the newest cannot be used, also from before a restart."""
+        """Return the config that stays in use if the newest is unusable, also after a restart."""
         last = None if state.is_known or self._kept is None else kept(self._kept)
         if last is None:
             return state
         try:
             config = _read_config(last.data, last.origin)
         except ConfigError:
-            return state  # of another version of this driver
+            return state  # written by another version of this driver
         return ShareConfigState(config=config, origin=last.origin, problem=None, is_known=True)
 
     def _keep(self, config: KeptConfig) -> None:
@@ -230,7 +230,7 @@ class ShareConfigs(Worker):
             return _read_config(b"", choice.origin)
         shared = self._state.config is not None and self._state.config.resources
         if shared and not data.strip():
-            # Also what a file is between being opened for writing and being written.
+            # A file is also empty between being opened for writing and being written.
             raise ConfigError(
                 f"{choice.file} is empty: to share nothing from now on, write version: v1 into it"
             )
@@ -241,11 +241,11 @@ def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
     except OSError:
-        return False  # why, the first look tells
+        return False  # the first look reports the reason
 
 
 def _read_config(data: bytes, name: str) -> "NodeConfig":
-    # Reading YAML, and what a config may say, are for nodes that have a share config.
+    # Only nodes with a share config load YAML and the config models.
     from dra_driver.shares.config import read_node_config  # noqa: PLC0415
 
     return read_node_config(data, name)

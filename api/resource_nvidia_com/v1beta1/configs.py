@@ -1,7 +1,7 @@
 """The configs that a claim or a DeviceClass may have for devices of this driver.
 
-Field names and defaults are those of NVIDIA's DRA driver. What the kernel has of VFIO's interfaces
-is not here (kernel, Documentation/driver-api/vfio.rst).
+Field names and defaults are those of NVIDIA's DRA driver. The kernel's VFIO interfaces are
+described in its Documentation/driver-api/vfio.rst.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -14,7 +14,7 @@ from resource_nvidia_com.v1beta1.sharing import GpuSharing, MigDeviceSharing
 
 
 class GpuConfig(ConfigModel):
-    """Config of whole GPUs. Without `sharing` the claim's containers have them for themselves."""
+    """Config of whole GPUs. Without `sharing` only the claim's containers use them."""
 
     api_version: Literal["resource.nvidia.com/v1beta1"] = API_VERSION
     kind: Literal["GpuConfig"] = "GpuConfig"
@@ -22,7 +22,7 @@ class GpuConfig(ConfigModel):
 
 
 class MigDeviceConfig(ConfigModel):
-    """Config of MIG devices. Without `sharing` the claim's containers have them for themselves."""
+    """Config of MIG devices. Without `sharing` only the claim's containers use them."""
 
     api_version: Literal["resource.nvidia.com/v1beta1"] = API_VERSION
     kind: Literal["MigDeviceConfig"] = "MigDeviceConfig"
@@ -50,7 +50,7 @@ class IommuConfig(ConfigModel):
 
 
 class VfioDeviceConfig(ConfigModel):
-    """Config of GPUs that are passed through to virtual machines: nobody shares one."""
+    """Config of GPUs that are passed through to virtual machines, and so are never shared."""
 
     sharing: ClassVar[None] = None
 

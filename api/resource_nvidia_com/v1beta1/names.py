@@ -1,4 +1,4 @@
-"""The names of v1beta1, for those who read no config: they need no models, and so no pydantic."""
+"""The names of v1beta1, for code that reads no configs: it needs no models, so no pydantic."""
 
 from enum import StrEnum
 from typing import Final
@@ -23,7 +23,7 @@ class Interval(StrEnum):
 
 
 class BackendPolicy(StrEnum):
-    """Which of the kernel's interfaces to VFIO devices: the values of `iommu.backendPolicy`."""
+    """The kernel's interfaces to VFIO devices: the values of `iommu.backendPolicy`."""
 
     LEGACY_ONLY = "LegacyOnly"
     PREFER_IOMMU_FD = "PreferIommuFD"

@@ -1,8 +1,8 @@
-"""How the containers of a claim share its device: time-slicing or MPS.
+"""How a claim's containers share its device: by time-slicing or MPS.
 
 The part `sharing` of GpuConfig and MigDeviceConfig. Field names and defaults are those of NVIDIA's
-DRA driver, group resource.nvidia.com/v1beta1, so that a config that works there works here. Names
-are read from text, which a strict enumeration would refuse. What the settings do is not here.
+DRA driver, group resource.nvidia.com/v1beta1, so a config that works there works here. Names are
+parsed from text, which a strict enumeration would refuse.
 """
 
 from typing import Annotated, ClassVar, Self
@@ -41,12 +41,12 @@ class TimeSlicingConfig(ConfigModel):
     ] = None
 
     def normalise(self) -> Self:
-        """Return it with the interval filled in: Default."""
+        """Return the settings with the default interval filled in."""
         return self if self.interval else self.model_copy(update={"interval": Interval.DEFAULT})
 
 
 class MpsConfig(ConfigModel):
-    """Settings of strategy MPS. Limits are of pinned device memory, kept to whole MiB."""
+    """Settings of strategy MPS. Limits are for pinned device memory, in whole MiB."""
 
     default_active_thread_percentage: Annotated[
         int | None,
