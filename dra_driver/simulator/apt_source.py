@@ -1,4 +1,4 @@
-"""An apt configuration of its own for the non-free part of this machine's Debian archive.
+"""A separate apt configuration for the non-free part of this machine's Debian archive.
 
 In: the machine's package sources. Out: apt-get options that use a source list, lists and cache in
 a given folder, so that nothing of the machine's own configuration changes. The archive and its
@@ -44,7 +44,7 @@ def options(folder: Path, apt: Path = Path("/etc/apt")) -> list[str]:
         "Dir::Etc::SourceParts": "/dev/null",
         "Dir::State::Lists": folder / "lists",
         "Dir::Cache": folder / "cache",
-        "APT::Sandbox::User": "root",  # the unprivileged _apt user cannot write our folder
+        "APT::Sandbox::User": "root",  # the unprivileged _apt user cannot write to our folder
         "APT::Update::Error-Mode": "any",  # without it an unreachable archive is only a warning
         "Acquire::Languages": "none",
         "Acquire::Retries": 1,

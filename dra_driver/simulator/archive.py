@@ -1,8 +1,8 @@
-"""The profile in an archive of `dra-driver gather`.
+"""Reads the profile in an archive of `dra-driver gather`.
 
-In: a tar.gz. Out: the text of its `profile.yaml`. An archive may come from anybody, so reading
-trusts nothing: no more is unpacked than an archive can contain, only plain files with known kinds
-of names are accepted, the profile may not repeat itself by aliases, and nothing is written.
+In: a tar.gz. Out: the text of its `profile.yaml`. An archive may come from anybody, so nothing in
+it is trusted: no more is unpacked than a real archive can contain, only plain files with known
+kinds of names are accepted, the profile may not have YAML aliases, and nothing is written.
 """
 
 import gzip
@@ -19,7 +19,7 @@ import yaml
 from dra_driver.errors import StateError, VersionError
 
 MAGIC = b"\x1f\x8b"
-"""How an archive begins."""
+"""The first bytes of an archive."""
 
 MANIFEST, PROFILE = "manifest.json", "profile.yaml"
 FORMAT, VERSION = "dra-driver-gather", 1
@@ -69,8 +69,8 @@ def _unzipped(packed: bytes) -> bytes:
 def _members(data: bytes) -> dict[str, bytes]:
     """Return the files by name.
 
-    All of them are in `data`, so none may claim to be larger. A sparse file, which tarfile reads
-    from PAX and GNU headers, has as many zeros as it claims.
+    All of them are in `data`, so none may claim to be larger: tarfile fills a sparse file (from PAX
+    and GNU headers) with as many zeros as it claims.
     """
     members: dict[str, bytes] = {}
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
@@ -81,7 +81,7 @@ def _members(data: bytes) -> dict[str, bytes]:
             if _NAME.fullmatch(member.name) is None:
                 raise StateError(f"{shown} in it is not the name of a gathered file")
             if member.name in members:
-                raise StateError(f"{shown} is in it twice")
+                raise StateError(f"{shown} is there twice")
             if len(members) >= _MOST_MEMBERS:
                 raise StateError(f"it has more than {_MOST_MEMBERS} files")
             content = tar.extractfile(member) if member.size <= len(data) else None
@@ -97,7 +97,7 @@ def _check(manifest: bytes) -> None:
     except (ValueError, RecursionError):
         about = None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise StateError(f"its {MANIFEST} is missing or not one of `dra-driver gather`")
+        raise StateError(f"its {MANIFEST} is missing or was not written by `dra-driver gather`")
     version = about.get("version")
     if not isinstance(version, int) or version < 1:
         raise StateError(f"the version in its {MANIFEST} is not a number")

@@ -1,10 +1,10 @@
 """Compiles the simulated libnvidia-ml.so.1, and stand-ins for other driver libraries, with `cc`.
 
 In: the C sources beside this module, a cache folder. Out: shared objects, each built once per
-content of its sources and kept in the cache. A build is written under a temporary name and
-renamed, so two processes that build at once do no harm. And one page of ELF for the front of the
-state file, which is named like a driver library so that container tools carry it along: those tools
-(ldconfig, soname readers) expect every such file to be ELF.
+content of its sources and kept in the cache. A build is written under a temporary name and renamed,
+so two processes can build at once. It also makes the ELF page at the front of the state file, which
+is named like a driver library so that container tools mount it too: those tools (ldconfig, soname
+readers) expect every such file to be ELF.
 """
 
 import functools
@@ -85,7 +85,7 @@ def compile_library(
 
 @functools.cache
 def _library_sources() -> Mapping[str, str]:
-    """Files of the library by name, kept because one process may make many machines."""
+    """The library's files by name, cached because one process may make many machines."""
     return {path.name: path.read_text() for path in sorted(SOURCES.glob("*.[ch]"))}
 
 

@@ -1,8 +1,8 @@
-"""`dra-driver simulate set`, `mig` and `reset`: what changes on a machine while it is in use.
+"""`dra-driver simulate set`, `mig` and `reset`: change a machine while it is in use.
 
-In: the command line. Out: a changed machine, and what was changed on stdout. A process that is
-refused by a memory limit of its control group is an error, so that scripts see it. NVIDIA's own
-nvidia-smi makes MIG devices, too, but it resets no GPU.
+In: the command line. Out: a changed machine, and a report of the change on stdout. A process that
+is refused by a memory limit of its control group is an error, so that scripts see it. NVIDIA's own
+nvidia-smi can make MIG devices as well, but cannot reset a simulated GPU.
 """
 
 import os
@@ -41,7 +41,7 @@ _NO_MIG_DEVICE = frozenset({*_REPORTED, "nvlink"})
 
 
 class Set(CommandSettings):
-    """Set what a GPU reports, and what a process does on it.
+    """Set what a GPU reports, or what a process does on it.
 
     A real card reports several of these together; here each is set by itself. A GPU that falls off
     the bus is `fault lose`.
@@ -72,7 +72,7 @@ class Set(CommandSettings):
             "system-reboot",
         ]
         | None
-    ) = option(default=None, help="What the GPU driver wants done (R565 or newer).")
+    ) = option(default=None, help="The GPU driver's recovery action (R565 or newer).")
     rows: Literal["well", "pending", "failed"] | None = option(
         default=None, help="Bad memory: none, replaced at the next reset, or not replaceable."
     )
@@ -80,22 +80,22 @@ class Set(CommandSettings):
         check=bounds(least=0), default=None, help="Memory errors since the GPU driver was loaded."
     )
     slowdown: Literal["none", "thermal", "power-brake"] | None = option(
-        default=None, help="Why the hardware slows the GPU down."
+        default=None, help="The reason why the hardware slows the GPU down."
     )
     fabric: Literal["not-started", "in-progress", "completed"] | None = option(
-        default=None, help="How far it has joined its NVLink fabric."
+        default=None, help="The state of joining its NVLink fabric."
     )
     nvlink: str = option(
         check=shaped(r"\d+=(up|down)", "a link's number and its state, such as 0=down"),
         default="",
         metavar="NUMBER=STATE",
-        help="An NVLink that is down or up at both of its ends, such as 0=down.",
+        help="Bring an NVLink down or up at both of its ends, such as 0=down.",
     )
     pid: int | None = option(default=None, help="The process; by default the caller's.")
     mib: int | None = option(
         check=bounds(least=0),
         default=None,
-        help="Memory of the GPU that it has, in MiB, if no limit refuses it (exit status 1); "
+        help="Memory of the GPU to take, in MiB; exit status 1 if a limit refuses it; "
         "0: it leaves the GPU.",
     )
     cgroup: Path | None = option(
@@ -104,7 +104,7 @@ class Set(CommandSettings):
     sm: int = option(
         check=bounds(least=0, most=100),
         default=0,
-        help="Percent of the time its kernels run, on all GPUs of which it has memory.",
+        help="Percentage of time that its kernels run, on all GPUs on which it has memory.",
     )
     kind: Literal["compute", "graphics", "mps"] = option(
         default="compute", help="NVML's list that it is in."
@@ -112,9 +112,9 @@ class Set(CommandSettings):
     hides_memory: bool = option(default=False, help="Hide from NVML how much memory it has.")
 
     def check(self) -> None:
-        """Check that there is something to set, and a GPU to set it on."""
+        """Check that the options name something to set, and the GPU to set it on."""
         if not self.given & (_OF_A_GPU | _DONE_BY_A_PROCESS):
-            raise ValueError("what? give at least one thing that the GPU reports or a process does")
+            raise ValueError("nothing to set: say what the GPU reports or a process does")
         for name in sorted(self.given & _OF_A_GPU):
             if not self.gpu:
                 self.refuse(name, "needs --gpu: an index, UUID, PCI address, minor:N")
@@ -172,7 +172,7 @@ class Set(CommandSettings):
 
 
 def report(machine: Machine, uuid: str, wanted: Set) -> None:
-    """Let a GPU report what the options say of its health; the rest stays as it is.
+    """Change a GPU's health as the options say; the rest stays as it is.
 
     Raises SetupError if the card, or its driver, does not report it.
     """
@@ -211,7 +211,7 @@ class Mig(CommandSettings):
     start: int | None = option(default=None, help="Memory slice to create at.")
     device: str = option(default="", help="UUID of the MIG device to destroy.")
     delay_ms: int = option(
-        check=bounds(least=0), default=0, help="Milliseconds by which files appear late."
+        check=bounds(least=0), default=0, help="Milliseconds by which files are late."
     )
 
     def cli_cmd(self) -> None:

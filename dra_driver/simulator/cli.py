@@ -1,7 +1,7 @@
-"""`dra-driver simulate`: make, change, look at and remove a simulated machine.
+"""`dra-driver simulate`: make, change, inspect and remove a simulated machine.
 
 In: the command line. Out: a driver root (see `driver_root`), a changed state, or a report on
-stdout. Errors are raised and shown by the caller as one line.
+stdout. Errors are raised; the caller shows them as one line.
 """
 
 import os
@@ -29,7 +29,7 @@ _TIME_SLICES = {0: "default", 1: "short", 2: "medium", 3: "long"}
 
 
 class Up(CommandSettings):
-    """Make a simulated machine; leave one that exists as it is."""
+    """Make a simulated machine, unless it exists already."""
 
     profile: str = option(
         default="a100x8",
@@ -42,18 +42,18 @@ class Up(CommandSettings):
     )
     nodes: Literal["device", "placeholder"] | None = option(
         default=None,
-        help="Real device nodes or plain files; by default real where possible.",
+        help="Real device nodes or plain files; by default real ones if possible.",
     )
     userspace: UserspaceChoice = option(
         default="auto",
-        help="NVIDIA's own user-space files, stand-ins, or the first where possible.",
+        help="NVIDIA's own user-space files, stand-ins, or NVIDIA's if possible.",
     )
     driver_version: str | None = option(
         default=None, help="Version of the GPU driver, for stand-ins; unset: the profile's."
     )
     memory_limits: Literal["misc", "off"] | None = option(
         default=None,
-        help="Who enforces memory limits of control groups (GPU driver R615 or newer).",
+        help="What enforces memory limits of control groups (GPU driver R615 or newer).",
     )
     cgroup_root: Path | None = option(
         default=None,
@@ -135,11 +135,11 @@ class Fault(CommandSettings):
     gpu: str = OPTIONAL_GPU
     function: str = option(default="*", help="Function of NVML, * for all; or of libcuda.")
     code: int = option(default=999, help="Return code of a failing function; 13: it is missing.")
-    times: int = option(default=FOR_EVER, help="How many times; -1: no limit.")
+    times: int = option(default=FOR_EVER, help="How many times it strikes; -1: no limit.")
     delay_ms: int = option(
-        check=bounds(least=0), default=1000, help="Milliseconds that a slow call takes longer."
+        check=bounds(least=0), default=1000, help="Milliseconds that are added to each call."
     )
-    after: bool = option(default=False, help="Let it die after the call's effect, not before.")
+    after: bool = option(default=False, help="Kill it after the call's effect, not before.")
 
     def cli_cmd(self) -> None:
         """Run the command."""
@@ -175,10 +175,10 @@ class Fault(CommandSettings):
 
 
 class Boot(CommandSettings):
-    """Restart the machine: a new boot id, without what does not survive a reboot.
+    """Restart the machine: a new boot id, and the loss of what does not survive a reboot.
 
     No process ends. On a node, first end what a reboot ends: kubelet, driver, MPS daemons,
-    containers, and pods' sandboxes, or the kubelet takes the pods for running.
+    containers, and pods' sandboxes; otherwise the kubelet believes that the pods run.
     """
 
     root: Path = ROOT

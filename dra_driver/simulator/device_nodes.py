@@ -2,8 +2,8 @@
 
 In: a dev folder, the GPUs. Out: nodes as the GPU driver makes them (195:minor, 195:255 for
 nvidiactl, 195:254 for nvidia-modeset, a dynamic major for nvidia-uvm and nvidia-caps, 226 for
-DRM) and the kernel those of VFIO, or plain files in their place if real nodes cannot or must not be
-made: without the right to mknod, and on a machine whose own GPU driver has the same numbers.
+DRM) and the kernel those of VFIO, or plain files instead where real nodes are not possible (without
+CAP_MKNOD) or not safe (a GPU driver of this machine has the same numbers).
 """
 
 import enum
@@ -23,12 +23,12 @@ _CONTROL_MINOR = 255
 _MODESET_MINOR = 254
 _FIRST_RENDER_MINOR = 128
 _MISC_MAJOR, _VFIO_MINOR, _IOMMU_MINOR = 10, 196, 122
-# The kernel hands out dynamic character majors downwards from these ranges.
+# The kernel assigns dynamic major numbers downwards from these ranges.
 _DYNAMIC_MAJORS = (*range(254, 233, -1), *range(511, 383, -1))
 
 
 class NodeKind(enum.StrEnum):
-    """What stands for a device node."""
+    """What represents a device node."""
 
     DEVICE = "device"
     PLACEHOLDER = "placeholder"
@@ -43,7 +43,7 @@ class NodePlan(Struct, frozen=True, kw_only=True):
         caps_major: major number of nvidia-caps.
         drm: whether /dev/dri nodes are made.
         vfio_major: major number of IOMMU groups.
-        vfio_device_major: major number of what is bound to vfio-pci.
+        vfio_device_major: major number of devices bound to vfio-pci.
         note: why not everything is real, for the user; empty when it is.
     """
 
@@ -72,8 +72,7 @@ def plan(wanted: NodeKind | None, folder: Path, host_devices: str) -> NodePlan:
     obstacle = ""
     if "nvidia" in taken.get(NVIDIA_MAJOR, ()):
         obstacle = (
-            "this machine has a real GPU driver, and its GPUs would answer behind the simulated "
-            "nodes"
+            "this machine has a real GPU driver, so the simulated nodes would lead to its real GPUs"
         )
     elif not _can_make_nodes(folder):
         obstacle = "making device nodes needs root (CAP_MKNOD)"
@@ -93,7 +92,7 @@ def plan(wanted: NodeKind | None, folder: Path, host_devices: str) -> NodePlan:
 
 
 def make_control_nodes(dev: Path, nodes: NodePlan) -> None:
-    """Make the nodes that belong to the driver and not to one GPU."""
+    """Make the nodes that belong to the driver, not to a GPU."""
     _make(dev / "nvidiactl", NVIDIA_MAJOR, _CONTROL_MINOR, nodes.kind)
     _make(dev / "nvidia-modeset", NVIDIA_MAJOR, _MODESET_MINOR, nodes.kind)
     _make(dev / "nvidia-uvm", nodes.uvm_major, 0, nodes.kind)
@@ -164,7 +163,7 @@ def _make(path: Path, major: int, minor: int, kind: NodeKind, mode: int = 0o666)
         os.mknod(path, stat.S_IFCHR | mode, os.makedev(major, minor))
     else:
         path.touch()
-    path.chmod(mode)  # the umask does not apply to what the driver makes
+    path.chmod(mode)  # the driver's nodes ignore the umask
 
 
 def _can_make_nodes(folder: Path) -> bool:

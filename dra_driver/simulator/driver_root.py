@@ -1,9 +1,9 @@
-"""Builds and removes a driver root: the files a node with the GPU driver has, for a simulated one.
+"""Builds and removes a driver root: the files of a node with the GPU driver, but simulated.
 
-In: a folder, a profile, and how real it should be. Out: in that folder the NVML library and its
-state file, the user-space files, device nodes, /proc and /sys files, firmware, and a marker file
-that says what it is. It is built elsewhere and renamed, so it is complete or missing. Only folders
-with the marker are ever removed.
+In: a folder, a profile, and options for how real the files are. Out: in that folder the NVML
+library and its state file, the user-space files, device nodes, /proc and /sys files, firmware, and
+a marker file that describes it. It is built elsewhere and renamed, so it is complete or missing.
+Only folders with the marker are ever removed.
 """
 
 import contextlib
@@ -43,10 +43,10 @@ from dra_driver.simulator.userspace import Userspace
 
 MARKER = ".simulated-machine.json"
 _MARKER_FORMAT = 1
-# What a library before R615, or before R550, does not export.
+# The functions that a library before R615, or before R550, does not export.
 _MEMORY_LIMIT_FUNCTIONS = ("nvmlDeviceGetMemoryLimits_v1", "nvmlDeviceSetMemoryLimits_v1")
 _FUNCTIONS_OF_R550 = ("nvmlDeviceGetProcessesUtilizationInfo",)
-# What the GSP firmware files are called for the two families of cards.
+# The names of the GSP firmware files for the two families of cards.
 _FIRMWARE = ("gsp_ga10x.bin", "gsp_tu10x.bin")
 
 UserspaceChoice = Literal["auto", "real", "stand-in"]
@@ -63,7 +63,7 @@ class Options(Struct, frozen=True, kw_only=True):
             cgroup2 of the caller.
         cache: folder for compiled and downloaded files; the user's cache folder by default.
         environment: where HOME, PATH and CC are looked up.
-        report: gets a sentence when something takes a while.
+        report: called with a sentence before something that takes a while.
     """
 
     seed: str | None = None
@@ -76,7 +76,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 class Description(Struct, frozen=True, kw_only=True):
-    """What the marker file says of a driver root."""
+    """The marker file's description of a driver root."""
 
     profile: Profile
     seed: str
@@ -123,9 +123,9 @@ def describe(root: Path) -> Description:
 
 
 def up(root: Path, profile: Profile, options: Options) -> Description:
-    """Make the driver root, or leave it when it already is this machine.
+    """Make the driver root, or keep it if it already is this machine.
 
-    Raises SetupError if the folder is in use for something else, or a file cannot be found or made.
+    Raises SetupError if the folder has another use, or a file is not available or cannot be made.
     """
     root.parent.mkdir(parents=True, exist_ok=True)
     with _locked(root.parent):
@@ -151,7 +151,7 @@ def up(root: Path, profile: Profile, options: Options) -> Description:
 
 
 def down(root: Path) -> bool:
-    """Remove a driver root; False when there is none.
+    """Remove a driver root; return False if there is none.
 
     Raises SetupError if the folder is something else, or something is mounted below it.
     """
@@ -164,7 +164,8 @@ def down(root: Path) -> bool:
             raise SetupError(f"{root} is not a simulated machine; nothing was removed")
         if mounts := _mounts_below(root):
             raise SetupError(
-                f"{mounts[0]} is a mount below {root}; unmount it first, removing would go into it"
+                f"{mounts[0]} is mounted below {root}; unmount it first, or its content would be "
+                "deleted"
             )
         aside = Path(tempfile.mkdtemp(dir=root.parent, prefix=f".{root.name}."))
         root.rename(aside)
@@ -173,7 +174,7 @@ def down(root: Path) -> bool:
 
 
 def bus_of(root: Path, description: Description) -> Bus | None:
-    """Return what makes the IOMMU groups of a machine; None for one without an IOMMU."""
+    """Return the builder of a machine's IOMMU groups; None if it has no IOMMU."""
     profile = description.profile
     if profile.iommu is None:
         return None
@@ -188,7 +189,7 @@ def bus_of(root: Path, description: Description) -> Bus | None:
 
 
 def add_gpu(root: Path, description: Description, now: state.State, gpu: SimulatedGpu) -> None:
-    """Make the files of one GPU, and let NVML find it if nvidia has it."""
+    """Make the files of one GPU, and let NVML find it if it is bound to nvidia."""
     _make_gpu(root, description, gpu)
     if (bus := bus_of(root, description)) is not None:
         bus.join()
@@ -196,7 +197,7 @@ def add_gpu(root: Path, description: Description, now: state.State, gpu: Simulat
 
 
 def remove_gpu(root: Path, description: Description, now: state.State, gpu: SimulatedGpu) -> None:
-    """Remove the files of one GPU and of its MIG instances; handles of it answer lost."""
+    """Remove the files of one GPU and its MIG instances; calls on its handles fail as lost."""
     if (bus := bus_of(root, description)) is not None:
         bus.leave(gpu.pci)
     now.set_present(gpu.slot, present=False)
@@ -218,7 +219,7 @@ def _make_gpu(root: Path, description: Description, gpu: SimulatedGpu) -> None:
 
 
 def _driver_of(description: Description, gpu: SimulatedGpu) -> str | None:
-    """Return the driver that a GPU is bound to; None for none."""
+    """Return the driver that a GPU is bound to, or None."""
     iommu = description.profile.iommu
     return NVIDIA if iommu is None else iommu.driver_of(gpu.pci)
 
@@ -230,17 +231,17 @@ def forget_instances(root: Path, gpu: SimulatedGpu) -> None:
 
 
 def _refresh(root: Path, profile: Profile, options: Options) -> Description:
-    """Check that a driver root is the wanted machine, and renew its library if it is older."""
+    """Check that a driver root is the requested machine, and update an older library in it."""
     machine = describe(root)
     seed = options.seed or profile.name
     if machine.profile != profile or machine.seed != seed:
         same = (machine.profile.name, machine.seed) == (profile.name, seed)
         raise SetupError(
-            f"{root} already is the machine {machine.profile.name!r} (seed {machine.seed!r})"
-            f"{', made from another text of that profile' if same else ''}; remove it first with "
-            f"`dra-driver simulate down --root {root}`"
+            f"{root} already is the machine {machine.profile.name!r} (seed "
+            f"{machine.seed!r}){', made from another version of that profile' if same else ''}; "
+            f"remove it first with `dra-driver simulate down --root {root}`"
         )
-    # A state of another layout is an error here, not in every NVML call.
+    # A state file of another layout fails here, and not in every NVML call.
     with state.State(state.find(root / userspace.library_folder())) as now:
         groups = now.cgroup_root
     if options.cgroup_root is not None and str(options.cgroup_root.absolute()) != groups:
@@ -315,7 +316,7 @@ def _write_state(root: Path, description: Description, options: Options) -> None
 
 
 def _divide(root: Path, description: Description) -> None:
-    """Make the MIG devices that are there at first. A root's library finds its state beside it."""
+    """Make the initial MIG devices. The root's library finds its state file beside it."""
     folder = root / userspace.library_folder()
     library = folder / build.SONAME
     with state.State(state.find(folder)) as now:
@@ -351,7 +352,7 @@ def _install_userspace(root: Path, files: Userspace) -> None:
         target = root / place
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.link(source, target)  # they are 200 MB and never written
+            os.link(source, target)  # they are 200 MB and never change
         except OSError:
             shutil.copy2(source, target)
     for place, text in files.texts.items():
@@ -365,7 +366,7 @@ def _install_userspace(root: Path, files: Userspace) -> None:
 
 
 def _install_library(root: Path, profile: Profile, version: str, options: Options) -> None:
-    """Put the NVML library in place, by rename: processes that use the old one keep it."""
+    """Put the NVML library in place, by rename: processes keep the old one that they use."""
     cache = options.cache or build.cache_folder(options.environment)
     without = [*profile.missing_functions]
     if not profiles.limits_memory(version):
@@ -392,7 +393,7 @@ def _install_library(root: Path, profile: Profile, version: str, options: Option
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time make or remove driver roots in a folder."""
+    """Allow only one process at a time to make or remove driver roots in a folder."""
     file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)

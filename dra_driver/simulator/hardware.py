@@ -1,4 +1,4 @@
-"""From a profile to the GPUs of one machine: addresses, made-up identities, and NVML's facts.
+"""Makes the GPUs of a machine from a profile: addresses, made-up identities, NVML's facts.
 
 In: a profile and a seed, so that two machines of one profile have different UUIDs. Out: one
 `SimulatedGpu` per slot, in the profile's order, and the `GpuFacts` that go into the state file.
@@ -26,16 +26,15 @@ _EVENT_MIG = 0x100
 _EVENT_RECOVERY = 0x8000
 _BANKS_PER_GIB = 8
 _Facts = dict[Fact, int | None]
-"""None means that NVML answers NOT_SUPPORTED."""
+"""None means that NVML returns NOT_SUPPORTED."""
 
 
 class SimulatedGpu(Struct, frozen=True, kw_only=True):
     """One GPU of a machine.
 
     `pci` is the kernel's address, lower case with a four-digit domain; `bridges` are the PCI
-    bridges above it, root port first. `residents` are the processes that are on it from boot on,
-    `mig_mode` whether it is in MIG mode then, and `nvlinks` the addresses of the GPUs that its
-    NVLinks lead to.
+    bridges above it, root port first. `residents` are the processes on it from boot on, `mig_mode`
+    whether it boots in MIG mode, and `nvlinks` the addresses of the GPUs that its NVLinks lead to.
     """
 
     slot: int
@@ -63,7 +62,7 @@ class SimulatedGpu(Struct, frozen=True, kw_only=True):
 
 
 def gpus_of(profile: Profile, seed: str) -> list[SimulatedGpu]:
-    """List the profile's GPUs with their identities."""
+    """Return the profile's GPUs with their identities."""
     return [
         SimulatedGpu(
             slot=slot,
@@ -84,7 +83,7 @@ def gpus_of(profile: Profile, seed: str) -> list[SimulatedGpu]:
 
 
 def facts_of(gpu: SimulatedGpu, profile: Profile, driver_version: str) -> GpuFacts:
-    """List everything NVML says of a GPU."""
+    """Return everything that NVML reports about a GPU."""
     card = gpu.card
     facts: _Facts = {**_address_facts(gpu, profile), **_memory_facts(card), **_mode_facts(card)}
     facts |= _sensor_facts(card) | _power_facts(card) | _clock_facts(card)
@@ -282,7 +281,7 @@ def _texts(gpu: SimulatedGpu, driver_version: str) -> dict[Text, str]:
 
 
 def _links(gpu: SimulatedGpu, profile: Profile) -> list[LinkTo]:
-    """List a card's links: to other GPUs, or spread over the switches; the others lead nowhere."""
+    """Return a card's links: to other GPUs, or spread over the switches; the rest lead nowhere."""
     if gpu.card.nvlink is None:
         return []
     ports, version = gpu.card.nvlink.links, gpu.card.nvlink.version

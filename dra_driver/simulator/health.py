@@ -1,9 +1,9 @@
-"""How simulated GPUs are doing: what a card reports when it is not well, and what heals it.
+"""The health of simulated GPUs: what a card reports when it is sick, and what repairs it.
 
-In: a GPU's record, and what should be wrong with it or with its NVLinks. Out: the changed record; a
+In: a GPU's record, and the fault of the GPU or its NVLinks. Out: the changed record; a
 link between two GPUs changes at both, while one to a switch has only one GPU. As on real cards, a
-reset does what the driver wanted a reset for, replaces bad memory by spare memory, and brings links
-up again; a reboot does that for all GPUs, and anything else the driver wanted; memory that could
+reset completes the recovery actions that need one, replaces bad memory by spare memory, and brings
+links up again; a reboot does this for all GPUs, and completes all other actions; memory that could
 not be replaced stays bad; heat and power do not change.
 """
 
@@ -19,7 +19,7 @@ RecoveryAction = enum.IntEnum(
     "SYSTEM_REBOOT",
     start=0,
 )
-"""What the driver wants done about a GPU."""
+"""The driver's recovery actions for a GPU."""
 
 Rows = enum.Enum("Rows", "WELL PENDING FAILED")
 """The state of bad rows of memory."""
@@ -28,7 +28,7 @@ Slowdown = enum.IntFlag("Slowdown", [("NONE", 0), ("THERMAL", 0x48), ("POWER_BRA
 """Reasons of a slowdown as NVML reports them: each with the bit for a slowdown of any kind."""
 
 FabricState = enum.IntEnum("FabricState", "NOT_STARTED IN_PROGRESS COMPLETED", start=1)
-"""How far a GPU has come in joining its fabric."""
+"""The states of joining a fabric."""
 
 _BY_RESET = frozenset(
     {RecoveryAction.GPU_RESET, RecoveryAction.DRAIN_P2P, RecoveryAction.DRAIN_AND_RESET}
@@ -36,7 +36,7 @@ _BY_RESET = frozenset(
 
 
 def reset(gpu: layout.GpuRecord) -> None:
-    """Do to a GPU's health what a reset does."""
+    """Change a GPU's health as a reset does."""
     if gpu.facts[Fact.RECOVERY_ACTION] in _BY_RESET:
         gpu.facts[Fact.RECOVERY_ACTION] = RecoveryAction.NONE
     if gpu.facts[Fact.ROWS_PENDING] == 1:
@@ -47,16 +47,16 @@ def reset(gpu: layout.GpuRecord) -> None:
 
 
 def boot(gpu: layout.GpuRecord) -> None:
-    """Do to a GPU's health what a reboot does."""
+    """Change a GPU's health as a reboot does."""
     reset(gpu)
     for fact in (Fact.RECOVERY_ACTION, Fact.SLOWDOWN):
         _clear(gpu, fact)
 
 
 def set_rows(gpu: layout.GpuRecord, rows: Rows) -> None:
-    """Let bad memory wait for the next reset, or stay bad.
+    """Set bad memory to be replaced at the next reset, or to stay bad.
 
-    Raises SetupError if the card does not count it.
+    Raises SetupError if the card does not report it.
     """
     if gpu.facts[Fact.ROWS_PENDING] != ABSENT:
         gpu.facts[Fact.ROWS_PENDING] = int(rows is Rows.PENDING)
@@ -79,7 +79,7 @@ def set_uncorrected(gpu: layout.GpuRecord, count: int) -> None:
 
 
 def set_fact(gpu: layout.GpuRecord, fact: Fact, value: int) -> None:
-    """Let a GPU report something that its driver knows.
+    """Set a fact that a GPU's driver reports.
 
     Raises SetupError if the card, or this version of the driver, does not report it.
     """
@@ -107,14 +107,14 @@ def set_link(record: layout.StateRecord, slot: int, number: int, *, is_up: bool)
 
 
 def retrain(record: layout.StateRecord, slot: int) -> None:
-    """Bring up all links of a GPU that lead somewhere, as a reset does."""
+    """Bring up all connected links of a GPU, as a reset does."""
     for number, link in enumerate(record.gpus[slot].links):
         if link.present and link.kind != LinkEnd.NOTHING:
             set_link(record, slot, number, is_up=True)
 
 
 def _other_end(record: layout.StateRecord, slot: int, number: int) -> layout.LinkRecord:
-    """Return the link at the other GPU: of several between the two, the one at the same place."""
+    """Return the link at the other GPU: among several, the one in the same position."""
     address = _address(record, slot)
     peer = bytes(record.gpus[slot].links[number].remote_bus_id)
     before = [link for link in record.gpus[slot].links[:number] if link.remote_bus_id == peer]

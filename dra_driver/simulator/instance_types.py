@@ -1,9 +1,9 @@
-"""The clouds' GPU machine types, each as a simulated machine.
+"""Cloud providers' GPU machine types as simulated machines.
 
 In: a type's name, such as `p5.48xlarge`. Out: a profile with as many GPUs of its card as the cloud
-documents (`instance_types.yaml` has the numbers and where they are from). What a cloud does not
-document is taken from the shipped profile that has most GPUs of the card: PCI addresses, NUMA
-nodes, NVLinks, the driver's version. These differ on a real node of the type.
+documents (`instance_types.yaml` has the numbers and their sources). What a cloud does not document
+is taken from the shipped profile with the most GPUs of that card: PCI addresses, NUMA nodes,
+NVLinks, the driver's version. These differ on a real node of the type.
 """
 
 import difflib
@@ -26,8 +26,8 @@ _MOST_NEAR = 3
 class Family(pydantic.BaseModel):
     """Machine types of a cloud with the same GPU: the number of GPUs by the type's name.
 
-    `gpu` is the product's name, `card` the file that describes it: None where there is no such
-    file. `source` is the cloud's page about the family.
+    `gpu` is the product's name, `card` the file that describes it, or None. `source` is the cloud's
+    page about the family.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -41,14 +41,14 @@ class Family(pydantic.BaseModel):
 
 @functools.cache
 def families() -> tuple[Family, ...]:
-    """Return the families of machine types that are known, in the order of the file."""
+    """Return the known families of machine types, in the order of the file."""
     return tuple(Family.model_validate(family) for family in yaml.safe_load(_FILE.read_text()))
 
 
 def profile_of(instance_type: str) -> Profile:
     """Return a machine of this type.
 
-    Raises ConfigError with the known types, if this type or its card is not known.
+    Raises ConfigError, which lists the known types, if this type or its card is unknown.
     """
     for family in families():
         if instance_type in family.types:
@@ -81,7 +81,7 @@ def _unknown(name: str) -> str:
 
 
 def _machine(instance_type: str, card: str, count: int) -> Profile:
-    """Return a machine with `count` GPUs of a card, made of the shipped one that has most."""
+    """Return a machine with `count` GPUs of a card, based on the shipped one that has the most."""
     base = max(_shipped(), key=lambda profile: sum(gpu.card == card for gpu in profile.gpus))
     gpus = _gpus([gpu for gpu in base.gpus if gpu.card == card], count)
     return Profile(

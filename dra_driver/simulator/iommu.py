@@ -1,7 +1,7 @@
-"""What a profile says of a machine's IOMMU: who shares a group with whom, and who is bound to what.
+"""A profile's IOMMU: which PCI functions share a group, and which drivers they are bound to.
 
-In: a profile's YAML. Out: a validated `Iommu`, and the group of each PCI function. As on a server
-whose bridges have ACS, every function has a group of its own, bridges too, except those that the
+In: a profile's YAML. Out: a validated `Iommu`, and each PCI function's group. As on a server
+whose bridges have ACS, every function, bridges included, has its own group, except those that the
 profile puts together.
 """
 
@@ -23,9 +23,9 @@ class _Part(pydantic.BaseModel):
 
 
 class Function(_Part):
-    """A PCI function that is no GPU, in the group of the GPU that it is `beside`.
+    """A PCI function that is not a GPU, in the group of the GPU that it is `beside`.
 
-    By default it is the audio function of a card with outputs. With driver null none is bound.
+    By default it is the audio function of a card with outputs. With driver null it is unbound.
     """
 
     pci: PciAddress
@@ -57,11 +57,11 @@ class Iommu(_Part):
         return self
 
     def check(self, gpus: Sequence[str], bridges: Iterable[str]) -> None:
-        """Check that addresses are those of the machine. Raises ValueError if one is not."""
+        """Check that all addresses are of this machine. Raises ValueError if one is not."""
         others = [function.pci for function in self.functions]
         taken = [*gpus, *set(bridges), *others]
         if doubled := {pci for pci in taken if taken.count(pci) > 1}:
-            raise ValueError(f"iommu.functions: {sorted(doubled)} is there already")
+            raise ValueError(f"iommu.functions: {sorted(doubled)} exists already")
         named = {
             "functions": ([function.beside for function in self.functions], gpus),
             "drivers": (self.drivers, gpus),
@@ -73,12 +73,12 @@ class Iommu(_Part):
                 raise ValueError(f"iommu.{field}: the machine has no {what} {unknown[0]}")
 
     def driver_of(self, pci: str) -> str | None:
-        """Return what a GPU is bound to; None for nothing."""
+        """Return the driver that a GPU is bound to, or None."""
         chosen = self.drivers.get(pci, NVIDIA)
         return None if chosen == "none" else chosen
 
     def group_of(self, addresses: Iterable[str]) -> dict[str, int]:
-        """Return the number of each function's group; groups are counted by first address."""
+        """Return the number of each function's group; they are in order of first address."""
         first = {pci: min(group) for group in self.groups for pci in group}
         for function in self.functions:
             first[function.pci] = first.get(function.beside, function.beside)

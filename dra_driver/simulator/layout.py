@@ -1,10 +1,10 @@
 """The simulated machine's shared state, byte for byte as the C library maps it.
 
-In: nothing. Out: ctypes structures and the enumerations that index into them. `nvml/state.h` is
+Out: ctypes structures and the enumerations that index into them. `nvml/state.h` is
 the same layout in C; a test compares the two through the library's `nvmlSimulatorLayout`.
 
-A number is one signed 64-bit word, `ABSENT` when the card does not have the fact (NVML then
-answers NOT_SUPPORTED). A text is a NUL-terminated string, empty when absent.
+A number is one signed 64-bit word, `ABSENT` if the card lacks the fact (NVML then returns
+NOT_SUPPORTED). A text is a NUL-terminated string, empty when absent.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ PATH_SIZE = 256
 VERSION_SIZE = 80
 ABSENT = -(2**63)
 NOT_A_MIG_INSTANCE = 0xFFFFFFFF
-"""NVML's number of the instance of what is on a whole GPU."""
+"""NVML's instance number for what is on a whole GPU."""
 
 
 Fact = enum.IntEnum(
@@ -73,17 +73,17 @@ Text = enum.IntEnum(
 )
 
 
-# Engines of which a MIG instance gets a share.
+# The engines that MIG instances get shares of.
 Engine = enum.IntEnum(
     "Engine",
     "MULTIPROCESSORS COPY_ENGINES DECODERS ENCODERS JPEG_ENGINES OFA_ENGINES",
     start=0,
 )
 
-# What enforces the memory limits of control groups: nothing, or the driver.
+# What enforces memory limits of control groups: nothing or the driver.
 MemoryBackend = enum.IntEnum("MemoryBackend", "OFF MISC", start=0)
 
-# Which of NVML's lists a process is in.
+# The NVML list that a process is in.
 ProcessKind = enum.IntEnum("ProcessKind", "COMPUTES DRAWS BY_MPS", start=0)
 
 # What a fault does to the calling process.
@@ -94,7 +94,7 @@ _U32, _U64, _I32, _I64 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctype
 
 
 def _of(kind: type[Any], names: str) -> list[tuple[str, type[Any]]]:
-    """Return fields of one type."""
+    """Return fields of the same type."""
     return [(name, kind) for name in names.split()]
 
 
@@ -114,7 +114,7 @@ class LinkEnd(enum.IntEnum):
 
 
 class LinkRecord(ctypes.Structure):
-    """One NVLink of a GPU. `kind` is a LinkEnd; one to nothing has no `remote_bus_id`."""
+    """One NVLink of a GPU. `kind` is a LinkEnd; a link to nothing has no `remote_bus_id`."""
 
     _fields_: ClassVar = [
         *_of(_U32, "present active kind version remote_device_id"),
@@ -179,7 +179,7 @@ class MemoryLimitRecord(ctypes.Structure):
 
 
 class AllocationRecord(ctypes.Structure):
-    """Memory of a GPU that a process has, and the limit that pays for it."""
+    """GPU memory of a process, and the limit that it is charged to."""
 
     _fields_: ClassVar = [
         *_of(_U32, "active slot pid charged"),
@@ -188,7 +188,7 @@ class AllocationRecord(ctypes.Structure):
 
 
 class GpuRecord(ctypes.Structure):
-    """One slot of the machine."""
+    """One GPU slot of the machine."""
 
     _fields_: ClassVar = [
         *_of(_U32, "present lost"),
@@ -261,7 +261,7 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
 
 
 def clear(place: ctypes.Structure) -> None:
-    """Make a place empty again."""
+    """Clear a record."""
     ctypes.memset(ctypes.addressof(place), 0, ctypes.sizeof(place))
 
 

@@ -1,8 +1,8 @@
-"""A simulated machine from Python: where its files are, what its GPUs are set to, and its faults.
+"""A simulated machine from Python: its files, the settings of its GPUs, and its faults.
 
 In: a driver root made by `create` or by `dra-driver simulate up`. Out: paths to give to a driver,
 and methods that change the machine while others use it. Every change goes through the state file,
-so it is seen at once by all processes, except which GPUs there are: NVML lists them at nvmlInit.
+so all processes see it at once. Only the list of GPUs is read at nvmlInit.
 """
 
 import itertools
@@ -39,9 +39,9 @@ from dra_driver.simulator.state import EVENT_XID, FOR_EVER, Fault, State
 
 
 class GpuStatus(Struct, frozen=True, kw_only=True):
-    """One GPU as it is now. Modes are NVML's numbers, None when the card has no such mode.
+    """One GPU as it is now. Modes are NVML's numbers, None if the card has no such mode.
 
-    It is `present` if NVML finds it. `driver` is what /sys shows.
+    It is `present` if NVML finds it. `driver` is the one in /sys.
     """
 
     gpu: SimulatedGpu
@@ -64,13 +64,12 @@ class Machine:
 
     @classmethod
     def create(cls, root: Path, profile: Profile | str, options: Options | None = None) -> Self:
-        """Make a machine in a new or empty folder; with the same profile there, keep it.
+        """Make a machine in a new or empty folder; an existing one of the same profile is kept.
 
         Args:
             root: the driver root to make.
             profile: a profile, or the name or path of one.
-            options: how to make it. By default with stand-ins for NVIDIA's files, which need no
-                network.
+            options: by default with stand-ins for NVIDIA's files, which need no network.
 
         Raises:
             SetupError: see `driver_root.up`.
@@ -84,7 +83,7 @@ class Machine:
         """Remove the driver root."""
         driver_root.down(self.driver_root)
 
-    # Where things are
+    # Paths
 
     @property
     def library_folder(self) -> Path:
@@ -98,7 +97,7 @@ class Machine:
 
     @property
     def nvidia_smi(self) -> Path:
-        """The program nvidia-smi: NVIDIA's own or the stand-in."""
+        """The nvidia-smi program: NVIDIA's own or the stand-in."""
         return self.driver_root / "usr/bin/nvidia-smi"
 
     @property
@@ -123,15 +122,15 @@ class Machine:
 
     @property
     def boot_id(self) -> str:
-        """The identity of this boot."""
+        """The id of this boot."""
         return procfs.read_boot_id(self.proc_root)
 
     @property
     def gpus(self) -> list[SimulatedGpu]:
-        """The machine's GPUs by slot, pulled ones included."""
+        """The machine's GPUs by slot, including removed ones."""
         return self.description.gpus
 
-    # What it is set to
+    # Settings
 
     def status(self) -> list[GpuStatus]:
         """Return every GPU as it is now, by slot."""
@@ -164,7 +163,7 @@ class Machine:
         return self._fact(uuid, Fact.POWER_LIMIT)
 
     def set_fact(self, uuid: str, fact: Fact, value: int | None) -> None:
-        """Set any number NVML reports of a GPU; None makes it NOT_SUPPORTED."""
+        """Set any number that NVML reports for a GPU; None makes it NOT_SUPPORTED."""
         with self._state() as now:
             now.set_fact(now.slot_of(uuid), fact, value)
 
@@ -217,7 +216,7 @@ class Machine:
             mig.destroy(self.library, now, slot, device)
 
     def mig_devices(self, uuid: str) -> list[SimulatedMig]:
-        """Return a GPU's MIG devices, by index."""
+        """Return a GPU's MIG devices by index."""
         with self._state() as now:
             return mig.devices(now, now.slot_of(uuid))
 
@@ -251,17 +250,17 @@ class Machine:
 
     @property
     def late_files_ms(self) -> int:
-        """How many milliseconds after an instance its files come."""
+        """The delay in milliseconds until an instance's files appear."""
         with self._state() as now:
             return now.late_files_ms
 
     def late_nodes(self, milliseconds: int) -> None:
-        """Set how much later than an instance its /proc file and device node come; 0: at once."""
+        """Set the delay of a new instance's /proc file and device node; 0: none."""
         with self._state() as now:
             now.set_late_files(milliseconds)
 
     def settle_nodes(self) -> None:
-        """Make late files whose time has come, though the process that made them has ended."""
+        """Make delayed files that are due, even if the process that caused them has ended."""
         with self._state() as now:
             mig.settle(self.library, now)
 
@@ -270,17 +269,17 @@ class Machine:
     def take_memory(
         self, uuid: str, size: int, *, pid: int | None = None, group: Path | None = None
     ) -> bool:
-        """Let a process take memory of a GPU; False when a memory limit forbids it.
+        """Let a process take memory of a GPU; return False if a memory limit forbids it.
 
         Args:
             uuid: of the GPU.
             size: in bytes.
             pid: the process, which need not exist; this one by default.
-            group: folder of its control group; None for one that the driver does not know, and
-                that no limit applies to.
+            group: folder of its control group; None for one that is unknown to the driver, so that
+                no limit applies.
 
         Raises:
-            SetupError: there is no such group, or the GPU itself has not so much left.
+            SetupError: there is no such group, or the GPU itself has too little left.
         """
         taker = os.getpid() if pid is None else pid
         with self._state() as now:
@@ -293,7 +292,7 @@ class Machine:
             memory.release(now, now.slot_of(uuid), os.getpid() if pid is None else pid)
 
     def let_do(self, pid: int, activity: Activity) -> None:
-        """Let a process do something on all GPUs and MIG devices that it has memory of.
+        """Set a process's activity on all GPUs and MIG devices on which it has memory.
 
         Raises SetupError if it has none.
         """
@@ -309,7 +308,7 @@ class Machine:
             return memory.group_of(now, pid)
 
     def reset_gpu(self, uuid: str) -> None:
-        """Reset a GPU: its instances are gone, a pending MIG mode is in force, a loss is over.
+        """Reset a GPU: its instances are gone, a pending MIG mode takes effect, a lost GPU is back.
 
         Raises SetupError if a process is on it, or another process has NVML open.
         """
@@ -324,12 +323,12 @@ class Machine:
     # Faults
 
     def faults(self) -> list[Fault]:
-        """Return the injected faults that still strike."""
+        """Return the injected faults that are still active."""
         with self._state() as now:
             return now.faults()
 
     def lose_gpu(self, uuid: str) -> None:
-        """Let a GPU fall off the bus: every call on it answers GPU_IS_LOST."""
+        """Let a GPU fall off the bus: every call on it returns GPU_IS_LOST."""
         self._set_lost(uuid, lost=True)
 
     def restore_gpu(self, uuid: str) -> None:
@@ -343,8 +342,8 @@ class Machine:
 
         Args:
             function: name as exported, for instance nvmlDeviceGetMemoryInfo_v2, or "*" for all.
-            code: the NVML return code; FUNCTION_NOT_FOUND is what pynvml says of a missing symbol,
-                and to have it really missing, name it under `missing_functions` in the profile.
+            code: the NVML return code; FUNCTION_NOT_FOUND is pynvml's error for a missing symbol;
+                to omit the symbol itself, use `missing_functions` in the profile.
             uuid: only on this GPU; None for all.
             times: how often, FOR_EVER by default.
         """
@@ -353,25 +352,26 @@ class Machine:
     def slow_call(
         self, function: str, milliseconds: int, *, uuid: str | None = None, times: int = FOR_EVER
     ) -> None:
-        """Make calls of an NVML function slower by this."""
+        """Delay all calls of an NVML function."""
         self._inject(uuid, Fault(function=function, delay_ms=milliseconds, times=times))
 
     def kill_at(
         self, function: str, *, nth: int = 1, after: bool = False, uuid: str | None = None
     ) -> None:
-        """Let a process die, as by kill -9, at its call of an NVML function; once.
+        """Kill a process, as by kill -9, when it calls an NVML function; once.
 
         Args:
             function: name as exported, or "*" for all.
-            nth: at which call from now on, counted over all processes.
-            after: after the call had its effect and before it returns, not before the effect.
+            nth: the number of the call from now on, counted over all processes.
+            after: kill it after the effect of the call and before the return; otherwise before the
+                effect.
             uuid: only calls on this GPU, its MIG devices and instances; None for all.
         """
         kill = Kill.AFTER if after else Kill.BEFORE
         self._inject(uuid, Fault(function=function, skip=nth - 1, times=1, kill=kill))
 
     def clear_faults(self, function: str | None = None) -> None:
-        """Take back the faults of one function, or all. Lost GPUs stay lost."""
+        """Remove the faults of one function, or all. Lost GPUs stay lost."""
         with self._state() as now:
             now.clear_faults(function)
 
@@ -382,7 +382,7 @@ class Machine:
             return now.driver_loaded
 
     def unload_driver(self) -> None:
-        """Unload the kernel driver: nvmlInit answers DRIVER_NOT_LOADED."""
+        """Unload the kernel driver: nvmlInit returns DRIVER_NOT_LOADED."""
         with self._state() as now:
             now.set_driver_loaded(loaded=False)
 
@@ -397,13 +397,13 @@ class Machine:
             driver_root.forget_instances(self.driver_root, gpu)
 
     def remove_gpu(self, uuid: str) -> None:
-        """Pull a GPU: its device node and /proc and /sys files go, open handles answer lost."""
+        """Remove a GPU, its device node, /proc and /sys files; open handles answer lost."""
         with self._state() as now:
             gpu = self.gpus[now.slot_of(uuid)]
             driver_root.remove_gpu(self.driver_root, self.description, now, gpu)
 
     def add_gpu(self, uuid: str) -> None:
-        """Put a pulled GPU back."""
+        """Put a removed GPU back."""
         with self._state() as now:
             gpu = self.gpus[now.slot_of(uuid)]
             driver_root.add_gpu(self.driver_root, self.description, now, gpu)
@@ -421,7 +421,7 @@ class Machine:
             )
 
     def reboot(self, boot_id: str | None = None) -> None:
-        """Restart the machine: a new boot id, volatile settings, faults and run files gone."""
+        """Restart the machine: a new boot id, without volatile settings, faults and run files."""
         procfs.write_boot_id(self.proc_root, boot_id or str(uuid.uuid4()))
         with self._state() as now:
             now.reset_volatile()
@@ -443,7 +443,7 @@ class Machine:
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
     def find(self, which: str) -> SimulatedGpu:
-        """Return a GPU by UUID, PCI address, `minor:N`, or index as NVML counts them now.
+        """Return a GPU by UUID, PCI address, `minor:N`, or NVML's present index.
 
         Raises SetupError if no GPU matches.
         """

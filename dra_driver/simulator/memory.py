@@ -1,7 +1,7 @@
-"""Memory of simulated GPUs by control group: processes that take some of it, and their limits.
+"""Memory of simulated GPUs by control group: what processes take, and their limits.
 
-In: an open state, and the machine's own NVML library, whose tool decides by the rules of the
-memory limits whether a process gets what it asks for. Out: what processes have.
+In: an open state, and the machine's own NVML library, whose tool applies the memory limits to each
+request. Out: the memory that processes have.
 """
 
 import ctypes
@@ -15,12 +15,12 @@ from dra_driver.simulator.state import State
 _SUCCESS, _REFUSED_BY_LIMIT = 0, 20
 _CONTROLLERS = "cgroup.controllers"  # of version 2
 _REASONS = {
-    2: "its control group is none below the machine's root of control groups",
-    3: "its control group is one of cgroup v1",
+    2: "its control group is not below the machine's root of control groups",
+    3: "its control group is of cgroup v1",
     4: "the state file or the control group cannot be opened",
     6: "its control group does not exist",
     7: "all places for processes or allocations are taken",
-    23: "the GPU has not so much memory left",
+    23: "the GPU has too little memory left",
 }
 
 
@@ -56,7 +56,7 @@ def take(
 
 
 def release(state: State, slot: int, pid: int) -> None:
-    """End a process on a GPU; what it had is free again."""
+    """End a process on a GPU, which frees its memory."""
     with state.locked() as record:
         for allocation in record.allocations:
             if allocation.active and (allocation.slot, allocation.pid) == (slot, pid):

@@ -1,8 +1,8 @@
-"""MIG on a simulated machine, from outside: instances made by hand, and the processes on them.
+"""MIG on a simulated machine from outside: instances made by hand, and processes on them.
 
-In: an open state and, where instances come or go, the machine's own NVML library, whose tools
-do what `nvidia-smi mig` would, under the same lock and by the same rules as NVML's calls, but past
-any injected fault. Out: the MIG devices there are.
+In: an open state and, where instances come or go, the machine's own NVML library, whose tools do
+the same as `nvidia-smi mig`, under the same lock and by the same rules as NVML's calls, but without
+injected faults. Out: the existing MIG devices.
 """
 
 import ctypes
@@ -57,7 +57,7 @@ class Holder(Struct, frozen=True, kw_only=True):
 
 
 class _Made(ctypes.Structure):
-    """What nvmlSimulatorCreateMig made."""
+    """The result of nvmlSimulatorCreateMig."""
 
     _fields_ = (
         ("slot", ctypes.c_uint),
@@ -69,7 +69,7 @@ class _Made(ctypes.Structure):
 
 
 def devices(state: State, slot: int) -> list[SimulatedMig]:
-    """List a GPU's MIG devices, by index."""
+    """Return a GPU's MIG devices by index."""
     with state.locked() as record:
         return sorted(_devices(record.gpus[slot]), key=lambda device: device.index)
 
@@ -123,7 +123,7 @@ def profile_of(card: Card, wanted: str | int) -> MigProfile:
 def create(library: Path, state: State, slot: int, profile: MigProfile, start: int | None) -> str:
     """Make a GPU instance with a compute instance that fills it; return the MIG device's UUID.
 
-    Raises SetupError that says why, if it cannot be made.
+    Raises SetupError with the reason if it cannot be made.
     """
     made = _Made()
     place = ctypes.c_int(-1 if start is None else start)
@@ -150,7 +150,7 @@ def destroy(library: Path, state: State, slot: int, device: SimulatedMig) -> Non
 
 
 def set_mode(library: Path, state: State, slot: int, *, enabled: bool) -> bool:
-    """Switch a GPU's MIG mode; False when it is pending until the GPU is reset.
+    """Switch a GPU's MIG mode; return False if that is pending until a reset.
 
     Raises SetupError if the card has no MIG, or something is on it.
     """
@@ -174,7 +174,7 @@ def check_unused(library: Path, state: State, slot: int) -> None:
 
 
 def settle(library: Path, state: State) -> None:
-    """Make the files of instances whose time has come, after the process that made them ended.
+    """Make the files of instances that are due, after the process that created them ended.
 
     Raises SetupError if the state file cannot be written.
     """
@@ -202,7 +202,7 @@ def hold(state: State, slot: int, device: SimulatedMig | None, pid: int, memory:
 
 
 def release(state: State, slot: int, device: SimulatedMig | None, pid: int | None) -> None:
-    """Take processes off a MIG device or a whole GPU: one by its id, or all."""
+    """Remove processes from a MIG device or a whole GPU: one by its id, or all."""
     wanted = (
         device.gpu_instance if device else NOT_A_MIG_INSTANCE,
         device.compute_instance if device else NOT_A_MIG_INSTANCE,
@@ -218,7 +218,7 @@ def release(state: State, slot: int, device: SimulatedMig | None, pid: int | Non
 
 
 def holders(state: State) -> list[Holder]:
-    """List the processes on all GPUs."""
+    """Return the processes on all GPUs."""
     with state.locked() as record:
         return [
             Holder(

@@ -1,8 +1,8 @@
-"""Made-up nodes: what the driver would find on each of many machines of one profile.
+"""Simulated nodes: what the driver would find on each of many machines of one profile.
 
-In: a profile. Out: a machine, or the driver's own inventory of it. A machine is made, looked at
-once through NVML as on a real node, and removed; every node is that machine with UUIDs of its own,
-which follow from the node's name. Needs no root and no network.
+In: a profile. Out: a machine, or the driver's own inventory of it. A machine is made, read once
+through NVML as on a real node, and removed; every node is that machine with UUIDs of its own, which
+follow from the node's name. Needs no root and no network.
 """
 
 import tempfile
@@ -23,7 +23,7 @@ from dra_driver.simulator.profile import Profile, changed, load
 
 
 def profile_for(name: str, instance_type: str, driver_version: str = "") -> Profile:
-    """Return a profile by its name or file, or else that of a cloud's machine type.
+    """Return the profile of a name, a file or a cloud's machine type.
 
     Raises DriverError if there is none.
     """

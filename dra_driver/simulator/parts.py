@@ -1,4 +1,4 @@
-"""What the models of a profile are made of: words, numbers, and errors about wrong ones."""
+"""Building blocks of a profile's models: words, numbers, and errors about invalid ones."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -7,7 +7,7 @@ import pydantic
 
 Positive = Annotated[int, pydantic.Field(gt=0, lt=2**31)]
 Count = Annotated[int, pydantic.Field(ge=0, lt=2**31)]
-# The facts' texts lie in fields of 96 bytes, and are printed on terminals.
+# Texts of facts are stored in fields of 96 bytes, and printed on terminals.
 ShortText = Annotated[str, pydantic.StringConstraints(pattern=r"^[ -~]{1,90}$")]
 PciAddress = Annotated[
     str,
@@ -21,14 +21,14 @@ PciClass = Annotated[str, pydantic.StringConstraints(pattern=r"^0x[0-9a-f]{6}$")
 
 
 def one_of(value: str, allowed: Iterable[str]) -> str:
-    """Return a word that is one of some. Raises ValueError if it is none of them."""
+    """Return the word if it is one of the choices; otherwise raise ValueError."""
     if value not in allowed:
         raise ValueError(f"{value!r} is none of {', '.join(sorted(allowed))}")
     return value
 
 
 def problems(error: pydantic.ValidationError) -> str:
-    """Return in words what is wrong with a profile."""
+    """Return a description of what is wrong with a profile."""
     texts = []
     for problem in error.errors():
         place = ".".join(str(part) for part in problem["loc"])

@@ -1,8 +1,8 @@
-"""The IOMMU groups of a machine with an IOMMU, and what vfio-pci makes of the functions it has.
+"""The IOMMU groups of a machine with an IOMMU, and the nodes of functions bound to vfio-pci.
 
 In: a driver root with the files of its PCI functions, each bound to its driver (sysfs.py). Out: the
 groups, and the device nodes by which virtual machines open functions. A function keeps its driver
-for as long as the machine is there, as on a node whose admin has bound it at boot.
+as long as the machine exists, as if an admin had bound it at boot.
 """
 
 import shutil
@@ -18,7 +18,7 @@ from dra_driver.simulator.iommu import AUDIO, VFIO, Iommu
 class Bus(Struct, frozen=True, kw_only=True):
     """The PCI functions of the machine in the folder `root`.
 
-    `addresses` are those of GPUs, pulled ones included, of bridges, and of NVSwitches.
+    `addresses` are those of GPUs (including removed ones), bridges and NVSwitches.
     """
 
     root: Path
@@ -52,8 +52,8 @@ class Bus(Struct, frozen=True, kw_only=True):
         self.join()
 
     def join(self) -> None:
-        """Link every function with its group; those that have one already keep it."""
-        # Pulled cards count, too, because numbers are given out at boot.
+        """Link every function to its group; those with a group keep it."""
+        # Removed cards count as well, because numbers are assigned at boot.
         everything = {*self.addresses, *(function.pci for function in self.iommu.functions)}
         for pci, number in self.iommu.group_of(everything).items():
             group = self._sys / f"kernel/iommu_groups/{number}"
@@ -72,7 +72,7 @@ class Bus(Struct, frozen=True, kw_only=True):
                 sysfs.link(card / f"consumer:pci:{function.pci}", self._sys / "devices" / between)
 
     def leave(self, pci: str) -> None:
-        """Remove the nodes by which virtual machines open a function that is pulled."""
+        """Remove the nodes by which virtual machines open a removed function."""
         for path in self._vfio_devices(pci):
             (self._dev / "vfio/devices" / path.name).unlink(missing_ok=True)
             shutil.rmtree(path.parent)

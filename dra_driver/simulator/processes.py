@@ -1,8 +1,8 @@
-"""Processes on simulated GPUs: who is there from boot on, what they do, and their end.
+"""Processes on simulated GPUs: those from boot on, their activity, and their end.
 
-In: the raw record, under the writers' lock. Out: places in it, where NVML finds processes. A reset
-of the GPU or a reboot ends them; after a reboot those of the profile are started again. A process
-that does nothing has no sample, as on a card; one that has ended can keep its last one.
+In: the raw record, under the writers' lock. Out: entries in it, in which NVML finds processes. A
+reset of the GPU or a reboot ends them; after a reboot those of the profile are started again. As on
+a card, an idle process has no sample; one that has ended can keep its last one.
 """
 
 from collections.abc import Sequence
@@ -15,20 +15,20 @@ from dra_driver.simulator.layout import ProcessKind
 from dra_driver.simulator.profile import Process
 
 UNKNOWN_PERCENT = 0xFFFFFFFF
-"""What drivers have been seen to report instead of a percentage."""
+"""A value that real drivers report instead of a percentage."""
 
 
 class Activity(Struct, frozen=True, kw_only=True):
-    """What a process does. Percentages are of the whole GPU; all 0 means idle.
+    """A process's activity. Percentages are of the whole GPU; all 0 means idle.
 
     Attributes:
-        kind: in which of NVML's lists it is.
+        kind: the NVML list that it is in.
         sm: how much of the time its kernels run.
         memory_access: how much of the time memory is read or written.
         encoder: how busy it keeps the encoders.
         decoder: how busy it keeps the decoders.
         hides_memory: NVML does not know how much memory it has.
-        sampled_us: the time of day of its last sample, in microseconds; 0: it goes on.
+        sampled_us: the time of its last sample, in microseconds; 0: it is still active.
     """
 
     kind: ProcessKind = ProcessKind.COMPUTES
@@ -57,7 +57,7 @@ def occupy(record: layout.StateRecord, slot: int, residents: Sequence[Process]) 
 
 
 def vacate(record: layout.StateRecord, slot: int) -> None:
-    """End all processes on a GPU, and forget the memory limits that the driver keeps for it."""
+    """End all processes on a GPU, and remove the memory limits that the driver keeps for it."""
     gpu = record.gpus[slot]
     for process in record.processes:
         if process.slot == slot:
@@ -72,9 +72,9 @@ def vacate(record: layout.StateRecord, slot: int) -> None:
 
 
 def let_do(record: layout.StateRecord, pid: int, activity: Activity) -> None:
-    """Let a process do something on all GPUs and MIG devices that it is on.
+    """Set a process's activity on all GPUs and MIG devices that it is on.
 
-    Raises SetupError if it is on none: it has to have memory there first (memory.py, mig.py).
+    Raises SetupError if it is on none: it must have memory there first (memory.py, mig.py).
     """
     places = [process for process in record.processes if process.active and process.pid == pid]
     for place in places:
@@ -87,5 +87,5 @@ def let_do(record: layout.StateRecord, pid: int, activity: Activity) -> None:
         place.sampled_us = activity.sampled_us
     if not places:
         raise SetupError(
-            f"process {pid} is on no simulated GPU; let it have memory first (simulate set --mib)"
+            f"process {pid} is on no simulated GPU; give it memory first (simulate set --mib)"
         )

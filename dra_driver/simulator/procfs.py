@@ -41,12 +41,12 @@ def write_driver(proc: Path, driver_version: str, machine: str, nodes: NodePlan)
 
 
 def write_boot_id(proc: Path, boot_id: str) -> None:
-    """Write the kernel's random identity of this boot."""
+    """Write the kernel's random boot id."""
     _write(proc / "sys/kernel/random/boot_id", f"{boot_id}\n")
 
 
 def read_boot_id(proc: Path) -> str:
-    """Return the identity of this boot."""
+    """Return the boot id."""
     return (proc / "sys/kernel/random/boot_id").read_text().strip()
 
 

@@ -1,9 +1,9 @@
 """Profiles: a simulated machine as a YAML file.
 
 In: the name of a shipped profile, or a path to a file: YAML, or an archive of `dra-driver gather`,
-which has a profile of its node. Out: a validated `Profile`. A profile lists GPUs, each of a card;
-cards are described in files of their own (`cards/`), or in the profile itself under `cards`.
-Unknown keys are errors: a misspelt fact would silently be absent.
+which has a profile of its node. Out: a validated `Profile`. A profile lists GPUs and the card of
+each; cards are described in separate files (`cards/`), or in the profile itself under `cards`.
+Unknown keys are errors, because a misspelt fact would be silently absent.
 """
 
 import functools
@@ -88,7 +88,7 @@ class Power(_Part):
 
 
 class ApplicationClocks(_Part):
-    """Clocks in MHz that programs get unless they ask for others."""
+    """Clocks in MHz that programs get by default."""
 
     graphics: Positive
     memory: Positive
@@ -132,8 +132,8 @@ class NvLink(_Part):
 class MigProfile(_Part):
     """One GPU instance profile.
 
-    `id` is the number NVML's create calls take, `index` the enumeration it is queried by. `size`
-    and `starts` are in memory slices. Engines are the instance's share of the card's.
+    `id` is its number in NVML's create calls, `index` the one in queries. `size` and `starts` are
+    in memory slices. Engines are the instance's share of the card's.
     """
 
     id: Count
@@ -156,7 +156,7 @@ class MigProfile(_Part):
 class Mig(_Part):
     """What a card can do with MIG.
 
-    `reset_to_switch`: Ampere needs a reset to change the mode, and keeps it over a reboot.
+    `reset_to_switch`: Ampere needs a reset to change the mode, which survives a reboot.
     `compute_rev1`: the card has the compute instance profile 1_SLICE_REV1 beside 1_SLICE.
     """
 
@@ -177,7 +177,7 @@ class Mig(_Part):
     @pydantic.model_validator(mode="after")
     def _sizes_divide(self) -> Self:
         for profile in self.profiles:
-            # The driver numbers instances by halving the card, at most into eighths.
+            # The driver numbers instances by halving the card, down to eighths.
             if self.memory_slices // profile.size not in {1, 2, 4, 8}:
                 raise ValueError(
                     f"{profile.name} of size {profile.size} is not the whole, a half, a quarter or "
@@ -198,10 +198,10 @@ class Mig(_Part):
 
 
 class Card(_Part):
-    """What all cards of one product have in common.
+    """What all cards of a product have in common.
 
-    `subsystem_vendor` is the maker of the machine where the card is part of it. Application clocks
-    are the highest ones where the card's own are not known.
+    `subsystem_vendor` is the machine's maker if the card is part of the machine. Application clocks
+    are the highest ones if the card's own are unknown.
     """
 
     name: ShortText
@@ -246,10 +246,10 @@ class Card(_Part):
 
 
 class NvSwitch(_Part):
-    """The switches all NVLinks of the machine lead to.
+    """The switches that all NVLinks of the machine lead to.
 
-    With a `fabric` each GPU joins it and says so. `cluster` is the UUID of one that reaches other
-    nodes, and `clique` the number that its GPUs have in it.
+    With a `fabric` each GPU joins it and reports that. `cluster` is the UUID of a fabric that
+    reaches other nodes, `clique` the number of its GPUs in it.
     """
 
     device_id: HexWord
@@ -260,7 +260,7 @@ class NvSwitch(_Part):
 
 
 class Process(_Part):
-    """A process that is on a GPU from boot on. One that draws is a display server or the like."""
+    """A process that is on a GPU from boot on. One that draws is, for example, a display server."""
 
     pid: Positive
     memory_mib: Count
@@ -268,7 +268,7 @@ class Process(_Part):
 
 
 class MigDevice(_Part):
-    """A MIG device that is there at first: a GPU instance with a compute instance that fills it."""
+    """An initial MIG device: a GPU instance with a compute instance that fills it."""
 
     profile: ShortText
     start: Count
@@ -279,10 +279,9 @@ class Gpu(_Part):
 
     `bridges` are the PCI bridges above it, the root port first; the PCIe root is the root port's
     bus. `numa_node` -1 means the machine has none. With `mig_mode` its MIG mode is on from boot on,
-    as an admin's service has it, and `mig_devices` are those that somebody has made since. UUID and
-    serial number are made up from the machine's name and the address unless given. `nvlinks` are
-    the GPUs that its NVLinks lead to, one for each link; without them the links lead to the
-    machine's switches.
+    as by an admin's service; `mig_devices` are those created since. UUID and serial number are made
+    up from the machine's name and the address unless given. `nvlinks` are the GPUs that its NVLinks
+    lead to, one for each link; without them the links lead to the machine's switches.
     """
 
     card: str
@@ -306,12 +305,11 @@ class Gpu(_Part):
 
 
 class Profile(_Part):
-    """A machine: its driver, its CPUs as far as GPUs care, and its GPUs in any order.
+    """A machine: its driver, what matters of its CPUs for GPUs, and its GPUs in any order.
 
-    `memory_limits` is what enforces the memory limits of control groups, which drivers have from
-    R615 on: the driver (misc, the default), or nothing. `mig_change_ms` is how long a card takes to
-    make or destroy a GPU or compute instance; real ones take up to a second.
-    `iommu` is true or describes it.
+    `memory_limits` is what enforces memory limits of control groups from R615 on: the driver (misc,
+    the default), or nothing. `mig_change_ms` is how long a card takes to make or destroy a GPU or
+    compute instance; real ones take up to a second. `iommu` is true or describes it.
     """
 
     name: Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
@@ -375,12 +373,12 @@ class Profile(_Part):
 
 
 def limits_memory(driver_version: str) -> bool:
-    """Tell whether a driver knows memory limits of control groups."""
+    """Tell whether a driver supports memory limits of control groups."""
     return int(driver_version.partition(".")[0]) >= _FIRST_WITH_MEMORY_LIMITS
 
 
 def knows_recovery_action(driver_version: str) -> bool:
-    """Tell whether a driver says what has to be done about a GPU that is not well."""
+    """Tell whether a driver reports recovery actions."""
     return int(driver_version.partition(".")[0]) >= _FIRST_WITH_RECOVERY_ACTION
 
 
@@ -404,7 +402,8 @@ def load(name: str) -> Profile:
     """Load a shipped profile by name, or any file by its path.
 
     Raises:
-        ConfigError: there is no such profile, or it is not valid; says where and what is allowed.
+        ConfigError: there is no such profile, or it is invalid; the text says where and what is
+            allowed.
         StateError: the archive is damaged or has no profile. VersionError: it is too new.
     """
     is_path = re.search(r"/|\.(ya?ml|tar\.gz|tgz)$", name)
@@ -457,9 +456,9 @@ def dump(profile: Profile) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _read(text: str) -> Any:
-    """Read YAML, the same text only once: a machine's profile is asked for again and again.
+    """Read YAML, each text only once, because a machine's profile is read often.
 
-    What it returns is shared, so nobody may change it.
+    The result is shared, so callers must not change it.
     """
     try:
         return yaml.load(text, _LOADER)  # noqa: S506 (a safe one)
@@ -471,7 +470,7 @@ def _with_cards(content: dict[str, Any]) -> dict[str, Any]:
     """Return a profile with the shipped cards that it names but does not describe."""
     gpus, own = content.get("gpus"), content.get("cards") or {}
     if not (isinstance(gpus, list) and isinstance(own, dict)):
-        return content  # which is refused
+        return content  # pydantic refuses it
     wanted = {str(gpu.get("card")) for gpu in gpus if isinstance(gpu, dict)} - own.keys()
     shipped = {
         path.stem: _read(path.read_text())

@@ -1,7 +1,7 @@
 """The state file of a simulated machine, read and written from Python.
 
-In: a path, and what a caller wants changed. Out: the same bytes the C library has mapped in every
-process, so a change is seen at once by running drivers, nvidia-smi and containers.
+In: a path, and what a caller wants changed. Out: the bytes that the C library has mapped in every
+process, so running drivers, nvidia-smi and containers see a change at once.
 
 Writers hold an exclusive flock on the file and never replace it: containers have this inode
 bind-mounted. Event waiters sleep on a futex, which every event and every loss wakes.
@@ -44,11 +44,11 @@ _FUTEX_WAKE = 1
 _FUTEX_CALL = {"x86_64": 202, "aarch64": 98}
 _EVERYONE = 2**31 - 1
 _GRAPHICS = 2
-"""What NVML calls the capability of a MIG profile to draw."""
+"""NVML's bit for a MIG profile's capability to draw."""
 
 
 class Fault(Struct, frozen=True, kw_only=True):
-    """What an injected fault does.
+    """An injected fault.
 
     Attributes:
         function: NVML function name as exported, or "*" for all.
@@ -56,7 +56,7 @@ class Fault(Struct, frozen=True, kw_only=True):
         code: NVML return code; 0 only delays.
         skip: how many calls succeed before.
         times: how often it strikes, or FOR_EVER.
-        delay_ms: milliseconds to sleep before the answer.
+        delay_ms: milliseconds to sleep before the return.
         kill: whether the calling process is killed, before or after the call has its effect.
     """
 
@@ -70,7 +70,7 @@ class Fault(Struct, frozen=True, kw_only=True):
 
 
 class LinkTo(Struct, frozen=True, kw_only=True):
-    """One NVLink: `remote_device` is NVML's number of what is at its end, at address `remote`."""
+    """One NVLink: `remote_device` is NVML's type of the device at its end, at address `remote`."""
 
     to: LinkEnd = LinkEnd.NOTHING
     version: int
@@ -79,7 +79,7 @@ class LinkTo(Struct, frozen=True, kw_only=True):
 
 
 class GpuFacts(Struct, frozen=True, kw_only=True):
-    """Everything the state knows of one GPU. Facts not named are absent."""
+    """Everything in the state about one GPU. Facts that are not given are absent."""
 
     facts: dict[Fact, int]
     texts: dict[Text, str]
@@ -90,7 +90,7 @@ class GpuFacts(Struct, frozen=True, kw_only=True):
 
 
 class Driver(Struct, frozen=True, kw_only=True):
-    """Versions the driver reports, and where and how it makes files.
+    """Versions that the driver reports, and where and how it makes files.
 
     `cuda_version` is 1000 * major + 10 * minor, `library_folder` relative to the driver root.
     `caps_major` and `device_nodes` say how nodes of MIG capabilities are made, `memory_backend`
@@ -204,12 +204,12 @@ class State:
                 f"cannot open the simulated machine's state {path}: {cause.strerror}"
             ) from cause
         try:
-            # The record keeps the mapping alive; it is unmapped with the last reference.
+            # The record keeps the mapping alive, which is unmapped with the last reference.
             self._record = layout.StateRecord.from_buffer(
                 mmap.mmap(file, _SIZE, offset=layout.STATE_OFFSET)
             )
         except ValueError as cause:
-            raise StateError(f"the state file {path} is too short to be a machine") from cause
+            raise StateError(f"the state file {path} is too short for a machine") from cause
         finally:
             os.close(file)
         if self._record.magic != layout.MAGIC or (
@@ -256,7 +256,7 @@ class State:
 
     @property
     def late_files_ms(self) -> int:
-        """How many milliseconds after a MIG instance its files come."""
+        """The delay in milliseconds until a MIG instance's files appear."""
         return int(self._record.late_files_ms)
 
     @property
@@ -293,7 +293,7 @@ class State:
         return bool(self._record.gpus[slot].lost)
 
     def faults(self) -> list[Fault]:
-        """Return the faults that still strike."""
+        """Return the faults that are still active."""
         return [
             Fault(
                 function=bytes(record.function).decode(),
@@ -312,8 +312,8 @@ class State:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[layout.StateRecord]:
-        """Hold the writers' lock and give the raw record."""
-        # A descriptor of its own: flock belongs to the open file, which threads would share.
+        """Hold the writers' lock and yield the raw record."""
+        # A separate descriptor, because flock belongs to the open file, which threads would share.
         file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -322,12 +322,12 @@ class State:
             os.close(file)
 
     def set_fact(self, slot: int, fact: Fact, value: int | None) -> None:
-        """Set a number of a GPU; None takes the fact away."""
+        """Set a number of a GPU; None removes the fact."""
         with self.locked() as record:
             record.gpus[slot].facts[fact] = layout.ABSENT if value is None else value
 
     def set_present(self, slot: int, present: bool) -> None:
-        """Put a card in or pull it out."""
+        """Insert or remove a card."""
         with self.locked() as record:
             record.gpus[slot].present = int(present)
             self._wake(record)
@@ -344,7 +344,7 @@ class State:
             record.driver_loaded = int(loaded)
 
     def set_late_files(self, milliseconds: int) -> None:
-        """Set how long after a MIG instance its files come."""
+        """Set the delay of a MIG instance's files."""
         with self.locked() as record:
             record.late_files_ms = milliseconds
 
@@ -389,7 +389,7 @@ class State:
         gpu_instance: int = NOT_A_MIG_INSTANCE,
         compute_instance: int = NOT_A_MIG_INSTANCE,
     ) -> None:
-        """Append an event and wake everyone who waits for one."""
+        """Append an event and wake all waiters."""
         with self.locked() as record:
             number = record.next_event
             event = record.events[number % layout.MAX_EVENTS]
@@ -403,9 +403,9 @@ class State:
             self._wake(record)
 
     def reset_gpu(self, slot: int) -> None:
-        """Forget what a reset of one GPU removes: instances, processes, modes that are not kept.
+        """Remove what a reset of one GPU ends: instances, processes, volatile modes.
 
-        A MIG mode that was pending becomes the current one.
+        A pending MIG mode becomes the current one.
         """
         with self.locked() as record:
             gpu = record.gpus[slot]
@@ -419,13 +419,13 @@ class State:
             self._wake(record)
 
     def forget_mig(self) -> None:
-        """Forget the MIG instances and modes that a reload of the driver removes."""
+        """Remove the MIG instances and modes that do not survive a reload of the driver."""
         with self.locked() as record:
             for slot in range(record.gpu_count):
                 clear_mig(record, slot, is_reload=True)
 
     def reset_volatile(self) -> None:
-        """Forget what a reboot removes: modes that are not kept, losses, faults and events."""
+        """Remove what does not survive a reboot: volatile modes, losses, faults and events."""
         with self.locked() as record:
             for slot in range(record.gpu_count):
                 gpu = record.gpus[slot]

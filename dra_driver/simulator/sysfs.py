@@ -1,6 +1,6 @@
 """The /sys files that go with simulated GPUs.
 
-In: the GPUs. Out: below a sys folder, the PCI tree the kernel shows: devices/pci<root>/<bridges>/
+In: the GPUs. Out: below a sys folder, the PCI tree of the kernel: devices/pci<root>/<bridges>/
 <address> with its attributes, bus/pci/devices/<address> linking there (which is how a PCIe root is
 found), the DRM nodes' names, and the module's version. IOMMU groups are in pci_drivers.
 """
@@ -16,9 +16,9 @@ from dra_driver.simulator.hardware import NVIDIA_VENDOR, SimulatedGpu
 _BRIDGE = {"vendor": "0x8086", "device": "0x352a", "class": "0x060400"}
 _WITHOUT_VIRTUAL_FUNCTIONS = frozenset({"kepler", "maxwell", "pascal", "volta", "turing"})
 _MIB = 1024**2
-# What the kernel says of a BAR (<linux/ioport.h>): of 32 bits, or of 64 and prefetched.
+# The kernel's flags of a BAR (<linux/ioport.h>): 32-bit, or 64-bit and prefetched.
 _NARROW, _WIDE = 0x40200, 0x14220C
-# Cards with HBM of these compute capabilities have their registers in a wide BAR, too.
+# Cards with HBM and these compute capabilities have their registers in a wide BAR as well.
 _WIDE_REGISTERS = frozenset({9, 10})
 _FIRST_WITH_64_MIB_OF_REGISTERS = 10
 _RESOURCES = 13  # six BARs, the ROM, and those of virtual functions
@@ -75,7 +75,7 @@ def add_nvswitch(sys: Path, address: str, device_id: str) -> None:
 
 
 def set_driver(sys: Path, pci: str, driver: str | None) -> None:
-    """Link a PCI function with its driver, or remove the link."""
+    """Link a PCI function to its driver, or remove the link."""
     folder = device(sys, pci)
     if (before := driver_of(sys, pci)) is not None:
         (sys / "bus/pci/drivers" / before / pci).unlink(missing_ok=True)
@@ -87,7 +87,7 @@ def set_driver(sys: Path, pci: str, driver: str | None) -> None:
 
 
 def driver_of(sys: Path, pci: str) -> str | None:
-    """Return the driver that a PCI function shows; None if it has none, or is not there."""
+    """Return a PCI function's driver; None if it has none, or does not exist."""
     try:
         return (sys / "bus/pci/devices" / pci / "driver").readlink().name
     except OSError:
@@ -100,7 +100,7 @@ def device(sys: Path, pci: str) -> Path:
 
 
 def remove_gpu(sys: Path, gpu: SimulatedGpu) -> None:
-    """Remove the files of one GPU; the bridges stay, as when a card is pulled."""
+    """Remove the files of one GPU; the bridges stay, as when a card is removed."""
     set_driver(sys, gpu.pci, None)
     for path in (
         sys / "bus/pci/devices" / gpu.pci,
@@ -125,9 +125,9 @@ def link(path: Path, target: Path) -> None:
 
 
 def _resource(gpu: SimulatedGpu) -> str:
-    """Return the text of `resource`: BARs of registers, of memory, and of 32 MiB more.
+    """Return the text of `resource`: BARs for registers, memory, and another 32 MiB.
 
-    A wide BAR takes two lines, the second of zeros. Addresses are made up; none overlap.
+    A wide BAR takes two lines, the second all zeros. Addresses are made up and do not overlap.
     """
     generation = int(gpu.card.compute_capability.partition(".")[0])
     registers = 64 if generation >= _FIRST_WITH_64_MIB_OF_REGISTERS else 16

@@ -28,15 +28,15 @@ PACKAGES = (
     "nvidia-smi", "nvidia-cuda-mps", "libcuda1", "libnvidia-ptxjitcompiler1", "libnvidia-nvvm4",
     "libnvidia-cfg1", "libnvcuvid1", "libnvidia-encode1", "nvidia-persistenced",
 )  # fmt: skip
-# What the packages' libraries are called, for stand-ins: soname and the link without a number.
+# The packages' libraries, for stand-ins: soname and the link without a number.
 _SONAMES = (
     "libcuda.so.1", "libnvidia-ptxjitcompiler.so.1", "libnvidia-nvvm.so.4", "libnvidia-cfg.so.1",
     "libnvcuvid.so.1", "libnvidia-encode.so.1",
 )  # fmt: skip
 _CUDA = "libcuda.so"
 _PLAIN_LINKS = ("libcuda.so", "libnvcuvid.so", "libnvidia-encode.so")
-# The real packages keep nvidia-smi aside and let a symlink choose; containers get the path where
-# the file itself lies, so here it lies on the search path.
+# The real packages keep nvidia-smi elsewhere, behind a symlink; containers get the path of the file
+# itself, so here it is on the search path.
 _MOVED = {"usr/lib/nvidia/current/nvidia-smi": "usr/bin/nvidia-smi"}
 _WANTED = re.compile(r"^usr/(bin|sbin)/nvidia-|^usr/lib/[^/]+/nvidia/current/lib.*\.so")
 _DOWNLOAD_SECONDS = 300
@@ -50,8 +50,8 @@ class Userspace(Struct, frozen=True, kw_only=True):
         version: the driver version in their names; empty for stand-ins, which can have any.
         files: place in the driver root → file to put there.
         links: place in the driver root → text of the symlink.
-        texts: place in the driver root → what the file there has.
-        note: text for the user: where they are from, or why they are not real.
+        texts: place in the driver root → content of the file there.
+        note: for the user: where they are from, or why they are not real.
     """
 
     real: bool
@@ -68,7 +68,7 @@ def library_folder() -> str:
 
 
 def kept(cache: Path) -> Path:
-    """Return the folder of a cache where NVIDIA's files are, once they have been downloaded."""
+    """Return the folder in a cache that has NVIDIA's files after the download."""
     return cache / f"userspace-{platform.machine()}"
 
 
@@ -83,11 +83,10 @@ def real(
     Args:
         cache: folder for results, made if missing.
         environment: passed to apt-get; PATH and proxies matter.
-        report: gets a sentence when something takes a while.
+        report: called with a sentence before something that takes a while.
         apt: folder of the machine's package sources.
 
-    Raises:
-        SetupError: this machine cannot get them; says why.
+    Raises: SetupError: this machine cannot get them; the text says why.
     """
     folder = kept(cache)
     cache.mkdir(parents=True, exist_ok=True)
@@ -106,7 +105,7 @@ def real(
 
 @functools.cache
 def _wanted(folder: Path) -> tuple[Mapping[str, Path], Mapping[str, str]]:
-    """Return files and links of the packages, which do not change after they are unpacked."""
+    """Return the packages' files and links, which do not change after they are unpacked."""
     files, links = {}, {}
     for path in sorted(folder.rglob("*")):
         place = str(path.relative_to(folder))
@@ -152,7 +151,7 @@ def _version(files: Mapping[str, Path]) -> str:
 
 
 def _download(kept: Path, environment: Mapping[str, str], apt: Path) -> None:
-    """Download the packages and leave their unpacked content as `kept`, complete or not at all."""
+    """Download the packages; put their unpacked content into `kept`, whole or not at all."""
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool, path=environment.get("PATH")) is None:
             raise SetupError(f"this machine has no {tool}")
@@ -187,7 +186,7 @@ def _run(command: list[str], folder: Path, environment: Mapping[str, str]) -> No
 
 @contextlib.contextmanager
 def _only_one(lock: Path) -> Iterator[None]:
-    """Hold a lock between processes; a second one waits and then finds the work done."""
+    """Hold a lock between processes; a second process waits and then finds the work done."""
     file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -139,7 +139,7 @@ def test_mistakes_end_with_one_line_and_status_1(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "what? give at least one thing"),
+        ([], "nothing to set: say what"),
         (["--xid", "79"], "--xid: needs --gpu"),
         (["--gpu", "MIG-1", "--rows", "well"], "--rows: is of a whole GPU"),
         (["--gpu", "0", "--nvlink", "0"], "must be a link's number and its state"),

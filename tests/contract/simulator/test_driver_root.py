@@ -66,7 +66,7 @@ def test_down_refuses_while_something_is_mounted_below(machine: Machine) -> None
     if mounted.returncode != 0:
         pytest.skip("cannot mount here")
     try:
-        with pytest.raises(SetupError, match="is a mount below"):
+        with pytest.raises(SetupError, match="is mounted below"):
             machine.destroy()
     finally:
         subprocess.run(["umount", str(place)], check=True)

@@ -86,9 +86,9 @@ WRONG = {
     ),
     "too long": (bytes(archive._MOST_PACKED + 1), "more than 8 MiB"),
     "no manifest": (tar(plain("nvml.json", SMALL)), "its manifest.json is missing"),
-    "another program's": (tar(manifest(format="other")), "not one of `dra-driver gather`"),
-    "a manifest that is a list": (tar(plain("manifest.json", b"[]")), "not one of `dra-driver"),
-    "deep JSON": (tar(plain("manifest.json", b"[" * 99999)), "not one of `dra-driver gather`"),
+    "another program's": (tar(manifest(format="other")), "not written by `dra-driver gather`"),
+    "a manifest that is a list": (tar(plain("manifest.json", b"[]")), "not written by `dra-driver"),
+    "deep JSON": (tar(plain("manifest.json", b"[" * 99999)), "not written by `dra-driver gather`"),
     "a version that is none": (tar(manifest(version="1")), "is not a number"),
     "no profile": (tar(manifest()), "it has no profile.yaml.*gather it again"),
     "a profile that is no text": (
@@ -107,7 +107,7 @@ WRONG = {
     ),
     "a device": (tar(plain("nvml.json", b"", type=tarfile.CHRTYPE)), "is not a plain file"),
     "a folder": (tar(plain("nvml.json", b"", type=tarfile.DIRTYPE)), "is not a plain file"),
-    "twice": (tar(plain("nvml.json", SMALL), plain("nvml.json", SMALL)), "is in it twice"),
+    "twice": (tar(plain("nvml.json", SMALL), plain("nvml.json", SMALL)), "is there twice"),
     "too many": (
         tar(*(plain(f"{chr(97 + n // 26)}{chr(97 + n % 26)}.json", SMALL) for n in range(40))),
         "more than 32 files",

@@ -100,7 +100,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         ),
         (
             machine(more=f"iommu: {{functions: [{AUDIO}, {AUDIO}]}}"),
-            "iommu.functions: ['0000:00:03.1'] is there already",
+            "iommu.functions: ['0000:00:03.1'] exists already",
         ),
         ("driver_version: 1.2\ngpus: [l4]", "gpus.0: Input should be a valid dictionary"),
     ],
