@@ -18,7 +18,7 @@ import msgspec
 from dra_driver.errors import StateError, VersionError
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What reading a payload of another form raises: infinity, for one, is no whole number."""
+"""The errors of reading a payload of another form, such as infinity for a whole number."""
 
 T = TypeVar("T")
 

@@ -46,7 +46,7 @@ class Doctor(NodeSettings):
         help="Show what is as it should be, too, and which checks were not made.",
     )
     timeout: float = option(
-        check=SECONDS, default=20.0, help="Seconds for all checks, which run side by side."
+        check=SECONDS, default=20.0, help="Time limit in seconds; checks run in parallel."
     )
     kubeconfig: Path | None = KUBECONFIG
     context: str = CONTEXT

@@ -237,7 +237,7 @@ OF_CLUSTERS: tuple[Check, ...] = (
     ),
     Check(
         id="past-scheduler",
-        title="pods past the scheduler",
+        title="pods that bypassed the scheduler",
         why="nobody allocates devices to a pod that names its node, and it may run without a word",
         look=Sources.past_scheduler,
     ),

@@ -80,7 +80,7 @@ def _stepped(policy: Policy, least: int, asked: int) -> int:
         return asked
     unit = _unit(policy)
     if unit == _MILLI and asked % _MILLI:
-        raise NotCountableError("it asks for what is no whole number of thousandths")
+        raise NotCountableError("the amount must be a multiple of 0.001")
     if asked > _INT64_MAX * unit:
         raise NotCountableError("it asks for more than can be counted")
     start, step, wanted = (_whole(amount, unit) for amount in (least, policy.step, asked))

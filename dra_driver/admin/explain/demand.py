@@ -231,8 +231,8 @@ def bypassing(demand: Demand, node: Node | None) -> str:
         return ""
     state = "runs without" if not demand.claims and _runs(demand.pod) else "never gets"
     return (
-        f"the pod was put on node {demand.on_node} past the scheduler, by spec.nodeName or another "
-        f"program, and {state} what nobody allocated: {', '.join(missing)}"
+        f"the pod was bound to node {demand.on_node} without the scheduler, by spec.nodeName or "
+        f"another program, and {state} what nobody allocated: {', '.join(missing)}"
     )
 
 

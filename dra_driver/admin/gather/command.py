@@ -52,7 +52,7 @@ class Gather(NodeSettings):
         help="Keep UUIDs, serial numbers, addresses and names, instead of replacing them.",
     )
     timeout: float = option(
-        check=SECONDS, default=60.0, help="Seconds for all parts, which are gathered side by side."
+        check=SECONDS, default=60.0, help="Time limit in seconds; parts are gathered in parallel."
     )
     kubeconfig: Path | None = KUBECONFIG
     context: str = CONTEXT

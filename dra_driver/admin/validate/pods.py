@@ -49,8 +49,8 @@ def warnings(value: object, path: Path) -> Iterator[Problem]:
     if _names_node(value) and (asked := _devices(value)):
         where = (*path, "spec", "nodeName")
         text = (
-            f"{dotted(where)}: the pod goes past the scheduler, so nobody allocates {asked}: "
-            "choose the node by a nodeSelector or affinity on kubernetes.io/hostname"
+            f"{dotted(where)}: the pod bypasses the scheduler, so nobody allocates {asked}: choose "
+            "the node by a nodeSelector or affinity on kubernetes.io/hostname"
         )
         yield Problem(path=where, text=text)
 

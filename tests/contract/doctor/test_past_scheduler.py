@@ -1,4 +1,4 @@
-"""What doctor says of pods that were put on a node past the scheduler."""
+"""What doctor says of pods that bypassed the scheduler."""
 
 from typing import Any
 
@@ -29,7 +29,9 @@ def test_a_pod_that_runs_without_the_gpus_of_its_limits_is_a_warning(
     well.put(pod("pinned"))
     ((severity, seen, advice),) = doctor.told(CHECK)
     assert severity == "warning"
-    assert seen.startswith("pod team/pinned: the pod was put on node node-1 past the scheduler")
+    assert seen.startswith(
+        "pod team/pinned: the pod was bound to node node-1 without the scheduler"
+    )
     assert seen.endswith("and runs without what nobody allocated: nvidia.com/gpu")
     assert "by a nodeSelector or affinity" in advice
 
@@ -39,7 +41,9 @@ def test_pods_that_have_what_they_ask_for_or_are_over_are_not_told(
 ) -> None:
     has = {"extendedResourceClaimStatus": {"resourceClaimName": "made-for-it"}}
     well.put(pod("served", **has), pod("over", phase="Succeeded"))
-    assert doctor.told(CHECK) == [("ok", "no pod on a node with GPUs goes past the scheduler", "")]
+    assert doctor.told(CHECK) == [
+        ("ok", "no pod on a node with GPUs has bypassed the scheduler", "")
+    ]
 
 
 def test_with_hundreds_of_them_the_report_stays_short(well: ApiServer, doctor: Doctor) -> None:

@@ -33,7 +33,7 @@ def bound(*claims: str, phase: str = "Pending", node: str = "node-1", **facts: A
     return made
 
 
-# Past the scheduler
+# Bypassing the scheduler
 
 
 def test_a_pod_that_names_its_node_runs_without_the_gpus_of_its_limits(command: Command) -> None:
@@ -42,8 +42,8 @@ def test_a_pod_that_names_its_node_runs_without_the_gpus_of_its_limits(command: 
         "pod default/train: is on node node-1, without devices that it asks for"
     )
     assert (
-        "the pod was put on node node-1 past the scheduler, by spec.nodeName or another program, "
-        f"and runs without what nobody allocated: {GPU}"
+        "the pod was bound to node node-1 without the scheduler, by spec.nodeName or another "
+        f"program, and runs without what nobody allocated: {GPU}"
     ) in said
     assert "-> delete the pod, and choose its node by a nodeSelector or affinity on " in said
 

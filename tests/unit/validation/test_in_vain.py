@@ -88,7 +88,7 @@ def test_names_that_may_be_served_are_not(name: str) -> None:
 def test_a_pod_that_names_its_node_gets_no_devices() -> None:
     ((severity, found),) = said(pod({GPU: 1}, nodeName="n1"))
     assert severity == "warning"
-    assert f"the pod goes past the scheduler, so nobody allocates {GPU}" in found
+    assert f"the pod bypasses the scheduler, so nobody allocates {GPU}" in found
     assert "nodeSelector or affinity on kubernetes.io/hostname" in found
     by_claim = pod({}, nodeName="n1", resourceClaims=[{"name": "c", "resourceClaimName": "c"}])
     assert any("nobody allocates its claims" in text for _, text in said(by_claim))

@@ -1,4 +1,4 @@
-"""The state of our DaemonSets' pods, node by node, and pods past the scheduler. Pure.
+"""The state of our DaemonSets' pods, by node, and pods that bypassed the scheduler. Pure.
 
 A DaemonSet counts a pod as ready between two crashes, and never says why a pod is not. So each pod
 is checked, and so are nodes that should have one. Of a pod, only the most severe finding is
@@ -267,6 +267,6 @@ def past_scheduler(
     if len(reasons) > _MOST_PODS:
         yield warning(f"{count(len(reasons) - _MOST_PODS, 'more pod')} like these", BYPASSED_ADVICE)
     if not reasons:
-        yield ok("no pod on a node with GPUs goes past the scheduler")
+        yield ok("no pod on a node with GPUs has bypassed the scheduler")
     if unseen:
         yield info(f"{count(unseen, 'more node')} not looked at", "--node-name NODE shows one")
