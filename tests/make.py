@@ -337,7 +337,7 @@ def findings() -> tuple[Finding, ...]:
 
 
 class _NoGroups(MemoryGroups):
-    """Control groups that cannot be had, for no reason that a record would hold."""
+    """Control groups that are not available, without a reason."""
 
     def why_not(self, base: Base) -> str:
         return ""

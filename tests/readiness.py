@@ -16,5 +16,5 @@ def lacks(need: str, reason: str) -> NoReturn:
     """
     is_lacking = need in os.environ.get(LACKING, "").split()
     if is_lacking and os.environ.get("E2E_REQUIRED") != "1":
-        pytest.skip(f"{need} cannot be had on this machine: {reason}")
+        pytest.skip(f"{need} is not available on this machine: {reason}")
     pytest.fail(f"{need} is not ready: run `.venv/bin/python hack/ready.py {need}` ({reason})")

@@ -138,7 +138,7 @@ def group_of(things: list[Object]) -> Object:
     return group  # type: ignore[no-any-return]
 
 
-def test_alerts_ask_for_metrics_and_labels_that_there_are(rules: list[Object]) -> None:
+def test_alerts_use_existing_metrics_and_labels(rules: list[Object]) -> None:
     for rule in rules:
         expr = rule["expr"].replace("dra-driver-metrics", "x")
         assert list(mistakes(expr, EXPORTED)) == [], rule["alert"]
@@ -245,7 +245,7 @@ def test_the_dashboard_comes_with_the_label_of_the_sidecar(render: Render) -> No
     assert made["metadata"]["annotations"] == {"grafana_folder": "GPUs"}
 
 
-def test_queries_on_pages_are_about_metrics_that_there_are() -> None:
+def test_queries_on_pages_use_existing_metrics() -> None:
     for page in (REPOSITORY / "docs").rglob("*.md"):
         for block in re.findall(r"```promql\n(.*?)```", page.read_text(), re.DOTALL):
             for query in block.splitlines():

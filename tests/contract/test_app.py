@@ -105,7 +105,7 @@ def test_sigterm_removes_the_sockets_leaves_claims_prepared_and_ends_with_0(
 
 
 @pytest.mark.parametrize("close", ["while it runs", "before it starts"])
-def test_a_driver_whose_output_nobody_takes_works_on_and_leaves_no_socket(
+def test_a_driver_with_unread_output_works_and_leaves_no_socket(
     node: ProcessNode, close: str
 ) -> None:
     node.install_gpus("t4x4")

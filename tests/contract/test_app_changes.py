@@ -75,7 +75,7 @@ def healthy(node: ProcessNode, name: str) -> str:
     return str(conditions(node, name).get("Healthy", {}).get("status"))
 
 
-def test_a_sick_gpu_is_tainted_and_told_to_its_claims_until_it_is_well(node: ProcessNode) -> None:
+def test_a_sick_gpu_is_tainted_and_reported_until_it_recovers(node: ProcessNode) -> None:
     machine = machine_of(node, "t4x4")
     with KubeletClient(node.place.registry) as kubelet:
         start(node, kubelet)
@@ -104,7 +104,7 @@ def test_a_sick_gpu_is_tainted_and_told_to_its_claims_until_it_is_well(node: Pro
         eventually(lambda: node.taints() == {}, "the taint to be lifted")
 
 
-def test_effects_are_as_they_are_set(node: ProcessNode) -> None:
+def test_taints_have_the_configured_effects(node: ProcessNode) -> None:
     machine = machine_of(node, "t4x4")
     node.driver.env |= {
         "TAINT_WARNING": "None",
@@ -126,7 +126,7 @@ def test_effects_are_as_they_are_set(node: ProcessNode) -> None:
     assert effects == {"gpu-0": "None", "gpu-1": "NoExecute"}
 
 
-def test_a_killed_driver_forgets_nothing_and_tells_the_kubelet_again(node: ProcessNode) -> None:
+def test_a_killed_driver_forgets_nothing_and_reports_again(node: ProcessNode) -> None:
     machine = machine_of(node, "h100x8")
     gpu = uuid_of(machine, 0)
     machine.set_mig_mode(gpu, enabled=True)
@@ -330,7 +330,7 @@ def open_nodes(node: ProcessNode) -> list[str]:
     return [path for path in links if path.startswith(str(node.place.driver_root / "dev"))]
 
 
-def test_an_evicted_driver_waits_for_claims_and_lets_go_of_gpus_before_it_ends(
+def test_an_evicted_driver_waits_for_claims_and_closes_gpus(
     node: ProcessNode,
 ) -> None:
     node.install_gpus("t4x4")
@@ -398,9 +398,7 @@ def settled(node: ProcessNode) -> list[str] | None:
     return before if written(node) == before else None
 
 
-def test_looks_that_find_nothing_changed_write_nothing(
-    node: ProcessNode, with_mps: Machine
-) -> None:
+def test_unchanged_scans_write_nothing(node: ProcessNode, with_mps: Machine) -> None:
     file = node.root / "shares.yaml"
     resource = "{name: gpu, replicas: 4, devices: [7]}"
     file.write_text(f"version: v1\nsharing: {{mps: {{resources: [{resource}]}}}}\n")

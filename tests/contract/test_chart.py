@@ -57,9 +57,7 @@ def test_helm_finds_nothing_to_complain_of(helm: str, values: Path) -> None:
     assert "WARNING" not in done.stdout
 
 
-def test_a_packed_chart_names_the_image_and_the_pages_and_is_else_as_in_the_repository(
-    helm: str, tmp_path: Path
-) -> None:
+def test_a_packed_chart_differs_only_in_image_and_pages(helm: str, tmp_path: Path) -> None:
     image, pages = "registry.example.com/gpu/dra-driver", "https://example.com/blob/v1"
     env = os.environ | {"HELM": helm, "IMAGE": image, "PAGES": pages}
     subprocess.run([REPOSITORY / "hack/pack", tmp_path], check=True, env=env, capture_output=True)
@@ -175,7 +173,7 @@ def test_by_default_pods_stay_on_nodes_that_only_pods_with_gpus_may_use(
     ]
 
 
-def test_the_words_for_nvidias_chart_are_taken(render: Render) -> None:
+def test_values_of_nvidias_chart_are_accepted(render: Render) -> None:
     words = (
         "gpuResourcesEnabledOverride=true,resources.computeDomains.enabled=false",
         "nvidiaDriverRoot=/run/nvidia/driver,logVerbosity=6,image.pullPolicy=Always",
@@ -259,7 +257,7 @@ def test_an_update_starts_the_new_pod_first_and_each_has_sockets_of_its_own(rend
     assert not driver_pod(things).get("hostNetwork", False)  # two pods listen at the same ports
 
 
-def test_no_supervisor_leaves_nothing_of_it(render: Render) -> None:
+def test_a_disabled_supervisor_leaves_no_object(render: Render) -> None:
     things = render("--values", EVERYTHING, "--set", "mpsSupervisor.enabled=false")
     (one,) = of_kind(things, "DaemonSet")
     assert "mps-supervisor" not in json.dumps(things)
@@ -311,7 +309,7 @@ def test_openshift_allows_what_the_pods_ask_for(render: Render) -> None:
     assert allowed == {}
 
 
-def test_only_to_tell_who_uses_gpus_the_driver_has_the_hosts_pids(render: Render) -> None:
+def test_the_driver_has_the_hosts_pids_only_for_usage(render: Render) -> None:
     for words, wanted in (((), False), (("--set", "usage.enabled=true"), True)):
         things = render("--set", "openshift.securityContextConstraints=true", *words)
         pod = driver_pod(things)
@@ -335,7 +333,7 @@ def test_a_node_is_taken_over_with_the_settings_and_rights_of_the_driver(render:
     told(TakeOverCommand, given)
 
 
-def test_cleanup_takes_the_place_of_all_else(render: Render) -> None:
+def test_cleanup_replaces_everything_else(render: Render) -> None:
     things = render("--values", EVERYTHING, "--set", "cleanup.enabled=true,cleanup.args={--force}")
     assert {thing["kind"] for thing in things} == {
         "Namespace",
@@ -407,7 +405,7 @@ def test_warnings_in_place_of_refusals(render: Render) -> None:
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_one_value_takes_claim_status_away_with_its_rights(render: Render, on: bool) -> None:
+def test_one_value_disables_claim_status_and_its_rights(render: Render, on: bool) -> None:
     things = render("--set", f"claimStatus.enabled={str(on).lower()}")
     (role,) = of_kind(things, "ClusterRole")
     granted = {

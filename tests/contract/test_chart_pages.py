@@ -50,7 +50,7 @@ def test_settings_are_found_in_commands_and_in_sentences_but_not_those_of_other_
 
 
 @pytest.mark.parametrize(("flag", "word"), every(), ids=" ".join)
-def test_what_a_page_says_to_set_is_taken(helm: str, tmp_path: Path, flag: str, word: str) -> None:
+def test_values_on_pages_are_accepted(helm: str, tmp_path: Path, flag: str, word: str) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("version: v1\n")
     word = word.replace(f"={PLACEHOLDER}", f"={file}")

@@ -45,7 +45,7 @@ def test_a_platform_has_its_paths(render: Render, values: Path) -> None:
     assert host_paths(pod)["cdi"] == environment(pod)["CDI_ROOT"] == "/var/run/cdi"
 
 
-def test_gpu_operator_sends_both_daemon_sets_off_by_the_label_that_it_is_told(
+def test_gpu_operators_label_removes_both_daemon_sets(
     render: Render,
 ) -> None:
     file = FOLDER / "platforms" / "gpu-operator.yaml"

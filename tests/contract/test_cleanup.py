@@ -123,7 +123,7 @@ def test_the_control_group_of_daemons_goes_unless_a_process_is_in_it(
     assert not group.exists()
 
 
-def test_of_a_node_that_was_drained_nothing_stays(
+def test_a_drained_node_is_left_clean(
     node: ProcessNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node.install_gpus("h100x8")
@@ -145,7 +145,7 @@ def test_of_a_node_that_was_drained_nothing_stays(
     ) in said
 
 
-def test_a_slice_that_cannot_be_deleted_keeps_no_other(
+def test_an_undeletable_slice_keeps_no_other(
     node: ProcessNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node.install_gpus("h100x8")
@@ -224,7 +224,7 @@ def test_what_nvidias_driver_had_prepared_is_taken_back_when_its_pods_have_ended
     assert not any(one.time_slice for one in machine.status())
 
 
-def test_a_claim_of_nvidias_driver_that_is_not_understood_keeps_no_gpu_from_it(
+def test_an_unknown_nvidia_claim_keeps_no_gpu_from_cleanup(
     node: ProcessNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine = node.install_gpus("h100x8", Options(userspace="stand-in", seed=SEED))
@@ -245,7 +245,7 @@ def test_a_claim_of_nvidias_driver_that_is_not_understood_keeps_no_gpu_from_it(
     assert migs(machine) == 0
 
 
-def test_of_a_node_that_was_taken_over_nothing_stays(node: ProcessNode) -> None:
+def test_a_taken_over_node_is_left_clean(node: ProcessNode) -> None:
     machine = node.install_gpus("h100x8")
     node.place.data.mkdir(parents=True)
     (node.place.data / "checkpoint.json").write_bytes(checkpoint({}, boot_id=machine.boot_id))
@@ -259,7 +259,7 @@ def test_of_a_node_that_was_taken_over_nothing_stays(node: ProcessNode) -> None:
     assert files(node) == []
 
 
-def test_a_socket_of_another_program_is_none_of_ours(node: ProcessNode) -> None:
+def test_another_programs_socket_is_kept(node: ProcessNode) -> None:
     node.install_gpus("h100x8")
     node.place.registry.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as other:

@@ -78,9 +78,7 @@ def test_a_card_that_others_use_is_left_alone_unless_that_is_allowed(
     tried.check_as_before()
 
 
-def test_what_a_card_cannot_be_set_to_fails_the_test_and_the_run(
-    machine: Machine, tmp_path: Path
-) -> None:
+def test_an_impossible_setting_fails_the_test_and_the_run(machine: Machine, tmp_path: Path) -> None:
     machine.fail_call("nvmlDeviceSetComputeMode", 4)
     tried = Tried(machine, tmp_path, ALLOW="compute-mode")
     tried.run("set_compute_mode or read_time_slice", status=1)
@@ -121,7 +119,7 @@ def compute(machine: Machine, folder: Path) -> None:
             shutil.copy(ours, stand_in)
 
 
-def test_where_programs_compute_they_answer_the_rest(
+def test_computing_programs_answer_the_rest(
     tmp_path: Path, needs_root: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine, groups = limited(tmp_path, "misc", driver="620.28.03")

@@ -37,7 +37,7 @@ def without(node: ProcessNode, path: Path) -> DriverProcess:
     return node.driver
 
 
-def test_without_the_registration_folder_the_kubelet_never_hears_of_the_driver(
+def test_without_the_registration_folder_the_driver_is_unknown(
     node: ProcessNode,
 ) -> None:
     said = without(node, node.place.registry).wait_log("socket not made")["error"]
@@ -61,7 +61,7 @@ def test_without_the_folder_of_cdi_specs_no_claim_is_prepared(node: ProcessNode)
         assert "Read-only file system" in kubelet.prepare(claim, timeout=10)["uid-one"].error
 
 
-def test_without_the_kubelets_word_a_claim_that_is_gone_stays_prepared(node: ProcessNode) -> None:
+def test_without_the_kubelets_list_a_gone_claim_stays_prepared(node: ProcessNode) -> None:
     pods = node.place.plugins.parent / "pod-resources"
     pods.mkdir()
     groups = node.root / "cgroup"

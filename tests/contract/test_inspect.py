@@ -112,7 +112,7 @@ def test_without_driver_there_is_one_line_and_status_1(
     assert line.startswith(f"error: libnvidia-ml.so.1 not found under {tmp_path}")
 
 
-def test_mig_devices_of_claims_are_told_from_those_made_by_hand(
+def test_mig_devices_of_claims_differ_from_those_made_by_hand(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hopper = Machine.create(tmp_path / "h100", "h100x8")
@@ -220,7 +220,7 @@ def test_this_nodes_slices_are_those_that_the_driver_would_create(
     assert found == {gpu.uuid for gpu in machine.gpus}
 
 
-def test_what_is_for_slices_is_refused_without_them(
+def test_options_for_slices_are_refused_without_slices(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words(machine, "--count=2")) == 2

@@ -112,7 +112,7 @@ def test_what_is_offered_of_mig_can_be_set_as_for_the_driver(printed: Printed) -
     assert {name.split("-")[3] for name in some if "-mig-" in name} == {"1g10gb", "3g40gb"}
 
 
-def test_the_node_of_the_driver_is_not_meant(
+def test_the_drivers_node_name_is_not_used(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NODE_NAME", "this-node")
@@ -130,7 +130,7 @@ def test_the_node_of_the_driver_is_not_meant(
         (("--profile=t4x4", "--template=karpenter", "--count=2"), "a template is of one node"),
     ],
 )
-def test_words_that_do_not_go_together_are_refused(
+def test_contradictory_words_are_refused(
     words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["inspect", "--slices", "--node-name=n1", *words]) == 2

@@ -95,7 +95,7 @@ def test_the_device_classes_alone_are_those_of_an_installation() -> None:
     assert sorted(installed, key=str) == sorted(alone, key=str)
 
 
-def test_all_that_the_driver_may_write_is_looked_at_by_a_policy_that_fails_closed() -> None:
+def test_a_fail_closed_policy_covers_all_that_the_driver_writes() -> None:
     refusing = {
         one["spec"]["policyName"]
         for one in objects(INSTALL)
@@ -134,7 +134,7 @@ def test_the_driver_understands_the_values_of_the_daemonset() -> None:
     assert settings.http_endpoint == f":{port['containerPort']}"
 
 
-def test_the_kubelets_probes_ask_where_no_other_pod_gets() -> None:
+def test_the_kubelets_probes_use_what_no_other_pod_reaches() -> None:
     """At a socket in a volume of the pod's own, by a program of the image."""
     container, path = plugin_container(), Path(values(plugin_container())["HEALTH_SOCKET"])
     asked = {"startupProbe": "liveness", "readinessProbe": "readiness", "livenessProbe": "liveness"}
@@ -185,7 +185,7 @@ def test_the_supervisor_has_what_daemons_need_and_no_rights_in_the_cluster() -> 
 
 
 @pytest.mark.parametrize("name", [DRIVER, SUPERVISOR])
-def test_a_pod_has_nothing_of_the_node_that_it_does_not_need(name: str) -> None:
+def test_a_pod_mounts_only_what_it_needs(name: str) -> None:
     pod = pod_spec(name)
     (container,) = pod["containers"]
     assert container["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}

@@ -20,9 +20,7 @@ from scrape import metrics_text
 from worlds.process import ProcessNode
 
 
-def test_a_scrape_of_the_driver_has_the_metrics_that_are_gone_by(
-    tmp_path: Path, api: ApiServer
-) -> None:
+def test_a_scrape_of_the_driver_has_the_documented_metrics(tmp_path: Path, api: ApiServer) -> None:
     node = ProcessNode(tmp_path, api)
     node.install_gpus("l4x2")
     node.driver.env |= {"HTTP_ENDPOINT": "127.0.0.1:0", "USAGE_METRICS": "true"}

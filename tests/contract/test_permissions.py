@@ -259,12 +259,12 @@ def cluster_with(role: AbstractSet[tuple[str, str]], folder: Path) -> Iterator[C
         client.close()
 
 
-def test_it_is_known_what_each_permission_is_for() -> None:
+def test_each_permission_has_a_documented_purpose() -> None:
     assert set(NEEDED) == granted()
 
 
 @pytest.mark.parametrize("permission", NEEDED, ids=" ".join)
-def test_without_a_permission_what_it_is_for_fails(
+def test_without_a_permission_its_purpose_fails(
     permission: tuple[str, str], tmp_path: Path
 ) -> None:
     works, role = NEEDED[permission], granted()

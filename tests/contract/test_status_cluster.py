@@ -128,7 +128,7 @@ def test_a_large_cluster_comes_in_pages(api: ApiServer, shown: Status) -> None:
 
 
 @pytest.mark.parametrize("plural", ["resourceslices", "resourceclaims"])
-def test_a_permission_that_lacks_is_named(api: ApiServer, shown: Status, plural: str) -> None:
+def test_a_missing_permission_is_named(api: ApiServer, shown: Status, plural: str) -> None:
     in_use(api)
     api.fail("list", plural, status=403, message="forbidden by RBAC")
     error = shown(status=1)

@@ -28,7 +28,7 @@ def test_without_a_checkpoint_it_loads_and_touches_nothing(tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())
 
 
-def test_a_plan_says_of_each_claim_whether_it_would_be_taken_over_and_changes_nothing(
+def test_a_plan_lists_each_claim_and_changes_nothing(
     node: ProcessNode,
 ) -> None:
     machine = node.install_gpus("h100x8", Options(userspace="stand-in", seed=SEED))

@@ -171,7 +171,7 @@ def node_with_image(
     try:
         node.up_bare(print)
         if not node.can_run_mps:
-            cannot_run("NVIDIA's MPS programs could not be had")
+            cannot_run("NVIDIA's MPS programs are not available")
         Scene.prepare(node)
         yield node
     finally:
@@ -204,9 +204,9 @@ def set_driver(node: GpuNode, settings: Mapping[str, str]) -> None:
 
 @pytest.fixture
 def mps_node(node: GpuNode) -> GpuNode:
-    """The node, if NVIDIA's MPS programs could be had for it."""
+    """The node, if it has NVIDIA's MPS programs."""
     if not node.can_run_mps:
-        cannot_run("NVIDIA's MPS programs could not be had")
+        cannot_run("NVIDIA's MPS programs are not available")
     return node
 
 

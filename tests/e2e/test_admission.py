@@ -212,9 +212,7 @@ def test_a_bad_claim_from_before_the_policy_can_be_changed_and_deleted(
     assert api.find("ResourceClaim", name, NAMESPACE) is None
 
 
-def test_a_key_that_stands_twice_gets_past_the_policy_and_is_seen_by_the_driver(
-    api: Api, node: GpuNode
-) -> None:
+def test_a_duplicate_key_passes_the_policy_but_not_the_driver(api: Api, node: GpuNode) -> None:
     (bad,) = [one for one in BAD_CONFIGS if one.name == "strategy-twice"]
     body = claim("here")
     body["metadata"] = {"name": "key-stands-twice"}
@@ -232,6 +230,6 @@ def test_a_key_that_stands_twice_gets_past_the_policy_and_is_seen_by_the_driver(
         api.delete("ResourceClaim", "key-stands-twice", NAMESPACE)
 
 
-def test_kubectl_shows_the_error_to_who_creates_the_claim(api: Api, node: GpuNode) -> None:
+def test_kubectl_shows_the_error_to_the_author(api: Api, node: GpuNode) -> None:
     with pytest.raises(TestbedError, match=re.escape(REFUSAL)):
         node.cluster.kubectl("create", "-f", "-", stdin=json.dumps(claim(BAD)))

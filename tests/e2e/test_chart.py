@@ -86,9 +86,7 @@ def wanted_pods(cluster: Cluster) -> dict[str, int]:
     return wait_until(look, "the DaemonSets to be looked at", timeout=60)
 
 
-def test_helm_installs_says_whom_it_reaches_and_leaves_nothing(
-    cluster: Cluster, helm: Helm
-) -> None:
+def test_helm_installs_names_the_nodes_and_leaves_nothing(cluster: Cluster, helm: Helm) -> None:
     before = everything(cluster)
     said = helm("install", "dra-driver", CHART)
     try:

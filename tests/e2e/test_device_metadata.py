@@ -95,7 +95,7 @@ def own_reader() -> Path:
         lacks("metadata", str(error))
 
 
-def test_whole_gpus_of_a_template_are_told_where_the_pods_spec_says(scene: Scene) -> None:
+def test_metadata_of_a_templates_gpus_is_where_the_pod_says(scene: Scene) -> None:
     pod = scene.pod(templates=[scene.template(count=2)])
     scene.running(pod)
     found = read(scene, pod, reader.by_template(OF_TEMPLATE, "gpu"))

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.e2e, needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE
 GPU, GPUS = "nvidia.com/gpu", 8
 
 
-def test_a_pod_that_would_fit_but_for_another_and_then_gets_what_was_said(scene: Scene) -> None:
+def test_a_blocked_pod_later_gets_the_predicted_devices(scene: Scene) -> None:
     first = scene.pod("first", limits={GPU: GPUS})
     scene.running(first)
     late = scene.pod("late", templates=[scene.template()])
@@ -70,7 +70,7 @@ def test_a_rule_that_taints_every_device_is_named(scene: Scene, tmp_path: Path) 
     scene.running(pod)
 
 
-def test_who_may_not_list_is_told_what_to_grant(scene: Scene, tmp_path: Path) -> None:
+def test_a_missing_list_permission_is_named(scene: Scene, tmp_path: Path) -> None:
     cluster = scene.node.cluster
     config = yaml.safe_load(Path(cluster.env["KUBECONFIG"]).read_text())
     token = cluster.kubectl("create", "token", "default", "--namespace", NAMESPACE).strip()

@@ -109,7 +109,7 @@ def answered(one: Case) -> NodeAnswer:
     return answer_on(cluster, node, list(map(read_claim, one.claims)), (), SelectorCache())
 
 
-def test_without_what_is_named_the_scheduler_has_devices_or_something_else_is_named(
+def test_removing_the_named_cause_helps_or_names_another(
     program: Path,
 ) -> None:
     asked: list[Case] = []

@@ -111,8 +111,7 @@ def whole_and_mps(scene: Scene) -> tuple[str, str]:
 
 
 @pytest.mark.long(
-    "tests/contract/test_app_changes.py"
-    "::test_an_evicted_driver_waits_for_claims_and_lets_go_of_gpus_before_it_ends",
+    "tests/contract/test_app_changes.py::test_an_evicted_driver_waits_for_claims_and_closes_gpus",
     "tests/contract/test_app.py"
     "::test_gpus_are_published_and_a_claim_that_waits_is_prepared_once_their_driver_is_loaded",
 )

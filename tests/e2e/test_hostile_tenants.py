@@ -161,7 +161,7 @@ def test_a_forged_daemon_is_taken_for_none_by_the_next_supervisor(
     street.check()
 
 
-def test_links_wherever_it_can_write_lead_nobody_astray(street: Street, tmp_path: Path) -> None:
+def test_its_links_mislead_nobody(street: Street, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.write_text("kept")
     folder = street.scene.node.place.mps / "domains" / street.mps.uid
@@ -180,7 +180,9 @@ def test_links_wherever_it_can_write_lead_nobody_astray(street: Street, tmp_path
 
 
 @pytest.mark.parametrize("attacks", [("fill",), ("garbage", "mute", "clutter")])
-def test_what_it_fills_is_its_own_and_small(street: Street, attacks: tuple[str, ...]) -> None:
+def test_it_can_fill_only_small_file_systems_of_its_own(
+    street: Street, attacks: tuple[str, ...]
+) -> None:
     took = [street.attack(name) for name in attacks][-1]
     assert isinstance(took, dict)
     assert took["MiB"] <= MOST["shm"] / MIB
@@ -197,7 +199,7 @@ def test_what_it_fills_is_its_own_and_small(street: Street, attacks: tuple[str, 
     wait_until(lambda: mine not in "".join(place.left_over()), "nothing to be left", timeout=60)
 
 
-def test_it_gets_at_no_daemon_by_its_sockets_by_orders_or_by_signals(street: Street) -> None:
+def test_it_reaches_no_daemon_by_sockets_commands_or_signals(street: Street) -> None:
     daemon = street.hostile.daemon()
     assert street.attack("places") == []  # nothing can be put where the sockets are
     commands = ("quit", "quit -t 1", "set_default_active_thread_percentage 100", "get_server_list")

@@ -201,7 +201,7 @@ def test_no_pod_start_fails_or_waits_while_the_driver_is_upgraded(
         assert too_long(some, usual) == []
 
 
-@pytest.mark.long("tests/contract/test_cleanup.py::test_of_a_node_that_was_drained_nothing_stays")
+@pytest.mark.long("tests/contract/test_cleanup.py::test_a_drained_node_is_left_clean")
 def test_pods_of_the_image_take_off_a_node_what_the_driver_has_left(node: InstalledNode) -> None:
     before = footprint(node)
     del before[GROUPS]  # other nodes of this machine may make theirs meanwhile

@@ -27,7 +27,7 @@ def machine_as_before(scene: Scene) -> Iterator[None]:
     scene.rewritten()
 
 
-def test_a_gpu_that_was_taken_out_is_offered_no_more_until_it_is_back(scene: Scene) -> None:
+def test_a_removed_gpu_is_not_offered_until_it_returns(scene: Scene) -> None:
     other = scene.pod("other", templates=[scene.template(selectors=not_the_device(scene))])
     scene.running(other)
     gpus = scene.gpus(other)

@@ -79,7 +79,7 @@ def test_a_config_that_some_cards_cannot_follow_needs_a_selector_which_the_refus
     assert card_of(scene, shared.pod()) == T4
 
 
-def test_a_card_that_is_left_out_gets_no_pod_and_is_not_touched(scene: Scene) -> None:
+def test_an_excluded_card_gets_no_pod_and_stays_untouched(scene: Scene) -> None:
     settings = scene.node.machine.settings()
     set_driver(scene.node, {"EXCLUDE_GPUS": "e3:00"})
     wait_cards(scene, T4, L4, A100)

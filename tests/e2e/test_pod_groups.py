@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.stream("own"),
     pytest.mark.long(  # what is switched off by default
         "tests/contract/claims/test_mps_events.py"
-        "::test_a_pod_group_that_has_the_claim_is_told_in_place_of_its_pods"
+        "::test_events_go_to_a_pod_group_in_place_of_its_pods"
     ),
     needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
     pytest.mark.skipif(

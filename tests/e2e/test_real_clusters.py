@@ -195,7 +195,7 @@ def test_down_clears_up_after_half_an_up(alpha: Cluster) -> None:
     assert not devices & interfaces()
 
 
-def test_down_of_what_is_not_there_is_no_error(alpha: Cluster) -> None:
+def test_down_without_a_cluster_is_no_error(alpha: Cluster) -> None:
     alpha.do("down")
     alpha.do("env", status=1)
 

@@ -38,7 +38,7 @@ GPUS = 4
 def shares(lasting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shares]:
     with shares_of("t4x4", tmp_path_factory.mktemp("t4x4"), lasting) as found:
         if not found.node.can_run_mps:
-            cannot_run("NVIDIA's MPS programs could not be had")
+            cannot_run("NVIDIA's MPS programs are not available")
         yield found
 
 
@@ -79,7 +79,7 @@ def tenant(scene: Scene, name: str, count: int = 1) -> str:
     return pod
 
 
-def test_a_relaxed_config_holds_at_once_but_on_gpus_that_pods_have_shares_of(
+def test_a_relaxed_config_applies_at_once_except_to_gpus_in_use(
     shares: Shares, scene: Scene
 ) -> None:
     shares.write(config("mps", 10))

@@ -49,9 +49,9 @@ def shares(lasting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture
 def mps_shares(shares: Shares) -> Shares:
-    """The node, if NVIDIA's MPS programs could be had for it."""
+    """The node, if it has NVIDIA's MPS programs."""
     if not shares.node.can_run_mps:
-        cannot_run("NVIDIA's MPS programs could not be had")
+        cannot_run("NVIDIA's MPS programs are not available")
     return shares
 
 

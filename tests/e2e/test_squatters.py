@@ -201,9 +201,7 @@ def test_devices_on_which_a_common_selector_fails_are_refused(
     other_node.delete("ResourceSlice", first(OTHER))
 
 
-def test_what_else_another_nodes_devices_say_keeps_nobody_from_the_shipped_classes(
-    scene: Scene, schedulable: Api
-) -> None:
+def test_another_nodes_attributes_break_no_shipped_class(scene: Scene, schedulable: Api) -> None:
     product = f"device.attributes['{DRIVER_NAME}'].productName.startsWith('NVIDIA')"
     by_product = scene.template("by-product", selectors=cel(product))
     memory = f"device.capacity['{DRIVER_NAME}'].memory.compareTo(quantity('1Gi')) > 0"

@@ -113,7 +113,7 @@ def claims_of(scene: Scene, pod: str) -> list[str]:
 
 
 @pytest.mark.driver(MIG="on-demand", WHOLE_GPUS_BESIDE_SHARES="always")
-def test_each_container_is_told_of_with_its_pod_its_claim_and_its_device(
+def test_each_container_is_listed_with_pod_claim_and_device(
     shares: Shares, scene: Scene, jobs: Jobs
 ) -> None:
     shares.set(config("timeSlicing", 4), 32)
@@ -201,7 +201,7 @@ def test_a_container_cannot_pass_for_another_pod(shares: Shares, scene: Scene, j
                 folder.rmdir()
 
 
-def test_who_takes_ten_times_as_much_is_ended_and_its_neighbour_goes_on(
+def test_a_container_at_ten_times_its_limit_is_ended_alone(
     shares: Shares, scene: Scene, jobs: Jobs
 ) -> None:
     own = {"memory": "equal", "rename": SHARED, "overLimit": "end"}

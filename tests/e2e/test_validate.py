@@ -36,13 +36,13 @@ def create(api: Api, text: str) -> None:
 
 
 @pytest.mark.parametrize("bad", BAD_OBJECTS, ids=lambda bad: str(bad.name))
-def test_what_validate_refuses_the_api_server_refuses(node: GpuNode, bad: BadObject) -> None:
+def test_the_api_server_refuses_what_validate_refuses(node: GpuNode, bad: BadObject) -> None:
     with pytest.raises(ApiStatusError) as refusal:
         create(node.cluster.api, bad.text)
     assert refusal.value.code in {400, 404, 422}
 
 
-def test_what_validate_takes_the_api_server_takes(node: GpuNode) -> None:
+def test_the_api_server_accepts_what_validate_accepts(node: GpuNode) -> None:
     for text in GOOD.split("---\n")[:2]:
         create(node.cluster.api, text)
 

@@ -55,7 +55,7 @@ EXPECTED = {
 def prepare(node: GpuNode, example: Seen) -> None:
     """Have the node offer what the page says that an admin has set."""
     if example.needs_mps and not node.can_run_mps:
-        cannot_run("NVIDIA's MPS programs could not be had")
+        cannot_run("NVIDIA's MPS programs are not available")
     settings = dict(example.settings)
     if "SHARE_CONFIG" in settings:
         node.share(config("mps", 10, failRequestsGreaterThanOne=False))

@@ -129,7 +129,7 @@ def test_a_template_helps_where_the_group_has_no_node_of_its_own(slices: Printed
     assert "noHelp" not in found
 
 
-def test_a_pool_of_no_slices_is_no_template(slices: Printed) -> None:
+def test_an_empty_pool_is_no_template(slices: Printed) -> None:
     template = slices("--instance-type=p5.48xlarge", "--template=cluster-autoscaler")
     for one in template:
         one["spec"]["pool"]["resourceSliceCount"] = 0

@@ -114,7 +114,7 @@ def test_what_is_printed_passes_validate(groups: list[list[Json]]) -> None:
 
 
 @given(manifests, st.data())
-def test_what_does_not_pass_is_told(groups: list[list[Json]], data: st.DataObject) -> None:
+def test_unconvertible_objects_are_reported(groups: list[list[Json]], data: st.DataObject) -> None:
     """Anything may stand anywhere: it is told, or what is printed is right."""
     objects = [one for group in groups for one in group]
     holder: Json = data.draw(st.sampled_from(objects))
@@ -132,7 +132,7 @@ def test_what_does_not_pass_is_told(groups: list[list[Json]], data: st.DataObjec
 
 
 @given(anything)
-def test_a_value_that_is_not_looked_at_stays_as_it_is(value: Json) -> None:
+def test_an_unrelated_value_stays_as_it_is(value: Json) -> None:
     claim = {
         "apiVersion": "resource.k8s.io/v1beta1",
         "kind": "ResourceClaim",

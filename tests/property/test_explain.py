@@ -92,7 +92,7 @@ def test_nothing_is_given_out_that_a_claim_has_alone(one: Case) -> None:
 
 
 @given(cases)
-def test_with_less_taken_what_fits_fits_still(one: Case) -> None:
+def test_what_fits_still_fits_with_less_in_use(one: Case) -> None:
     if answer(one).picks is None:
         return
     fewer = answer(Case(one.slices, one.claims, one.taken[1:], one.classes))
@@ -101,7 +101,7 @@ def test_with_less_taken_what_fits_fits_still(one: Case) -> None:
 
 
 @given(cases)
-def test_without_what_is_named_it_fits_or_something_else_is_named(one: Case) -> None:
+def test_without_the_named_cause_it_fits_or_another_is_named(one: Case) -> None:
     told: list[str] = []
     found = explanation(one)
     while found.fits is False:

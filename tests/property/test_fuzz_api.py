@@ -135,9 +135,7 @@ LIST = {"metadata": {"resourceVersion": "5"}, "items": [CLAIM, CLAIM]}
 
 @given(answer=fuzz.bent(LIST), events=st.lists(fuzz.bent(EVENT), max_size=3))
 @settings(deadline=None)
-def test_a_watch_tells_objects_only_and_goes_on_after_anything(
-    answer: Any, events: list[Any]
-) -> None:
+def test_a_watch_yields_only_objects_and_survives_anything(answer: Any, events: list[Any]) -> None:
     told: list[Listed | Changed] = []
     watch = Watch(
         OneStream(answer, events),

@@ -48,7 +48,7 @@ NAMES = st.sampled_from(
 @given(files=st.dictionaries(NAMES, st.sampled_from(sorted(KINDS)), max_size=5))
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.timeout(60)
-def test_whatever_lies_in_the_folder_a_spec_is_written_or_the_reason_told(
+def test_a_spec_is_written_or_refused_with_a_reason(
     tmp_path_factory: pytest.TempPathFactory, files: dict[str, str]
 ) -> None:
     folder = tmp_path_factory.mktemp("cdi")

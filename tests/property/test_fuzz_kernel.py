@@ -134,7 +134,7 @@ def renamed() -> Iterator[Callable[[bytes], None]]:
 @example(b") R 1 (")
 @example(b"a\nb")
 @example(b"nvidia-cuda-mps")
-def test_a_process_of_any_name_is_no_trouble_to_those_who_look_for_daemons(
+def test_a_process_of_any_name_does_not_disturb_the_search(
     renamed: Callable[[bytes], None], tmp_path: Path, name: bytes
 ) -> None:
     renamed(name)

@@ -93,7 +93,7 @@ def test_a_sound_one_is_read() -> None:
 
 
 @given(at=st.integers(0, len(SOUND) - 1), byte=st.integers(1, 255))
-def test_no_byte_can_be_another(at: int, byte: int) -> None:
+def test_changing_any_byte_is_noticed(at: int, byte: int) -> None:
     data = SOUND[:at] + bytes([SOUND[at] ^ byte]) + SOUND[at + 1 :]
     try:
         found = parse_checkpoint(data)

@@ -68,7 +68,7 @@ def test_any_value_is_a_config_or_an_error(value: Any) -> None:
 
 
 @given(configs)
-def test_what_is_accepted_adds_up(value: dict[str, Any]) -> None:
+def test_accepted_configs_are_consistent(value: dict[str, Any]) -> None:
     said = outcome(yaml.safe_dump(value).encode())
     if isinstance(said, str):
         return

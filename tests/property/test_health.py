@@ -137,7 +137,7 @@ def test_whatever_happens_to_one_gpu_changes_nothing_of_another(course: list[Ste
 
 @settings(max_examples=examples(25), deadline=None)
 @given(steps)
-def test_once_all_is_well_the_slices_are_the_former_ones(course: list[Step]) -> None:
+def test_after_recovery_the_slices_are_as_before(course: list[Step]) -> None:
     with TemporaryDirectory() as folder:
         one = node(folder)
         before = one.published()

@@ -215,7 +215,7 @@ def test_of_gpus_that_are_not_divided_the_least_capable_comes_first(inventory: I
 
 
 @given(inventories, st.lists(texts | small.map(str)))
-def test_every_gpu_is_there_or_left_out_whatever_words_somebody_writes(
+def test_any_words_leave_every_gpu_published_or_excluded(
     inventory: Inventory, words: list[str]
 ) -> None:
     found = without_excluded(inventory, words)
@@ -246,7 +246,7 @@ def test_nothing_is_shared_without_counters(inventory: Inventory) -> None:
 
 
 @given(inventories)
-def test_what_claims_make_and_unmake_changes_no_byte(inventory: Inventory) -> None:
+def test_mig_devices_of_claims_change_no_byte(inventory: Inventory) -> None:
     bare = tuple(_without_ours(gpu) for gpu in inventory.gpus)
     before = projection(replace(inventory, gpus=bare))
     now = projection(inventory)
@@ -346,7 +346,7 @@ def is_complete(existing: Sequence[dict[str, Any]]) -> bool:
 
 
 @given(device_lists, device_lists)
-def test_a_plan_brings_about_what_is_wanted_and_then_nothing_is_left_to_do(
+def test_a_plan_reaches_the_desired_slices_and_is_then_empty(
     before: list[dict[str, Any]], after: list[dict[str, Any]]
 ) -> None:
     start = apply(writes_for(pool(before), [], owner=OWNER), [])
@@ -358,7 +358,7 @@ def test_a_plan_brings_about_what_is_wanted_and_then_nothing_is_left_to_do(
 
 
 @given(device_lists, device_lists, st.data())
-def test_it_converges_from_a_plan_that_was_broken_off_and_from_losses(
+def test_it_converges_after_interrupted_plans_and_losses(
     before: list[dict[str, Any]], after: list[dict[str, Any]], data: st.DataObject
 ) -> None:
     start = apply(writes_for(pool(before), [], owner=OWNER), [])

@@ -97,7 +97,7 @@ def test_a_selector_reads_nothing_that_a_device_may_lack(name: str) -> None:
     assert set(read) <= {".?r", ".?t", ".?p", ""}  # optional fields, or the map itself
 
 
-def test_a_name_that_perhaps_nothing_serves_is_told(
+def test_a_name_that_may_be_unserved_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ["mig-9g.9gb", "mig-3g.9gb", "gpus", "foo", "mig-1g.10gb.me", "gpu.shared", "gpu.small"]
@@ -142,7 +142,7 @@ def test_names_come_from_all_configs_of_a_config_map(
     ]
 
 
-def test_a_wrong_config_is_told_with_its_place(tmp_path: Path) -> None:
+def test_a_wrong_config_is_reported_with_its_place(tmp_path: Path) -> None:
     file = tmp_path / "map.yaml"
     file.write_text(CONFIG_MAP.replace("replicas: 4", "replicas: many"))
     with pytest.raises(ConfigError, match=r"map\.yaml: data\.a100:5:.*replicas: must be a whole"):

@@ -32,7 +32,7 @@ def completed(monkeypatch: pytest.MonkeyPatch, line: str) -> int:
         ("dra-driver nothing --", [""]),
     ],
 )
-def test_what_can_stand_next_is_known(
+def test_possible_next_words_are_known(
     line: str, found: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert completed(monkeypatch, line) == 0
@@ -62,7 +62,7 @@ def test_bash_completes_a_line_with_its_script(tmp_path: Path) -> None:
         (["validate", "pod"], [":0"]),
     ],
 )
-def test_kubectl_is_told_what_can_stand_next(
+def test_kubectl_completes_next_words(
     words: list[str],
     said: list[str],
     monkeypatch: pytest.MonkeyPatch,

@@ -95,7 +95,7 @@ def test_a_class_selects_the_devices_that_status_counts_under_its_name(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_parts_by_capacity_are_had_by_the_resource_name_and_by_class(mode: str) -> None:
+def test_parts_by_capacity_have_a_resource_name_and_a_class(mode: str) -> None:
     devices = OFFERS[f"by capacity: {mode}"]
 
     assert selected(EXTENDED, devices) == selected("gpu.nvidia.com", devices) == ["gpu-0", "gpu-1"]
@@ -114,7 +114,7 @@ def test_of_a_gpu_in_equal_shares_the_resource_name_gives_a_share_and_the_class_
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_who_asks_by_resource_name_alone_consumes_the_defaults(mode: str) -> None:
+def test_requests_by_resource_name_consume_the_defaults(mode: str) -> None:
     """Container limits cannot say how much memory: they ask for no capacity."""
     (device,) = (one for one in by_capacity(mode) if one["name"] == "gpu-0")
     memory = quantity_bytes(device["capacity"]["memory"]["value"])

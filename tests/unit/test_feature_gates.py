@@ -14,15 +14,13 @@ from dra_driver.node.feature_gates import (
 
 @pytest.mark.parametrize("gate", FEATURE_GATES)
 @pytest.mark.parametrize("value", ["true", "false"])
-def test_a_gate_that_is_heeded_is_in_vain_only_where_it_turns_health_checks_off(
-    gate: str, value: str
-) -> None:
+def test_a_supported_gate_is_in_vain_only_for_disabling_health(gate: str, value: str) -> None:
     is_in_vain = (gate, value) == (NVML_HEALTH, "false")
     assert gates_in_vain(f"{gate}={value}") == ({gate: FEATURE_GATES[gate]} if is_in_vain else {})
 
 
 @pytest.mark.parametrize("gate", ["Tomorrow", "MPSSupport", "HostManagedIMEXDaemon", "dynamicmig"])
-def test_of_any_other_it_is_said_which_are_heeded(gate: str) -> None:
+def test_any_other_gate_lists_the_supported_ones(gate: str) -> None:
     assert gates_in_vain(f"DynamicMIG=true,{gate}=true") == {gate: NO_EFFECT}
     assert all(heeded in NO_EFFECT for heeded in FEATURE_GATES)
 

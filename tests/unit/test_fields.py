@@ -18,7 +18,7 @@ def test_a_field_is_found_below_its_keys() -> None:
 
 
 @pytest.mark.parametrize("odd", ODD, ids=repr)
-def test_what_is_of_another_type_counts_as_missing(odd: object) -> None:
+def test_values_of_another_type_count_as_missing(odd: object) -> None:
     for holder in ({"field": odd}, odd, {"other": {}}):
         found = holder.get("field") if isinstance(holder, dict) else None
         assert mapping(holder, "field") == (found if isinstance(found, dict) else {})

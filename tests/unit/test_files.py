@@ -27,7 +27,7 @@ def test_what_was_written_is_read_with_the_file_it_came_from(tmp_path: Path) -> 
 
 
 @pytest.mark.timeout(10)
-def test_what_is_no_plain_file_is_neither_waited_for_nor_read_for_ever(tmp_path: Path) -> None:
+def test_special_files_are_neither_awaited_nor_read(tmp_path: Path) -> None:
     pipe, endless = tmp_path / "pipe", tmp_path / "endless"
     os.mkfifo(pipe)
     endless.symlink_to("/dev/zero")
@@ -51,7 +51,7 @@ def test_a_pipe_in_the_way_of_a_file_being_written_is_an_error_once(tmp_path: Pa
     assert path.read_bytes() == b"one"
 
 
-def test_what_is_being_written_has_a_name_that_nobody_reads(tmp_path: Path) -> None:
+def test_unfinished_files_have_hidden_names(tmp_path: Path) -> None:
     temporary = Path(temporary_of(tmp_path / "a.json"))
     assert temporary.parent == tmp_path
     assert temporary.name == ".a.json.tmp"
@@ -89,7 +89,7 @@ def test_a_write_that_fails_leaves_the_former_file_and_no_half_of_a_new_one(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_a_killed_writer_left_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_remains_of_a_killed_writer_block_nobody(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     Path(temporary_of(path)).write_bytes(b"half of something longer")
     write_whole(path, b"one", mode=0o600, durable=False)

@@ -39,7 +39,7 @@ def test_a_gpu_is_named_by_index_uuid_or_pci_address(text: str, word: str) -> No
         ("-", "is not an index"),
     ],
 )
-def test_what_can_name_no_gpu_is_refused(word: str, cause: str) -> None:
+def test_words_that_can_name_no_gpu_are_refused(word: str, cause: str) -> None:
     with pytest.raises(ValueError, match=cause):
         gpu_words(word)
 

@@ -20,7 +20,7 @@ EDITS = {
 }
 
 
-def test_what_is_offered_of_mig_is_said_once_and_only_where_a_card_knows_it() -> None:
+def test_the_mig_offer_is_shown_once_and_only_for_cards_with_mig() -> None:
     offered = Offered(mig=MigSettings.of("existing", "").offer({}, None))
     divided = make.inventory(make.gpu(0, mig=make.mig()), make.gpu(1, mig=make.mig()))
     line = "MIG devices for claims: existing (--mig is existing)"
@@ -30,7 +30,7 @@ def test_what_is_offered_of_mig_is_said_once_and_only_where_a_card_knows_it() ->
     assert report(divided, {}, offered)["mig"] == {"source": "existing", "why": "--mig is existing"}
 
 
-def test_what_devices_share_is_said_once() -> None:
+def test_shared_values_are_shown_once() -> None:
     text = table(make.inventory(), {})
 
     assert text.count("driverVersion=535.261.3") == 1
@@ -126,7 +126,7 @@ def test_mig_devices_that_exist_have_a_table_of_their_own() -> None:
     assert "GPU 0: it is not published as a whole" in text
 
 
-def test_what_could_be_made_is_said_in_one_line_for_each_gpu() -> None:
+def test_possible_mig_devices_take_one_line_for_each_gpu() -> None:
     text = table(make.inventory(make.gpu(0, mig=make.mig()), make.gpu(1)), {})
 
     assert "would publish 27 devices" in text
@@ -165,7 +165,7 @@ def test_what_claims_consume_of_a_device_that_several_can_have_is_a_table() -> N
     assert "several claims" not in table(make.inventory(gpu), {})
 
 
-def test_who_does_not_ask_has_all_of_the_memory_in_mode_memory() -> None:
+def test_in_mode_memory_the_default_is_all_memory() -> None:
     gpu = make.gpu(0, memory_bytes=15 * 1024**3)
     text = table(
         make.inventory(gpu), {}, Offered(share=ShareOffer(consumable=Consumable.of("memory")))

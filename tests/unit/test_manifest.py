@@ -52,7 +52,7 @@ def test_empty_documents_are_passed_over() -> None:
     assert list(read_documents("")) == []
 
 
-def test_a_key_that_stands_twice_is_remembered() -> None:
+def test_a_duplicate_key_is_remembered() -> None:
     value = only("a: {b: 1, b: 2}").value
     assert isinstance(value, dict)
     assert isinstance(value["a"], DuplicateKeys)
@@ -60,7 +60,7 @@ def test_a_key_that_stands_twice_is_remembered() -> None:
     assert value["a"] == {"b": 2}
 
 
-def test_a_key_that_overrides_a_merged_one_does_not_stand_twice() -> None:
+def test_a_key_that_overrides_a_merged_one_is_not_duplicate() -> None:
     value = only("a: &x {b: 1}\nc: {<<: *x, b: 2}").value
     assert isinstance(value, dict)
     assert not isinstance(value["c"], DuplicateKeys)
@@ -119,7 +119,7 @@ def test_of_two_equal_keys_the_second_is_the_wrong_one() -> None:
         ("a: &x {<<: *x}\n", Place(line=1, column=4)),
     ],
 )
-def test_what_is_no_yaml_is_refused_with_its_place(text: str, place: Place) -> None:
+def test_invalid_yaml_is_refused_with_its_place(text: str, place: Place) -> None:
     with pytest.raises(BrokenManifestError) as caught:
         list(read_documents(text))
     assert caught.value.place == place
@@ -153,7 +153,7 @@ def test_a_part_that_is_nowhere_is_looked_for_once_in_a_map_merged_often() -> No
 @pytest.mark.parametrize(
     "text", ["[" * 5000, "{a: " * 3000, "- " * 3000, "[" * 101 + "]" * 101, "? " * 500]
 )
-def test_what_is_nested_too_deep_is_refused(text: str) -> None:
+def test_deep_nesting_is_refused(text: str) -> None:
     with pytest.raises(BrokenManifestError, match="nested too deep"):
         list(read_documents(text))
 
@@ -169,7 +169,7 @@ def test_what_is_nested_too_deep_is_refused(text: str) -> None:
         ("1" * 5000, "1" * 5000),
     ],
 )
-def test_what_only_looks_like_a_number_stays_text(text: str, value: object) -> None:
+def test_text_that_looks_like_a_number_stays_text(text: str, value: object) -> None:
     assert only(text).value == value
 
 

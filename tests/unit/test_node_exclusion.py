@@ -59,7 +59,7 @@ def test_a_gpu_that_stays_is_still_not_to_be_published(tmp_path: Path) -> None:
     assert reasons == {OTHER.uuid: 'it is left out by "1" of --exclude-gpus'}
 
 
-def test_what_is_left_out_is_said_once(tmp_path: Path) -> None:
+def test_excluded_gpus_are_logged_once(tmp_path: Path) -> None:
     exclusion = left_out_by("1,7", tmp_path)
     with capture_logs() as logs:
         for _ in range(3):

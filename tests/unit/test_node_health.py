@@ -132,7 +132,7 @@ def eventually(condition: Callable[[], object]) -> None:
     wait_until(condition, "the condition", timeout=20, interval=0.01)
 
 
-def test_who_asks_for_devices_learns_how_each_is_doing(world: World) -> None:
+def test_health_is_looked_up_by_device(world: World) -> None:
     mine, other, whole = DEVICES[0], DEVICES[1], WHOLE
     assert {world.doing(one) for one in (mine, other, whole)} == {WELL_DEVICE}
     instance = InstanceId(gpu_instance=DEVICES[0].gpu_instance)
@@ -145,7 +145,7 @@ def test_who_asks_for_devices_learns_how_each_is_doing(world: World) -> None:
     eventually(lambda: world.looks == 1)
 
 
-def test_claims_on_the_gpu_are_told_and_of_a_mig_device_only_its_own(world: World) -> None:
+def test_events_go_to_claims_of_the_gpu_or_of_its_mig_device(world: World) -> None:
     claims = [record(f"on-{one.gpu_instance}", one, DIVIDED) for one in DEVICES]
     world.records = {DIVIDED.uuid: claims, WHOLE.uuid: [record("whole", WHOLE, WHOLE)]}
     mine = DEVICES[0].gpu_instance
@@ -157,7 +157,7 @@ def test_claims_on_the_gpu_are_told_and_of_a_mig_device_only_its_own(world: Worl
     assert world.told[0][1].startswith("gpu-0: XID 62: ")
 
 
-def test_what_happens_to_a_gpu_that_is_left_out_is_nobodys_matter(world: World) -> None:
+def test_an_excluded_gpus_events_are_ignored(world: World) -> None:
     left = without_excluded(world.inventory, gpu_words(WHOLE.uuid))
     world.inventory = left
     world.health.look()
@@ -169,7 +169,7 @@ def test_what_happens_to_a_gpu_that_is_left_out_is_nobodys_matter(world: World) 
     assert [name for name, _ in world.told] == ["after"]
 
 
-def test_claims_are_told_once_that_their_gpu_was_removed(world: World) -> None:
+def test_claims_get_one_event_for_a_removed_gpu(world: World) -> None:
     world.records = {GpuUuid(WHOLE.uuid): [record("whole", WHOLE, WHOLE)]}
     world.reason, world.before = GONE, world.inventory
     world.inventory = make.inventory(DIVIDED)
@@ -182,7 +182,7 @@ def test_claims_are_told_once_that_their_gpu_was_removed(world: World) -> None:
     assert note.startswith(f"gpu-1: {WHOLE.uuid} is no longer found on this node: it was removed")
 
 
-def test_a_mig_device_that_is_gone_is_told_once_and_of_the_claim_that_had_it(world: World) -> None:
+def test_a_removed_mig_device_is_one_event_on_its_claim(world: World) -> None:
     had = record("had", DEVICES[0], DIVIDED)
     world.reason, world.records = GONE, {DIVIDED.uuid: [had]}
     world.inventory = make.inventory(replace(DIVIDED, mig=make.mig(DEVICES[1])), WHOLE)
@@ -212,7 +212,7 @@ def test_a_mig_device_that_went_before_any_look_saw_it_changes_the_health_at_onc
     assert world.changes == 1
 
 
-def test_claims_that_are_prepared_or_ended_during_a_look_have_lost_nothing(world: World) -> None:
+def test_claims_that_change_during_a_scan_have_lost_nothing(world: World) -> None:
     ended, fresh = (record(name, DEVICES[0], DIVIDED) for name in ("ended", "fresh"))
     world.records = {DIVIDED.uuid: [ended]}
     world.during = lambda: world.records.update({DIVIDED.uuid: [fresh]})

@@ -106,7 +106,7 @@ def test_what_the_config_wants_is_offered_and_noted(tmp_path: Path) -> None:
     assert notes.waiting == ()
 
 
-def test_what_limits_memory_is_noted_and_why_nothing_better_does(tmp_path: Path) -> None:
+def test_the_memory_limiter_is_noted_with_the_reason(tmp_path: Path) -> None:
     node = Node(tmp_path)
     found = []
     for limits in (
@@ -130,7 +130,7 @@ def remarks(node: Node) -> tuple[str, ...]:
     return read_notes(node.root).remarks
 
 
-def test_what_may_end_limits_is_remarked_for_gpus_that_are_shared(tmp_path: Path) -> None:
+def test_what_may_remove_limits_is_noted_for_shared_gpus(tmp_path: Path) -> None:
     beside = make.inventory(GPU, make.gpu(1))
     shared, whole, parts = (tmp_path / name for name in ("shared", "whole", "parts"))
     for folder in (shared, whole, parts):
@@ -152,7 +152,7 @@ def test_what_may_end_limits_is_remarked_for_gpus_that_are_shared(tmp_path: Path
 
 
 @pytest.mark.parametrize("sees_processes", [True, False])
-def test_what_becomes_of_who_takes_too_much_is_known_of_each_resource_and_said_if_in_vain(
+def test_over_limit_applies_to_each_resource_and_warns_if_in_vain(
     tmp_path: Path, sees_processes: bool
 ) -> None:
     node = Node(tmp_path, sees_processes=sees_processes)
@@ -171,7 +171,7 @@ def test_without_shares_nothing_is_noted(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_notes_of_shares_that_are_no_more_go(tmp_path: Path) -> None:
+def test_notes_of_removed_shares_are_deleted(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.shares.offer(node.inventory, node.divisions, with_counters=True)
     node.set(NodeConfig())

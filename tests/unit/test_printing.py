@@ -82,7 +82,7 @@ def test_convert_shows_it_too(
     assert "none\\u001b[2J" in said.err
 
 
-def test_what_is_no_option_is_shown_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_options_are_escaped_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([f"{CLEAR}frobnicate"]) == 2
     assert shows(capsys.readouterr().err)
 
@@ -113,7 +113,7 @@ def test_any_text_is_shown_on_one_line_and_what_prints_stays(text: str) -> None:
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
-def test_programs_get_back_what_there_was(text: str) -> None:
+def test_programs_get_the_original_text(text: str) -> None:
     document = json.dumps({"name": text}, ensure_ascii=False)
     as_json, as_yaml = for_programs(document, "json"), for_programs(document, "yaml")
     assert shows(as_json)

@@ -182,7 +182,7 @@ def test_gpus_are_offered_to_virtual_machines_by_flag_or_gate(
 
 
 @pytest.mark.parametrize("value", ["true", "false"])
-def test_an_unknown_feature_gate_is_said_to_have_no_effect_and_others_are_heard(value: str) -> None:
+def test_only_unknown_feature_gates_are_reported(value: str) -> None:
     settings = parsed("--node-name=n", f"--feature-gates=Tomorrow={value},DynamicMIG=true")
     assert list(settings.without_effect()) == ["feature gate Tomorrow"]
     assert settings.gate_of(DYNAMIC_MIG) is True
@@ -234,14 +234,14 @@ def test_device_metadata_is_given_unless_setting_or_gate_is_false(
     ("gates", "given"),
     [("", None), ("DynamicMIG=true", True), ("MPSSupport=1,DynamicMIG=0", False)],
 )
-def test_the_gate_of_mig_on_demand_is_heard(gates: str, given: bool | None) -> None:
+def test_the_gate_of_mig_on_demand_is_respected(gates: str, given: bool | None) -> None:
     assert parsed("--node-name=n", f"--feature-gates={gates}").gate_of(DYNAMIC_MIG) is given
 
 
 @pytest.mark.parametrize(
     "words", [("--mig=on",), ("--mig-profiles=1g.10gb,",), ("--mig-profiles=big",)]
 )
-def test_what_mig_cannot_be_set_to_is_refused(words: tuple[str, ...]) -> None:
+def test_invalid_values_of_mig_are_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(Exception, match="mig"):
         parsed("--node-name=n", *words)
 
@@ -253,7 +253,7 @@ def test_the_share_config_is_named_as_here_or_as_in_the_device_plugin(flag: str)
     assert settings.share_config_default == "a100"
 
 
-def test_a_default_profile_of_nvidias_driver_is_no_share_config_and_that_is_said(
+def test_nvidias_default_profile_is_ignored_with_a_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DEFAULT_CONFIG", "mixed")

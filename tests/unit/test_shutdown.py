@@ -52,7 +52,7 @@ def test_the_thread_that_died_is_named_in_the_log(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_well(shutdown: Shutdown, number: signal.Signals) -> None:
+def test_a_signal_ends_it_with_status_0(shutdown: Shutdown, number: signal.Signals) -> None:
     os.kill(os.getpid(), number)
     assert shutdown.wait(10) == ShutdownReason(text=number.name, exit_status=0)
 

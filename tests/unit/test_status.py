@@ -70,7 +70,7 @@ def node(
     )
 
 
-def test_devices_that_exist_no_more_are_told_by_the_gpu_drivers_files(tmp_path: Path) -> None:
+def test_missing_devices_are_found_by_the_gpu_drivers_files(tmp_path: Path) -> None:
     mig, whole = make.mig_device(0, "2g.20gb", 2), make.gpu(1)
     records = (on_mig(mig), record("whole", whole))
     nvidia = tmp_path / "driver/nvidia"
@@ -154,7 +154,7 @@ def test_a_domain_that_is_not_in_order_says_why() -> None:
     assert "the MPS supervisor has not noticed it" in table(node(ONE, domains={"uid-one": None}))
 
 
-def test_debts_strays_and_damage_are_told() -> None:
+def test_pending_cleanup_strays_and_damage_are_shown() -> None:
     cleanup = PendingCleanup(of=LONG, reason="GPU is lost")
     owing = record("old", SLICED, state=RecordState.RELEASED, pending=(cleanup,))
     found = replace(
@@ -176,7 +176,7 @@ def test_a_shared_domain_is_a_stray_once_no_claim_has_joined_it() -> None:
     assert node(ONE, domains={shared: READY}).strays == [shared]
 
 
-def test_a_member_of_a_shared_domain_is_told_how_it_is() -> None:
+def test_a_member_of_a_shared_domain_shows_its_state() -> None:
     domain = shared_domain(SERVED.uuid)
     step = make.join(make.device(SERVED), domain=domain, claim="uid-two")
     member = record("two", SERVED, steps=(step,))
@@ -187,7 +187,7 @@ def test_a_member_of_a_shared_domain_is_told_how_it_is() -> None:
     assert claim["mpsDomain"]["state"] == "failed"
 
 
-def test_claims_of_an_earlier_boot_and_unfinished_ones_are_told() -> None:
+def test_earlier_and_unfinished_claims_are_shown() -> None:
     text = table(
         node(
             record("before", PLAIN, boot_id="boot-0"),
@@ -198,7 +198,7 @@ def test_claims_of_an_earlier_boot_and_unfinished_ones_are_told() -> None:
     assert "being prepared" in text
 
 
-def test_admin_access_is_told() -> None:
+def test_admin_access_is_shown() -> None:
     (device,) = make.record(PLAIN).devices
     seen = record("seen", devices=(replace(device, admin_access=True),))
     assert "AdminAccess" in table(node(seen))
@@ -268,7 +268,7 @@ def test_shares_are_counted_and_not_claims() -> None:
     assert one["parts"] == 4
 
 
-def test_who_has_which_part_of_a_gpu_and_what_is_free() -> None:
+def test_parts_of_a_gpu_have_their_claims_and_the_rest() -> None:
     found = parted(tenant("a"), tenant("b", share_id="s2", memory_mib=0, cores=0), shares=4)
     (line,) = [one for one in table(found).splitlines() if "2 of 4" in one]
     assert " ".join(line.split()) == "gpu-0 2 of 4 10240 MiB 70769 MiB 20 % TimeSlicing -"
@@ -293,7 +293,7 @@ def test_a_gpu_that_a_claim_has_for_itself_has_nothing_free() -> None:
     assert "in use by a claim that holds all of it" in table(found)
 
 
-def test_parts_of_a_gpu_that_is_published_no_more_are_told_without_what_is_free() -> None:
+def test_parts_of_an_unpublished_gpu_have_no_free_rest() -> None:
     (one,) = json.loads(report(node(tenant("a"))))["shares"]["consumable"]
     assert (one["memoryUsedMiB"], one["memoryFreeMiB"]) == (10240, None)
 

@@ -85,7 +85,7 @@ def test_what_was_before_the_reboot_is_not_shown(tmp_path: Path) -> None:
     assert read_notes(tmp_path, "boot-2") == HealthNotes()
 
 
-def test_a_damaged_record_is_said_and_ends_nothing(tmp_path: Path) -> None:
+def test_a_damaged_record_is_reported_and_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("half a fi")
     first, second, third = health_part.lines(read_notes(tmp_path, "boot-1"))
     assert (first, second) == ("", "Sick GPUs:")

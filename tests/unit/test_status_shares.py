@@ -54,14 +54,14 @@ def test_what_has_admin_access_uses_nothing() -> None:
     assert row(claim(make.device(GPU), admin=True))[3:5] == ["0", "10"]
 
 
-def test_a_device_that_is_had_otherwise_has_no_free_shares() -> None:
+def test_a_device_in_other_use_has_no_free_shares() -> None:
     words = ["in", "use", "by", "a", "claim", "that", "holds", "all", "of", "it,"]
     assert row(claim(make.device(GPU)))[3:17] == ["0", "0", "MPS", "MPS", *words]
     assert row(claim(make.device(make.mig_device(0))))[3:17] == ["0", "0", "MPS", "MPS", *words]
     assert row(claim(make.device(make.mig_device(1))))[4] == "0"
 
 
-def test_a_change_that_waits_and_what_limits_nothing_are_said() -> None:
+def test_waiting_changes_and_missing_limits_are_shown() -> None:
     noted = replace(NOTED, strategy="TimeSlicing", limited_by=None)
     words = row(claim(share(0)), notes=replace(NOTES, devices=(noted,), waiting=("gpu-0",)))
     assert words[5:7] == ["TimeSlicing", "nothing"]
@@ -94,7 +94,7 @@ def test_the_claims_that_a_change_waits_for_are_those_that_have_any_of_the_devic
     assert shares_part.lines(notes, others)[-1].endswith("at the driver's next look")
 
 
-def test_the_configs_place_problem_and_remarks_are_said() -> None:
+def test_the_configs_place_problem_and_remarks_are_shown() -> None:
     notes = replace(NOTES, problem="config:3:5: replicas: must be a number")
     found = shares_part.lines(notes, ())
     assert "share config: file /etc/shares" in found
@@ -128,7 +128,7 @@ def test_notes_are_read_as_they_were_written_and_damaged_ones_are_none(tmp_path:
     assert read_notes(tmp_path) == ShareNotes()
 
 
-def test_why_nothing_better_limits_memory_is_said_once_for_all_devices() -> None:
+def test_the_reason_for_the_limiter_is_shown_once() -> None:
     why = "the GPU driver 535.1 is older than R615"
     for limited_by, how in (
         ("MPS", "limited by MPS"),

@@ -13,7 +13,7 @@ OF_THE_NODE |= {f"resource.kubernetes.io/{name}" for name in ("pciBusID", "pcieR
 
 
 @pytest.mark.parametrize("profile", names())
-def test_of_each_attribute_it_is_decided_whether_a_template_can_know_it(profile: str) -> None:
+def test_each_attribute_is_known_to_templates_or_not(profile: str) -> None:
     published = {
         name
         for one in slices_of(inventory_of(profile), "n1", OF_DEFAULTS)

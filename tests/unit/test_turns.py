@@ -63,7 +63,7 @@ def test_a_call_that_waited_goes_before_those_that_began_after_it() -> None:
     assert order == ["oldest", "second", "third"]
 
 
-def test_what_hangs_in_its_turn_stops_nobody() -> None:
+def test_a_hanging_turn_blocks_nobody() -> None:
     turns = Turns(0.01)
     hung, release = threading.Event(), threading.Event()
 
@@ -85,7 +85,7 @@ def test_what_hangs_in_its_turn_stops_nobody() -> None:
     assert [line["event"] for line in logs] == ["turn at computing taken from a call"]
 
 
-def test_of_a_turn_that_is_taken_away_it_is_said_where_the_call_was(tmp_path: Path) -> None:
+def test_a_revoked_turn_is_logged_with_its_place(tmp_path: Path) -> None:
     turns = Turns(0.01)
     pipe = tmp_path / "sys/kernel/random/boot_id"
     pipe.parent.mkdir(parents=True)
@@ -133,7 +133,7 @@ def test_an_error_gives_the_turn_back() -> None:
 
 
 @pytest.mark.parametrize("longest", [LONG, 0.0005])
-def test_no_turn_is_lost_or_had_by_two(longest: float) -> None:
+def test_every_turn_has_exactly_one_holder(longest: float) -> None:
     """Of turns that are taken away several are had at once, and the line is empty in the end."""
     turns = Turns(longest)
     inside: list[int] = []

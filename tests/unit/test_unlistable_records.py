@@ -58,7 +58,7 @@ def without_rights() -> Iterator[None]:
     ("obstacle", "cause"),
     [(a_file, "Not a directory"), (a_circle, "Too many levels of symbolic links")],
 )
-def test_something_else_in_a_folders_place_is_named_and_what_to_do(
+def test_a_file_in_place_of_a_folder_is_named_with_advice(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     command: str,
@@ -79,7 +79,7 @@ def test_something_else_in_a_folders_place_is_named_and_what_to_do(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_file_in_the_place_of_the_drivers_directory_is_not_an_absent_one(
+def test_a_file_as_the_drivers_directory_is_not_absence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     directory = tmp_path / DRIVER_NAME
@@ -90,7 +90,7 @@ def test_a_file_in_the_place_of_the_drivers_directory_is_not_an_absent_one(
 
 
 @pytest.mark.parametrize("closed", [".", "claims"])
-def test_who_may_not_read_the_records_is_told_to_be_root(
+def test_unreadable_records_give_advice_to_be_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str
 ) -> None:
     monkeypatch.chdir(tmp_path)  # what is above is for this user alone

@@ -22,7 +22,7 @@ class Looking(Worker):
             self._wait(100 * LONG)
 
 
-def test_what_rings_amid_a_look_has_another_one_made() -> None:
+def test_a_ring_during_a_look_causes_another() -> None:
     worker = Looking()
     worker.start()
     assert worker.looks.acquire(timeout=LONG)
@@ -46,7 +46,7 @@ def test_stop_tells_whether_the_thread_has_ended() -> None:
     assert worker.stop(0)
 
 
-def test_reasons_of_what_is_gone_are_forgotten() -> None:
+def test_reasons_of_removed_things_are_forgotten() -> None:
     once = LogOnce()
     assert once.is_new("full", "here")
     assert once.is_new("full", "gone")

@@ -92,7 +92,7 @@ def test_latencies_are_read_from_the_output_or_a_file_of_each_tenants_own(
         ("true {latencies}", "it has not written its latencies to {latencies}: No such file"),
     ],
 )
-def test_a_command_that_does_not_tell_its_latencies_has_no_result(
+def test_a_command_without_reported_latencies_has_no_result(
     script: str, why: str, tmp_path: Path
 ) -> None:
     work = command("sh", "-c", script, latencies="json")

@@ -60,7 +60,7 @@ def test_a_case_whose_tenants_fail_says_why(tmp_path: Path, mode: str, reason: s
     assert reason in case.reason
 
 
-def test_a_tenant_that_is_killed_is_told_with_its_signal_and_last_words(tmp_path: Path) -> None:
+def test_a_killed_tenant_is_reported_with_signal_and_last_words(tmp_path: Path) -> None:
     case = runner(tmp_path, {"MODE": "killed"}).run(TWO, 1)
     assert case.state == "measured"
     assert [tenant.failure for tenant in case.tenants] == [
@@ -69,7 +69,7 @@ def test_a_tenant_that_is_killed_is_told_with_its_signal_and_last_words(tmp_path
     ]
 
 
-def test_a_tenant_that_hangs_is_one_without_a_result_and_is_ended(tmp_path: Path) -> None:
+def test_a_tenant_that_hangs_is_ended_and_has_no_result(tmp_path: Path) -> None:
     case = runner(tmp_path, {"MODE": "one-stuck"}, patience=4).run(TWO, 1)
     assert case.state == "measured"
     (first, second) = case.tenants
@@ -203,7 +203,7 @@ def machine(tmp_path: Path, real_userspace: None) -> Iterator[Machine]:
 class TestOnASimulatedMachine:
     """With NVML and NVIDIA's MPS daemon."""
 
-    def test_a_daemon_of_ones_own_has_the_limits_and_is_gone_afterwards(
+    def test_a_benchmark_daemon_has_the_limits_and_is_ended(
         self, machine: Machine, tmp_path: Path
     ) -> None:
         door = CardDoor(tmp_path / "driver")
@@ -259,7 +259,7 @@ class TestOnASimulatedMachine:
             shutil.rmtree(temporary)
 
 
-def test_a_commands_failure_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_a_failed_command_is_reported_with_its_last_words(tmp_path: Path) -> None:
     said = "import sys; sys.stderr.write('first\\nout of memory\\n\\n'); sys.exit(3)"
     case = runner(tmp_path).run(alone(command(sys.executable, "-c", said)), 1)
     assert case.reason == ("the command failed: its exit status was 3: out of memory")

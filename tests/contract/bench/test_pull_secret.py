@@ -62,9 +62,7 @@ def test_without_the_secret_no_namespace_is_made(server: ApiServer, client: Kube
     assert server.seen("create", "namespaces") == []
 
 
-def test_a_namespace_that_may_not_have_a_secret_is_deleted_again(
-    server: ApiServer, client: KubeClient
-) -> None:
+def test_a_namespace_that_gets_no_secret_is_deleted(server: ApiServer, client: KubeClient) -> None:
     server.put(SECRET)
     server.fail("create", "secrets", status=403)
     with pytest.raises(AccessError), PodRunner(client, PLACE, print):

@@ -73,7 +73,7 @@ def done_by_a_tenant(
     return found
 
 
-def test_of_a_whole_gpu_the_tenant_that_watches_says_how_busy_it_was(
+def test_the_watching_tenant_reports_how_busy_a_whole_gpu_was(
     machine: Machine, library: Path
 ) -> None:
     machine.take_memory(machine.find("0").uuid, MIB, pid=11)
@@ -85,7 +85,7 @@ def test_of_a_whole_gpu_the_tenant_that_watches_says_how_busy_it_was(
     assert by_gpm == (80, 25)
 
 
-def test_each_tenant_with_a_mig_device_says_how_busy_that_was(
+def test_each_tenant_of_a_mig_device_reports_how_busy_it_was(
     machine: Machine, library: Path
 ) -> None:
     gpu = machine.find("0").uuid

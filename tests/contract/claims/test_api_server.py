@@ -71,7 +71,7 @@ def test_a_server_in_trouble_is_asked_again(
     assert len(driver.prepare(REF)) == 1
 
 
-def test_an_answer_that_is_lost_is_asked_for_again_in_the_same_call(
+def test_a_lost_answer_is_requested_again_in_the_same_call(
     server: ApiServer, tmp_path: Path
 ) -> None:
     client = from_kubeconfig(server.write_kubeconfig(tmp_path / "kubeconfig"))
@@ -97,7 +97,7 @@ class Timed(ClaimApi):
         return super().get_claim(namespace, name, timeout=timeout)
 
 
-def test_the_server_is_given_no_longer_than_the_call_has_and_less_where_the_answer_is_known(
+def test_requests_end_with_the_call_and_sooner_if_the_answer_is_known(
     tmp_path: Path,
 ) -> None:
     api = Timed()

@@ -82,7 +82,7 @@ def test_a_claim_whose_config_cannot_be_applied_over_is_merged_into(place: Place
     assert place.status() == [FOREIGN]
 
 
-def test_a_config_that_no_json_can_carry_keeps_the_status_empty_and_is_said_once(
+def test_a_config_that_is_not_json_leaves_status_empty_and_logs_once(
     place: Place,
 ) -> None:
     place.driver.prepare(place.put("gpu-2"))
@@ -101,7 +101,7 @@ def test_a_config_that_no_json_can_carry_keeps_the_status_empty_and_is_said_once
     assert [log["event"] for log in logs] == ["claim status refused"]
 
 
-def test_what_a_driver_of_another_version_wrote_is_written_again_once(place: Place) -> None:
+def test_status_of_another_driver_version_is_rewritten_once(place: Place) -> None:
     ref = place.put("gpu-1")
     place.driver.prepare(ref)
     place.look()
@@ -119,7 +119,7 @@ def test_what_a_driver_of_another_version_wrote_is_written_again_once(place: Pla
     assert place.writes() == writes
 
 
-def test_nothing_is_written_again_or_even_asked(place: Place) -> None:
+def test_an_unchanged_status_is_neither_read_nor_written(place: Place) -> None:
     place.driver.prepare(place.put("gpu-1"))
     place.look()
     before = place.server.objects("resourceclaims")
@@ -133,7 +133,7 @@ def test_nothing_is_written_again_or_even_asked(place: Place) -> None:
     assert place.server.objects("resourceclaims") == before
 
 
-def test_a_restarted_driver_writes_nothing_that_is_there(place: Place) -> None:
+def test_a_restarted_driver_rewrites_nothing(place: Place) -> None:
     place.driver.prepare(place.put("gpu-1"))
     place.look()
     before = place.server.objects("resourceclaims")
@@ -169,7 +169,7 @@ def test_another_drivers_entries_stay(place: Place) -> None:
     assert place.status() == [FOREIGN]
 
 
-def test_a_claim_that_is_unprepared_but_still_allocated_says_nothing_more(place: Place) -> None:
+def test_an_unprepared_allocated_claim_has_no_entries(place: Place) -> None:
     place.driver.prepare(place.put("gpu-1"))
     place.look()
     place.driver.unprepare(REF)
@@ -182,7 +182,7 @@ def test_a_claim_that_is_unprepared_but_still_allocated_says_nothing_more(place:
     assert len(place.server.seen()) == requests
 
 
-def test_of_a_claim_that_gave_its_devices_back_nothing_is_written(place: Place) -> None:
+def test_a_deallocated_claim_gets_no_status(place: Place) -> None:
     place.driver.prepare(place.put("gpu-1"))
     place.look()
     place.driver.unprepare(REF)
@@ -232,7 +232,7 @@ def test_a_claim_that_somebody_writes_meanwhile_is_read_again(
     assert {one["device"] for one in place.status()} == {"nic-0", *(["gpu-1"] if is_merged else [])}
 
 
-def test_nothing_is_written_of_devices_that_a_claim_has_no_more(place: Place) -> None:
+def test_devices_that_a_claim_lost_get_no_status(place: Place) -> None:
     place.driver.prepare(place.put("gpu-1"))
     place.server.delete_all("resourceclaims")
     place.put("gpu-2")
@@ -241,7 +241,7 @@ def test_nothing_is_written_of_devices_that_a_claim_has_no_more(place: Place) ->
     assert place.server.seen("patch") == []
 
 
-def test_what_was_allocated_again_elsewhere_is_left_to_the_driver_there(place: Place) -> None:
+def test_a_reallocated_claim_is_left_to_the_other_nodes_driver(place: Place) -> None:
     place.driver.prepare(place.put("gpu-1"))
     place.look()
     place.driver.unprepare(REF)
@@ -258,7 +258,7 @@ def test_what_was_allocated_again_elsewhere_is_left_to_the_driver_there(place: P
     assert place.writes() == 1
 
 
-def test_another_claim_of_the_name_is_not_spoken_of(place: Place) -> None:
+def test_another_claim_of_the_same_name_is_ignored(place: Place) -> None:
     place.driver.prepare(place.put("gpu-1"))
     kind = kind_of("resource.k8s.io/v1", "ResourceClaim")
     place.server.store.delete(kind, "default", "claim")
@@ -275,7 +275,7 @@ def test_times_are_utc_wherever_the_node_is(place: Place, auckland: None) -> Non
     assert abs(since - datetime.now(UTC)) < timedelta(hours=1)
 
 
-def test_a_missing_right_is_said_once_and_asked_for_seldom(place: Place) -> None:
+def test_a_missing_permission_is_logged_once_and_retried_rarely(place: Place) -> None:
     server = place.server
     place.prepare(0, 1, 2, 3)
     server.granted = {("get", "resourceclaims.resource.k8s.io")}
@@ -302,7 +302,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize(("fault", "said"), REFUSALS.values(), ids=REFUSALS)
-def test_what_fails_for_one_claim_keeps_no_other_from_its_status(
+def test_a_failure_of_one_claim_does_not_block_others_status(
     place: Place, fault: dict[str, Any], said: str
 ) -> None:
     names = [ref.name for ref in place.prepare(0, 1, 2, 3)]  # the bad one has the lowest UID
@@ -329,7 +329,7 @@ def test_an_api_server_without_the_feature_is_noticed_once(place: Place) -> None
     assert place.writes() == 2
 
 
-def test_no_pod_waits_for_it(place: Place) -> None:
+def test_prepare_does_not_wait_for_status(place: Place) -> None:
     slow = place.server.fail("patch", "resourceclaims", delay=60.0, times=9)
     place.put("gpu-1")
     place.outbox.start()
@@ -348,7 +348,7 @@ def test_no_pod_waits_for_it(place: Place) -> None:
     place.outbox.stop(10)
 
 
-def test_a_claim_that_was_given_back_before_its_turn_is_not_even_asked_for(place: Place) -> None:
+def test_a_claim_released_before_its_turn_is_not_read(place: Place) -> None:
     place.driver.prepare(place.put("gpu-1"))
     requests = len(place.server.seen())
     place.writer.claim_changed(REF)
@@ -364,7 +364,7 @@ def test_a_claim_that_was_given_back_before_its_turn_is_not_even_asked_for(place
     assert len(place.server.seen()) == requests
 
 
-def test_what_is_wrong_with_devices_is_written_beside_calls(place: Place) -> None:
+def test_device_health_is_written_in_the_background(place: Place) -> None:
     place.driver.prepare(place.put("gpu-1"))
     place.look()
     place.health = DeviceHealth(state=HealthState.UNHEALTHY, reason="Xid79")
@@ -386,7 +386,7 @@ def test_only_claims_that_changed_are_looked_at(place: Place) -> None:
     assert place.have_status() == ["c-1"]
 
 
-def test_before_the_gpus_are_known_nothing_is_taken_back(place: Place) -> None:
+def test_before_the_first_scan_no_condition_is_removed(place: Place) -> None:
     place.driver.prepare(place.put("gpu-1"))
     place.restart(knows_devices=False)
     place.writer.claim_changed(REF)
@@ -397,7 +397,7 @@ def test_before_the_gpus_are_known_nothing_is_taken_back(place: Place) -> None:
     assert place.writes() == 1
 
 
-def test_of_a_claim_that_is_being_prepared_or_of_another_boot_nothing_is_said(
+def test_unfinished_claims_and_those_of_another_boot_get_no_status(
     place: Place, tmp_path: Path
 ) -> None:
     place.driver.prepare(place.put("gpu-1"))

@@ -27,7 +27,7 @@ def soon(seconds: float = PATIENCE) -> float:
     return time.monotonic() + seconds
 
 
-def test_claims_on_different_gpus_are_prepared_side_by_side(driver: Driver) -> None:
+def test_claims_on_different_gpus_are_prepared_in_parallel(driver: Driver) -> None:
     both_inside = threading.Barrier(2)
     driver.gpus.on_edits = lambda _: both_inside.wait(PATIENCE) and None
     refs = [driver.api.add(f"gpu-{n}", uid=f"uid-{n}", name=f"claim-{n}") for n in range(2)]
@@ -173,7 +173,7 @@ def test_a_claim_that_waits_for_a_gpu_gets_it_when_it_is_unprepared(driver: Driv
 
 
 @pytest.mark.parametrize("has", [None, "gpu-2"])
-def test_a_prepare_that_waits_for_another_claims_call_lets_go_of_its_gpus(
+def test_a_prepare_that_waits_for_another_claim_unlocks_its_gpus(
     driver: Driver, has: str | None
 ) -> None:
     timing = replace(FAST, longest=3 * PATIENCE)
@@ -200,7 +200,7 @@ def test_a_prepare_that_waits_for_another_claims_call_lets_go_of_its_gpus(
     patient.close()
 
 
-def test_the_api_server_is_asked_about_who_has_a_gpu_while_others_can_lock_it(
+def test_a_gpu_is_unlocked_while_its_holder_is_looked_up(
     driver: Driver,
 ) -> None:
     driver.prepare(driver.api.add("gpu-1", uid="holder", name="holder"))
@@ -290,7 +290,7 @@ def test_a_lock_of_this_process_times_out_too(tmp_path: Path) -> None:
     locks.close()
 
 
-def test_a_killed_process_lets_go_of_its_locks(tmp_path: Path) -> None:
+def test_a_killed_process_releases_its_locks(tmp_path: Path) -> None:
     locks = NodeLocks(tmp_path / "locks", time.monotonic, on_other=lambda: None)
     with child.start("hold", tmp_path / "locks", "a", stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None

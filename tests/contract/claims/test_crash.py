@@ -77,7 +77,7 @@ def test_a_claim_whose_record_a_power_cut_took_is_as_if_it_was_never_prepared(
 
 
 @pytest.mark.parametrize("mode", CONFIGS)
-def test_a_claim_that_leaves_nothing_over_a_power_cut_does_not_wait_for_the_disk(
+def test_a_claim_without_lasting_effects_does_not_wait_for_the_disk(
     driver: Driver, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
@@ -88,7 +88,7 @@ def test_a_claim_that_leaves_nothing_over_a_power_cut_does_not_wait_for_the_disk
     assert synced == []
 
 
-def test_a_claim_that_still_has_to_put_something_right_waits_for_the_disk(
+def test_a_claim_with_pending_cleanup_waits_for_the_disk(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ref = driver.api.add("gpu-1", configs=CONFIGS["sharing"])

@@ -47,7 +47,7 @@ def file_of(driver: Driver, ref: ClaimRef, request: str = "gpu") -> Path:
     return driver.plugin / "device-metadata" / ref.uid / f"{request}.json"
 
 
-def test_a_container_finds_the_devices_of_each_request_it_has(driver: Driver) -> None:
+def test_a_container_finds_the_devices_of_its_requests(driver: Driver) -> None:
     ref = of_template(driver, "gpu-1", "gpu-2", "gpu-3", requests=["a", "b/large", "a"])
     driver.prepare(ref)
     first, second = mounted(driver, ref).items()
@@ -84,7 +84,7 @@ def test_an_annotation_that_names_another_place_is_not_believed(driver: Driver) 
     assert found.keys() == {reader.by_claim("claim", "gpu")}
 
 
-def test_switched_off_there_are_no_files_and_those_that_are_there_go_with_their_claims(
+def test_when_disabled_no_files_are_made_and_old_ones_go_with_claims(
     driver: Driver,
 ) -> None:
     ref, later = driver.api.add("gpu-1"), driver.api.add("gpu-2", uid="later", name="later")
@@ -103,7 +103,7 @@ def test_switched_off_there_are_no_files_and_those_that_are_there_go_with_their_
     off.close()
 
 
-def test_what_is_switched_on_reaches_claims_that_are_prepared(driver: Driver) -> None:
+def test_enabling_metadata_also_serves_prepared_claims(driver: Driver) -> None:
     off = Driver(driver.root, api=driver.api, device_metadata=False)
     ref = of_template(off, "gpu-1")
     off.prepare(ref)
@@ -153,7 +153,7 @@ def test_files_without_a_record_go_with_the_next_start(driver: Driver) -> None:
     assert list((driver.plugin / "device-metadata").iterdir()) == []
 
 
-def test_a_claim_under_an_old_name_meets_nothing_of_the_former_one(driver: Driver) -> None:
+def test_a_claim_with_a_reused_name_sees_no_old_files(driver: Driver) -> None:
     former = driver.api.add("gpu-1", uid="former")
     driver.prepare(former)
     ref = driver.api.add("gpu-2", uid="next")
@@ -165,7 +165,7 @@ def test_a_claim_under_an_old_name_meets_nothing_of_the_former_one(driver: Drive
     assert file.exists()
 
 
-def test_a_newer_gpu_driver_is_told_to_later_containers_only(driver: Driver) -> None:
+def test_a_newer_gpu_driver_shows_only_in_later_containers(driver: Driver) -> None:
     ref = driver.api.add("gpu-1")
     driver.prepare(ref)
     with file_of(driver, ref).open() as kept:
@@ -179,7 +179,7 @@ def test_a_newer_gpu_driver_is_told_to_later_containers_only(driver: Driver) -> 
     assert versions == ["535.261.3", "580.1.2"]
 
 
-def test_a_group_that_nvlink_does_not_join_any_more_is_told_to_later_containers_only(
+def test_a_lost_nvlink_group_shows_only_in_later_containers(
     tmp_path: Path,
 ) -> None:
     links = (NvLink(number=0, is_active=True, to_switch=True),)
@@ -199,7 +199,7 @@ def test_a_group_that_nvlink_does_not_join_any_more_is_told_to_later_containers_
     driver.close()
 
 
-def test_a_look_that_finds_the_same_as_before_writes_nothing(driver: Driver) -> None:
+def test_an_unchanged_scan_writes_nothing(driver: Driver) -> None:
     ref = driver.api.add("gpu-1")
     driver.prepare(ref)
     before = file_of(driver, ref).stat()
@@ -235,7 +235,7 @@ def filling(disk: SmallDisk, tmp_path: Path) -> Iterator[Callable[[str], Driver]
         world.close()
 
 
-def test_on_a_disk_that_fills_up_before_its_files_a_claim_says_so_and_goes_on_later(
+def test_a_claim_on_a_full_disk_fails_with_the_reason_and_recovers(
     disk: SmallDisk, filling: Callable[[str], Driver]
 ) -> None:
     driver = filling("recorded")

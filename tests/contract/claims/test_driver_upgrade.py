@@ -73,7 +73,7 @@ def missing(node: Node, ref: ClaimRef) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", [whole, by_mps, share, mig, by_admin_access])
-def test_after_an_upgrade_a_claim_of_any_kind_is_told_to_mount_the_new_files(
+def test_after_an_upgrade_specs_of_all_claims_mount_the_new_files(
     node: Node, kind: Callable[[Node], ClaimRef]
 ) -> None:
     ref = kind(node)
@@ -121,7 +121,7 @@ def test_a_spec_stays_while_a_file_is_away_for_a_moment(node: Node) -> None:
     assert node.driver.spec(ref) == before
 
 
-def test_half_of_an_upgrade_is_told_once_and_the_rest_of_it_is_awaited(node: Node) -> None:
+def test_half_an_upgrade_is_logged_once_and_waited_out(node: Node) -> None:
     ref = whole(node)
     node.driver.prepare(ref)
     before = node.driver.spec(ref)
@@ -154,7 +154,7 @@ def test_without_the_running_drivers_libcuda_no_spec_is_touched(node: Node) -> N
 @pytest.mark.parametrize(
     "path", ["/etc/vulkan/icd.d/nvidia_icd.json", "/run/nvidia-fabricmanager/socket"]
 )
-def test_a_file_that_is_gone_for_good_is_mounted_no_more(node: Node, path: str) -> None:
+def test_a_file_that_stays_missing_is_no_longer_mounted(node: Node, path: str) -> None:
     file = Path(f"{node.machine.driver_root}{path}")
     file.parent.mkdir(parents=True)
     file.touch()

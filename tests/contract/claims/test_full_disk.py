@@ -77,7 +77,7 @@ def test_mig_devices_are_given_back_on_a_full_disk_and_mig_mode_is_turned_off(
         disk.unmount()
 
 
-def test_what_cannot_be_written_down_as_pending_is_found_again(
+def test_cleanup_that_could_not_be_recorded_is_found_again(
     disk: SmallDisk, start: Callable[..., Driver]
 ) -> None:
     driver = start()
@@ -97,7 +97,7 @@ def test_what_cannot_be_written_down_as_pending_is_found_again(
     assert driver.left() == []
 
 
-def test_it_keeps_the_next_claim_away_only_while_nobody_can_share_the_gpu_with_it(
+def test_it_blocks_the_next_claim_only_while_sharing_is_impossible(
     disk: SmallDisk, start: Callable[..., Driver]
 ) -> None:
     for survives, error in ((False, None), (True, TransientError)):

@@ -59,9 +59,7 @@ def check_that_all_is_mended(node: Node) -> None:
 
 
 @pytest.mark.parametrize("function", MAKING)
-def test_a_claim_whose_mig_device_cannot_be_made_in_time_hears_of_it(
-    node: Node, function: str
-) -> None:
+def test_a_claim_whose_mig_device_is_late_fails_with_the_reason(node: Node, function: str) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     hang(node, function)
     with pytest.raises(SilenceError, match=DOES_NOT_ANSWER):
@@ -89,7 +87,7 @@ def test_a_claim_whose_mig_device_cannot_be_destroyed_in_time_is_unprepared(
     check_that_all_is_mended(node)
 
 
-def test_what_was_made_after_it_was_given_up_on_is_taken_back(node: Node) -> None:
+def test_a_device_made_after_the_timeout_is_removed(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     hang(node, "nvmlDeviceCreateGpuInstanceWithPlacement")
     with pytest.raises(SilenceError):

@@ -100,7 +100,7 @@ def test_processes_that_end_within_the_call_are_waited_for(
     assert node.left() == []
 
 
-def test_between_two_tries_there_is_a_pause_that_the_end_of_the_driver_ends(
+def test_the_pause_between_tries_ends_with_the_driver(
     node: Node, on_try: Callable[[Callable[[], None]], Tries]
 ) -> None:
     node.driver.preparer._timing = PrepareTiming(margin=0.0, first_pause=2 * SOON)
@@ -116,7 +116,7 @@ def test_between_two_tries_there_is_a_pause_that_the_end_of_the_driver_ends(
     assert len(tries) == 1
 
 
-def test_it_is_kept_no_longer_when_the_node_s_clock_is_set_back(node: Node) -> None:
+def test_a_clock_set_back_does_not_keep_it_longer(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
     node.machine.hold_instance(node.migs()[0].uuid)

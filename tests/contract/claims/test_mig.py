@@ -37,7 +37,7 @@ def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(node: Node) -> 
     assert node.left() == []
 
 
-def test_what_is_made_is_on_disk_before_and_after_it_is(
+def test_a_mig_device_is_recorded_before_and_after_its_making(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[dict[int, list[str]]] = []
@@ -73,7 +73,7 @@ def test_a_repeated_prepare_gives_the_same_answer_and_touches_nothing(node: Node
     assert node.driver.prepare(ref) == answer
 
 
-def test_parts_and_the_whole_exclude_each_other(node: Node) -> None:
+def test_partitions_and_the_whole_gpu_exclude_each_other(node: Node) -> None:
     part, whole = node.claim(node.name("1g.10gb", 0)), node.claim("gpu-0", name="whole")
     node.driver.prepare(part)
     with pytest.raises(ConflictError, match="already allocated to different claim default/claim"):
@@ -86,7 +86,7 @@ def test_parts_and_the_whole_exclude_each_other(node: Node) -> None:
     assert node.left() == []
 
 
-def test_parts_that_overlap_exclude_each_other(node: Node) -> None:
+def test_overlapping_partitions_exclude_each_other(node: Node) -> None:
     small = node.claim(node.name("1g.10gb", 1))
     large = node.claim(node.name("3g.40gb", 0), name="large")
     node.driver.prepare(small)
@@ -170,7 +170,7 @@ def test_what_fails_on_the_way_is_rolled_back_whole(node: Node, call: str) -> No
     assert node.left() == []
 
 
-def test_the_edits_that_cannot_be_had_take_the_device_back(node: Node) -> None:
+def test_a_device_without_cdi_edits_is_destroyed(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
 
     def refuse(*_: object) -> None:
@@ -236,7 +236,7 @@ def test_sharing_that_fails_takes_the_mig_device_with_it(node: Node) -> None:
     assert node.left() == []
 
 
-def test_a_mig_device_whose_sharing_lives_on_is_not_destroyed_below_it(node: Node) -> None:
+def test_a_mig_device_outlives_the_sharing_on_it(node: Node) -> None:
     node.restart(survives_reboot=True)
     ref = node.claim(node.name("1g.10gb", 0), configs=[MPS_ON_MIG])
     node.driver.prepare(ref)
@@ -272,7 +272,7 @@ def test_admin_access_sees_a_mig_device_and_changes_nothing(node: Node) -> None:
 # Held, removed, rebooted
 
 
-def test_a_held_mig_device_keeps_the_pod_until_it_is_let_go(node: Node) -> None:
+def test_a_held_mig_device_keeps_the_pod_until_its_release(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
     (made,) = node.migs()
@@ -307,7 +307,7 @@ def test_a_held_mig_device_is_destroyed_by_the_reconciler_later(node: Node) -> N
     assert node.left() == []
 
 
-def test_what_nvml_refuses_for_good_does_not_keep_the_pod(node: Node) -> None:
+def test_a_lasting_nvml_refusal_does_not_keep_the_pod(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
     node.machine.fail_call("nvmlGpuInstanceDestroy", UNKNOWN_ERROR)
@@ -353,7 +353,7 @@ def test_after_a_reboot_the_claim_gets_its_mig_device_again(node: Node) -> None:
     assert node.left() == []
 
 
-def test_after_a_reboot_nothing_of_others_is_destroyed(node: Node) -> None:
+def test_after_a_reboot_others_devices_are_kept(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
     node.machine.reboot()
@@ -364,7 +364,7 @@ def test_after_a_reboot_nothing_of_others_is_destroyed(node: Node) -> None:
     assert node.mig_shapes() == {0: ["1g.10gb@0"]}
 
 
-def test_a_mig_device_whose_record_is_damaged_is_left_to_an_admin_and_in_nobody_elses_way(
+def test_a_mig_device_with_a_damaged_record_is_left_to_an_admin(
     node: Node,
 ) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
@@ -382,7 +382,7 @@ def test_a_mig_device_whose_record_is_damaged_is_left_to_an_admin_and_in_nobody_
     assert node.mig_shapes() == {0: ["1g.10gb@0"]}
 
 
-def test_a_mode_that_cannot_be_turned_off_keeps_nobody_and_is_tried_again(node: Node) -> None:
+def test_a_mode_that_stays_on_blocks_nobody_and_is_retried(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
     node.machine.fail_call("nvmlDeviceSetMigMode", UNKNOWN_ERROR)
@@ -393,7 +393,7 @@ def test_a_mode_that_cannot_be_turned_off_keeps_nobody_and_is_tried_again(node: 
     assert node.left() == []
 
 
-def test_a_mode_that_cannot_be_turned_off_is_said_once(node: Node) -> None:
+def test_a_mode_that_cannot_be_turned_off_is_logged_once(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
     node.machine.fail_call("nvmlDeviceSetMigMode", UNKNOWN_ERROR)

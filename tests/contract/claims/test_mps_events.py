@@ -123,7 +123,7 @@ def test_a_death_is_reported_on_the_claim_and_on_its_pods(claim: MpsClaim) -> No
     assert {one["regarding"]["uid"] for one in claim.events()} == {UID, "pod-uid"}
 
 
-def test_a_pod_group_that_has_the_claim_is_told_in_place_of_its_pods(claim: MpsClaim) -> None:
+def test_events_go_to_a_pod_group_in_place_of_its_pods(claim: MpsClaim) -> None:
     found = make.claim_object("gpu-0", uid="uid-g", name="shared")
     found["status"]["reservedFor"] = [make.pod_group("gang")]
     claim.server.put(found)
@@ -138,7 +138,7 @@ def test_a_pod_group_that_has_the_claim_is_told_in_place_of_its_pods(claim: MpsC
     assert (about["apiVersion"], about["uid"]) == ("scheduling.k8s.io/v1beta1", "uid-of-gang")
 
 
-def test_an_event_whose_answer_was_lost_is_there_once(
+def test_an_event_with_a_lost_reply_exists_once(
     claim: MpsClaim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = claim.kube.create
@@ -157,7 +157,7 @@ def test_an_event_whose_answer_was_lost_is_there_once(
     assert claim.regarding() == [("Pod", "pod"), ("ResourceClaim", "claim")]
 
 
-def test_each_pod_that_has_the_claim_is_told(claim: MpsClaim) -> None:
+def test_each_pod_of_the_claim_gets_an_event(claim: MpsClaim) -> None:
     found = make.claim_object("gpu-0")
     (pod,) = found["status"]["reservedFor"]
     found["status"]["reservedFor"] = [pod, pod | {"name": "second", "uid": "second-uid"}]
@@ -213,7 +213,7 @@ def test_the_event_says_whether_there_is_a_new_daemon(
     assert all(event["note"].endswith(said) for event in claim.events())
 
 
-def test_a_claim_that_was_prepared_again_begins_at_none(claim: MpsClaim) -> None:
+def test_a_claim_prepared_again_counts_from_zero(claim: MpsClaim) -> None:
     driver = claim.driver()
     claim.say(restarts=1)
     driver.look()
@@ -242,7 +242,7 @@ def test_the_death_of_a_shared_daemon_is_reported_on_all_its_claims(claim: MpsCl
     ) in notes
 
 
-def test_a_status_file_that_the_disk_does_not_give_out_hides_no_other_domain(
+def test_an_unreadable_status_file_hides_no_other_domain(
     claim: MpsClaim,
 ) -> None:
     claim.join("one")
@@ -252,7 +252,7 @@ def test_a_status_file_that_the_disk_does_not_give_out_hides_no_other_domain(
     assert ("ResourceClaim", "one") in claim.regarding()
 
 
-def test_a_server_in_fault_is_reported_once_until_it_has_been_well(claim: MpsClaim) -> None:
+def test_a_faulted_server_is_reported_once_until_it_recovers(claim: MpsClaim) -> None:
     driver = claim.driver()
     for state in (State.READY, State.FAULTED, State.FAULTED):
         claim.say(restarts=0, state=state, reason="FAULT: restart the pods")
@@ -283,7 +283,7 @@ def test_a_daemon_that_is_replaced_after_a_fault_is_reported_at_once(claim: MpsC
 
 
 @pytest.mark.parametrize("change", ["claim gone", "claim replaced", "record gone"])
-def test_nothing_is_reported_of_a_claim_that_is_gone(claim: MpsClaim, change: str) -> None:
+def test_a_claim_that_is_gone_gets_no_reports(claim: MpsClaim, change: str) -> None:
     match change:
         case "claim gone":
             claim.server.delete_all("resourceclaims")
@@ -304,7 +304,7 @@ def test_the_file_of_what_was_reported_can_be_damaged(claim: MpsClaim) -> None:
     assert len(claim.events()) == 2
 
 
-def test_it_looks_again_and_again_and_seldom_without_a_daemon(claim: MpsClaim) -> None:
+def test_it_checks_periodically_and_rarely_without_daemons(claim: MpsClaim) -> None:
     claim.driver().look()
     claim.say(restarts=1)
     claim.time += LOOK_SECONDS

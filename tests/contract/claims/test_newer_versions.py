@@ -62,7 +62,7 @@ def test_nothing_of_such_a_claim_is_touched(tmp_path: Path, newer: Callable[[Pat
 
 
 @NEWER
-def test_calls_for_it_say_what_to_do(tmp_path: Path, newer: Callable[[Path], None]) -> None:
+def test_its_calls_fail_with_advice(tmp_path: Path, newer: Callable[[Path], None]) -> None:
     driver, ref = rolled_back(tmp_path, newer)
     before = driver.left()
     for call in (driver.prepare, driver.unprepare):
@@ -77,7 +77,7 @@ def test_calls_for_it_say_what_to_do(tmp_path: Path, newer: Callable[[Path], Non
 
 
 @NEWER
-def test_its_gpus_are_another_claim_s(tmp_path: Path, newer: Callable[[Path], None]) -> None:
+def test_its_gpus_stay_taken(tmp_path: Path, newer: Callable[[Path], None]) -> None:
     driver, _ = rolled_back(tmp_path, newer)
     other = driver.api.add("gpu-1", uid="other", name="other")
     with pytest.raises(ConflictError, match="is held by another claim: a newer version of this"):

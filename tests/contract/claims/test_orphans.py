@@ -48,7 +48,7 @@ def used(request: pytest.FixtureRequest, driver: Driver) -> tuple[Driver, ClaimR
 
 @pytest.mark.parametrize("word", ["it runs", "it cannot be asked"])
 @pytest.mark.parametrize("end", ["unprepared", "gone"])
-def test_what_a_claim_in_use_has_stays_although_its_record_is_lost_until_its_end(
+def test_a_claim_in_use_keeps_its_devices_without_a_record(
     used: tuple[Driver, ClaimRef], word: str, end: str
 ) -> None:
     (driver, ref), clock = used, Clock()
@@ -77,7 +77,7 @@ def test_what_a_claim_in_use_has_stays_although_its_record_is_lost_until_its_end
     assert list((driver.plugin / "device-metadata").iterdir()) == []
 
 
-def test_a_claim_that_a_pod_has_again_meanwhile_is_waited_for_from_the_beginning(
+def test_a_claim_used_by_a_pod_again_restarts_the_wait(
     driver: Driver,
 ) -> None:
     ref, clock = orphaned(driver), Clock()

@@ -195,7 +195,7 @@ def test_a_claim_that_was_deleted_by_force_ends(vms: Vms) -> None:
     assert vms.left() == []
 
 
-def test_a_gpu_that_others_took_is_told_and_left_to_them(vms: Vms) -> None:
+def test_a_gpu_that_others_took_is_reported_and_left_alone(vms: Vms) -> None:
     ref, late = vms.claim(FIRST), vms.claim(SECOND, name="late")
     vms.driver.prepare(ref)
     for card in CARDS[:2]:
@@ -226,7 +226,7 @@ def test_its_own_audio_has_to_be_free_of_the_nodes_drivers(make_vms: MakeVms) ->
         vms.driver.prepare(ref, SOON)
 
 
-def test_two_gpus_of_one_group_go_to_nobody(make_vms: MakeVms) -> None:
+def test_two_gpus_in_one_group_are_not_given_out(make_vms: MakeVms) -> None:
     vms = make_vms(groups=[CARDS[:2]])
     assert vms.offered() == ["gpu-2", "gpu-3"]
     with pytest.raises(DeviceError, match=f"also has {CARDS[1]}"):
@@ -327,7 +327,7 @@ def test_a_claim_of_nvidias_driver_goes_on_and_its_gpu_stays_where_it_is(
     assert vms.left() == []
 
 
-def test_of_nvidias_claims_for_gpus_of_the_gpu_driver_nothing_is_said(vms: Vms) -> None:
+def test_nvidias_claims_for_other_gpus_are_not_reported(vms: Vms) -> None:
     NvidiaDriver(vms).begin(vms.claim("gpu-vfio-2"))
     assert told_of_taking_over(vms) == []
     assert vms.left() == []

@@ -165,7 +165,7 @@ def test_a_repeated_prepare_needs_no_gpu_while_the_spec_is_there(driver: Driver)
         driver.prepare(ref)
 
 
-def test_a_gpu_that_is_left_out_is_prepared_for_those_alone_who_had_it(tmp_path: Path) -> None:
+def test_an_excluded_gpu_is_prepared_only_for_its_earlier_claims(tmp_path: Path) -> None:
     before = Driver(tmp_path)
     had = before.api.add("gpu-1", configs=[MPS])
     first = before.prepare(had)
@@ -228,7 +228,7 @@ def test_a_prepared_claim_keeps_its_gpu_when_minor_numbers_move(driver: Driver) 
         driver.prepare(newcomer)
 
 
-def test_unknown_claims_and_claims_unprepared_before_are_unprepared(driver: Driver) -> None:
+def test_unknown_and_unprepared_claims_are_unprepared(driver: Driver) -> None:
     driver.api.trouble = away
     ref = ClaimRef(uid=ClaimUid("never-seen"), namespace="default", name="claim")
     driver.unprepare(ref)
@@ -244,7 +244,7 @@ def test_unprepare_asks_no_api_server(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("uid", ["", "../../etc/passwd", "a/b", ".hidden", "a\n", "x" * 200])
-def test_a_uid_that_is_no_uid_touches_no_file(driver: Driver, uid: str) -> None:
+def test_an_invalid_uid_touches_no_file(driver: Driver, uid: str) -> None:
     ref = ClaimRef(uid=ClaimUid(uid), namespace="default", name="claim")
     with pytest.raises(ConfigError, match="is not a valid UID"):
         driver.prepare(ref)
@@ -372,7 +372,7 @@ def test_a_gpu_of_a_claim_that_is_gone_is_waited_for(driver: Driver, loss: str) 
     assert device.name == "gpu-1"
 
 
-def test_a_gpu_of_a_gone_claim_that_is_never_freed_is_an_error_that_says_so(driver: Driver) -> None:
+def test_a_gpu_that_a_gone_claim_never_frees_is_named_in_the_error(driver: Driver) -> None:
     holder = driver.api.add("gpu-1", uid="holder", name="holder")
     driver.prepare(holder)
     del driver.api.claims["default", "holder"]
@@ -427,7 +427,7 @@ def test_a_sick_gpu_is_waited_for_and_named(driver: Driver) -> None:
         driver.prepare(ref, seconds=0.05)
 
 
-def test_a_device_that_is_not_there_is_refused_with_what_is(driver: Driver) -> None:
+def test_a_missing_device_is_refused_with_the_existing_ones(driver: Driver) -> None:
     driver.gpus.inventory = make.inventory(make.gpu(0), make.gpu(4))
     with pytest.raises(DeviceError, match='"gpu-1" is not on this node, which has gpu-0, gpu-4;'):
         driver.prepare(driver.api.add("gpu-1"))
@@ -447,7 +447,7 @@ def test_a_gpu_in_mig_mode_is_refused_unless_only_looked_at(driver: Driver) -> N
     assert len(driver.prepare(ref)) == 1
 
 
-def test_a_wrong_config_is_told_before_any_gpu_is_looked_for(driver: Driver) -> None:
+def test_a_wrong_config_is_reported_before_gpus_are_looked_up(driver: Driver) -> None:
     driver.gpus.inventory = make.inventory(make.gpu(7))
     ref = driver.api.add("gpu-1", configs=[make.config(sharingg={})])
     with pytest.raises(ConfigError, match=r"^spec\.devices\.config\[0\] of the claim: unknown f"):

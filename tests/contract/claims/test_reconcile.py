@@ -56,7 +56,7 @@ def test_specs_that_somebody_deleted_are_written_again_by_the_running_thread(
         reconciler.stop(10)
 
 
-def test_what_could_not_be_taken_back_is_tried_again_by_the_running_thread(driver: Driver) -> None:
+def test_a_failed_cleanup_is_retried_by_the_running_thread(driver: Driver) -> None:
     ref = driver.api.add("gpu-1", configs=[MPS])
     driver.prepare(ref)
     looked = threading.Event()
@@ -74,7 +74,7 @@ def test_what_could_not_be_taken_back_is_tried_again_by_the_running_thread(drive
         reconciler.stop(10)
 
 
-def test_what_a_claim_owes_on_a_former_gpu_is_tried_again_while_it_has_another(
+def test_cleanup_on_a_former_gpu_is_retried_for_a_moved_claim(
     driver: Driver,
 ) -> None:
     ref = driver.api.add("gpu-1", configs=[MPS])
@@ -234,7 +234,7 @@ def holder(pod_uid: str, began: float) -> PodHolder:
     return PodHolder(process=Holder(pid=7, name="python3"), pod_uid=pod_uid, began=began)
 
 
-def test_monitoring_and_pods_of_other_claims_keep_no_claim_that_is_gone(driver: Driver) -> None:
+def test_monitoring_and_other_pods_do_not_keep_a_gone_claim(driver: Driver) -> None:
     ref, other = driver.api.add("gpu-1"), driver.api.add("gpu-2", uid="uid-2", name="other")
     driver.api.claims["default", "other"]["status"]["reservedFor"] = [
         {"resource": "pods", "name": "pod-2", "uid": "uid-pod-2"}
@@ -261,9 +261,7 @@ def test_a_claim_in_use_is_never_touched(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("error", [UnavailableError("away"), DriverError("who are you?")])
-def test_an_api_server_that_does_not_say_is_no_reason_to_unprepare(
-    driver: Driver, error: DriverError
-) -> None:
+def test_an_unclear_api_answer_unprepares_nothing(driver: Driver, error: DriverError) -> None:
     ref = driver.api.add("gpu-1")
     driver.prepare(ref)
 
@@ -275,7 +273,7 @@ def test_an_api_server_that_does_not_say_is_no_reason_to_unprepare(
     assert driver.claims.ledger.read(ref.uid)
 
 
-def test_an_api_server_that_is_away_is_asked_twice_for_all_claims(driver: Driver) -> None:
+def test_an_unreachable_api_server_is_asked_twice_in_all(driver: Driver) -> None:
     refs = [driver.api.add(f"gpu-{n}", uid=f"uid-{n}", name=f"claim-{n}") for n in range(3)]
     for ref in refs:
         driver.prepare(ref)
@@ -289,7 +287,7 @@ def test_an_api_server_that_is_away_is_asked_twice_for_all_claims(driver: Driver
     assert len(driver.api.asked) == 2
 
 
-def test_a_claim_that_the_api_server_fails_for_keeps_no_other_from_being_taken_back(
+def test_an_api_error_on_one_claim_does_not_keep_others(
     driver: Driver,
 ) -> None:
     refs = [driver.api.add(f"gpu-{n}", uid=f"uid-{n}", name=f"claim-{n}") for n in range(4)]
@@ -345,7 +343,7 @@ def test_a_claim_the_kubelet_is_busy_with_is_left_for_later(driver: Driver) -> N
     other.close()
 
 
-def test_the_thread_mends_and_compares_until_it_is_stopped(driver: Driver) -> None:
+def test_the_thread_repairs_and_compares_until_stopped(driver: Driver) -> None:
     ref = driver.api.add("gpu-1")
     driver.prepare(ref)
     driver.specs.delete(ref.uid)

@@ -27,7 +27,7 @@ def damaged(driver: Driver) -> tuple[ClaimRef, Path]:
     return ref, path
 
 
-def test_a_damaged_record_is_moved_aside_by_nobody_without_its_lock(driver: Driver) -> None:
+def test_a_damaged_record_is_moved_only_under_its_lock(driver: Driver) -> None:
     _, path = damaged(driver)
     with driver.locks.claim("damaged", deadline=0.0):  # somebody is about to write it again
         driver.prepare(driver.api.add("gpu-1", uid="other", name="other"))
@@ -40,7 +40,7 @@ def test_a_damaged_record_is_moved_aside_by_nobody_without_its_lock(driver: Driv
     assert driver.claims.ledger.quarantined == 1
 
 
-def test_whoever_looks_again_sees_a_record_as_it_is_by_now(driver: Driver) -> None:
+def test_a_record_is_read_again_after_a_change(driver: Driver) -> None:
     ref = driver.api.add("gpu-1", uid="seen", name="seen")
     driver.prepare(ref)
     records = driver.claims.ledger
@@ -63,7 +63,7 @@ def test_whoever_looks_again_sees_a_record_as_it_is_by_now(driver: Driver) -> No
     assert records.peek(ref.uid) is None
 
 
-def test_of_a_thousand_records_none_is_read_twice(driver: Driver) -> None:
+def test_a_thousand_records_are_read_once_each(driver: Driver) -> None:
     ref = driver.api.add("gpu-1", uid="seen", name="seen")
     driver.prepare(ref)
     records = driver.claims.ledger
@@ -78,9 +78,7 @@ def test_of_a_thousand_records_none_is_read_twice(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("mode", CONFIGS)
-def test_what_another_process_has_changed_is_read_as_it_is_by_now(
-    driver: Driver, mode: str
-) -> None:
+def test_changes_of_another_process_are_read(driver: Driver, mode: str) -> None:
     other = Driver(driver.root, api=driver.api)
     ref = driver.api.add("gpu-1", uid="seen", name="seen", configs=CONFIGS[mode])
     driver.prepare(ref)
@@ -102,7 +100,7 @@ def test_what_another_process_has_changed_is_read_as_it_is_by_now(
     other.close()
 
 
-def test_a_record_that_the_disk_does_not_give_out_hides_no_other(driver: Driver) -> None:
+def test_an_unreadable_record_hides_no_other(driver: Driver) -> None:
     bad, good = (driver.api.add(f"gpu-{n}", uid=f"uid-{n}", name=f"claim-{n}") for n in range(2))
     for ref in (bad, good):
         driver.prepare(ref)

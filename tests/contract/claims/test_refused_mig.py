@@ -41,13 +41,13 @@ def test_a_refused_switch_off_names_them_too(node: Node) -> None:
         )
 
 
-def test_who_has_another_gpu_open_is_in_nobodys_way(node: Node) -> None:
+def test_holders_of_another_gpu_block_nobody(node: Node) -> None:
     with holding(node.machine.driver_root, 0, 2):
         node.driver.prepare(node.claim(node.name("1g.10gb", 0, minor=1)))
     assert node.mig_shapes() == {1: ["1g.10gb@0"]}
 
 
-def test_refusals_are_remembered_with_what_claims_wait_for_until_they_do_no_more(
+def test_refusals_keep_what_claims_wait_for_until_they_stop(
     node: Node,
 ) -> None:
     ref = node.claim(node.name("1g.10gb", 0))

@@ -39,7 +39,7 @@ def prepared_with(node: DividedNode, ref: ClaimRef) -> tuple[int, ShareStrategy]
     return division.count, division.strategy
 
 
-def test_what_was_allocated_before_is_prepared_by_the_division_that_holds(tmp_path: Path) -> None:
+def test_an_earlier_allocation_gets_the_division_in_force(tmp_path: Path) -> None:
     node = DividedNode(tmp_path, config(2))
     ref = allocated(node, "gpu-0-single-share-0-of-2")
     node.set(config(2, SharedBy.MPS))
@@ -47,7 +47,7 @@ def test_what_was_allocated_before_is_prepared_by_the_division_that_holds(tmp_pa
     assert prepared_with(node, ref) == (2, ShareStrategy.MPS)
 
 
-def test_a_share_that_is_not_there_any_more_is_refused_and_told_what_to_do(tmp_path: Path) -> None:
+def test_a_share_that_no_longer_exists_is_refused_with_advice(tmp_path: Path) -> None:
     node = DividedNode(tmp_path, config(2))
     ref = allocated(node, "gpu-0-single-share-0-of-2")
     node.set(config(3))

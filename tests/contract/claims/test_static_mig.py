@@ -38,7 +38,7 @@ def test_a_bare_gpu_instance_of_others_is_not_completed(node: Node) -> None:
         node.driver.prepare(node.claim(node.name("1g.10gb", 0)))
 
 
-def test_a_static_mig_device_that_went_is_told_of_when_prepared_again(node: Node) -> None:
+def test_a_removed_static_mig_device_fails_the_next_prepare(node: Node) -> None:
     uuid = node.uuid(0)
     node.machine.set_mig_mode(uuid, enabled=True)
     static = node.machine.create_mig(uuid, "1g.10gb", 0)
@@ -67,7 +67,7 @@ def had_another(node: Node, ref: ClaimRef) -> None:
     records.write(replace(record, devices=(former,)))
 
 
-def test_a_static_mig_device_that_others_replaced_is_told_of_when_prepared_again(
+def test_a_replaced_static_mig_device_fails_the_next_prepare(
     node: Node,
 ) -> None:
     node.machine.set_mig_mode(node.uuid(0), enabled=True)

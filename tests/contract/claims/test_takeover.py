@@ -218,7 +218,7 @@ def test_containers_that_restart_still_find_their_mps_daemon(
 # Whose claims they are
 
 
-def test_names_are_had_from_the_kubelet_and_claims_that_are_gone_are_taken_back(
+def test_names_come_from_the_kubelet_and_gone_claims_are_released(
     node: Node,
 ) -> None:
     """One is deleted after the take-over; the other was before, and no pod has it."""
@@ -257,9 +257,7 @@ def test_without_the_kubelet_claims_are_taken_over_without_names(node: Node) -> 
 
 
 @pytest.mark.parametrize("error", [UnavailableError("away"), AccessError("no", status=403)])
-def test_without_an_api_server_that_says_so_no_claim_is_taken_back(
-    node: Node, error: Exception
-) -> None:
+def test_claims_are_released_only_if_the_api_server_confirms(node: Node, error: Exception) -> None:
     theirs, clock = NvidiaDriver(node), Clock()
     ref = node.claim("gpu-0")
     theirs.prepare(ref)
@@ -281,7 +279,7 @@ def test_without_an_api_server_that_says_so_no_claim_is_taken_back(
 # What stands in the way
 
 
-def test_after_a_reboot_nothing_of_it_holds(node: Node) -> None:
+def test_after_a_reboot_its_checkpoint_is_void(node: Node) -> None:
     theirs = NvidiaDriver(node)
     ref = node.claim(node.name("1g.10gb", 0))
     theirs.prepare(ref)
@@ -293,7 +291,7 @@ def test_after_a_reboot_nothing_of_it_holds(node: Node) -> None:
     node.driver.prepare(ref)
 
 
-def test_while_that_driver_works_it_is_left_alone(node: Node) -> None:
+def test_a_running_nvidia_driver_is_left_alone(node: Node) -> None:
     theirs = NvidiaDriver(node)
     theirs.prepare(node.claim("gpu-0"))
     node.restart()
@@ -329,7 +327,7 @@ def cut(data: bytes) -> bytes:
         (cut, "its content is not that of a checkpoint"),
     ],
 )
-def test_what_cannot_be_read_is_said_and_left_as_it_is(
+def test_an_unreadable_checkpoint_is_reported_and_kept(
     node: Node, spoil: Callable[[bytes], bytes], reason: str
 ) -> None:
     theirs = NvidiaDriver(node)
@@ -383,7 +381,7 @@ def test_while_the_gpu_driver_does_not_answer_claims_are_waited_for(node: Node) 
     assert node.driver.claims.ledger.uids() == {ref.uid}
 
 
-def test_what_is_no_file_is_not_waited_for(node: Node) -> None:
+def test_a_pipe_is_not_waited_for(node: Node) -> None:
     theirs = NvidiaDriver(node)
     theirs.folder.mkdir(parents=True, exist_ok=True)
     theirs.file.mkdir()

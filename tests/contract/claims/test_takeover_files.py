@@ -133,7 +133,7 @@ def test_made_devices_go_whatever_this_driver_makes_itself(node: Node) -> None:
 
 
 @pytest.mark.parametrize("pod", ["mig1", "mig3"])
-def test_one_device_in_the_released_form_tells_of_all_of_the_node(node: Node, pod: str) -> None:
+def test_one_device_in_the_released_form_shows_the_nodes_form(node: Node, pod: str) -> None:
     """As after an update of that driver: the other device is in the mended form."""
     left = Left("dynamic-mig")
     claims = left.prepared
@@ -271,7 +271,7 @@ def unallocated(claim: dict[str, Any]) -> None:
         ("sliced", no_devices, "its content is not that of a claim"),
     ],
 )
-def test_one_that_is_not_understood_is_said_left_and_holds_up_no_other(
+def test_an_unknown_claim_is_logged_and_left_and_blocks_no_other(
     node: Node, pod: str, bend: Callable[[dict[str, Any]], None], reason: str
 ) -> None:
     left = Left("dynamic-mig")
@@ -307,7 +307,7 @@ def test_one_that_is_not_understood_is_said_left_and_holds_up_no_other(
 
 
 @FORMS
-def test_what_is_struck_out_leaves_a_file_that_driver_takes(form: Change) -> None:
+def test_a_file_without_taken_claims_suits_that_driver(form: Change) -> None:
     left = Left("dynamic-mig")
     data = form(left)
     uids = sorted(left.prepared)
@@ -340,7 +340,7 @@ def test_a_claim_that_somebody_is_busy_with_keeps_no_other_from_being_taken_over
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_what_is_taken_over_is_so_after_a_power_cut_too(
+def test_a_takeover_survives_a_power_cut(
     node: Node, monkeypatch: pytest.MonkeyPatch, is_whole: bool
 ) -> None:
     theirs = NvidiaDriver(node)

@@ -51,7 +51,7 @@ UNKNOWN = 999
 
 
 @pytest.mark.parametrize(("before", "after"), [(OFF, ON), (ON, OFF)])
-def test_gpus_are_let_go_while_one_waits_for_the_reset_that_changes_its_mode(
+def test_gpus_are_closed_while_one_waits_for_its_reset(
     machine: Machine, session: DriverSession, before: MigMode, after: MigMode
 ) -> None:
     gpu = session.look().gpus[0]
@@ -88,7 +88,7 @@ def test_claims_are_served_meanwhile(machine: Machine, session: DriverSession) -
     assert modes(session)[:2] == [ON, ON]
 
 
-def test_what_is_lent_stays_open(machine: Machine, session: DriverSession) -> None:
+def test_a_library_on_loan_stays_open(machine: Machine, session: DriverSession) -> None:
     machine.set_mig_mode(session.look().gpus[0].uuid, enabled=True)
     with session.mig():
         session.look()
@@ -111,9 +111,7 @@ def test_a_driver_that_goes_meanwhile_is_found_again(
     assert uuid in [gpu.uuid for gpu in session.look().gpus]
 
 
-def test_a_gpu_that_others_take_from_the_gpu_driver_is_let_go(
-    machine: Machine, session: DriverSession
-) -> None:
+def test_a_gpu_unbound_from_the_driver_is_closed(machine: Machine, session: DriverSession) -> None:
     """The link to the driver disappears first, and then the kernel waits for all who have it."""
     (gpu, *_) = session.look().gpus
     check_held(machine)

@@ -51,7 +51,7 @@ def usage(machine: Machine, doors: list[CardDoor], visible: str = "") -> GpmUsag
     return count.stop()
 
 
-def test_in_mig_mode_it_is_the_device_that_the_tenant_has(
+def test_in_mig_mode_metrics_are_of_the_tenants_device(
     h100: Machine, divided: list[str], doors: list[CardDoor]
 ) -> None:
     busy, idle = divided
@@ -62,7 +62,7 @@ def test_in_mig_mode_it_is_the_device_that_the_tenant_has(
 
 @pytest.mark.parametrize("code", [NO_PERMISSION, UNKNOWN])
 @pytest.mark.parametrize("function", ["nvmlGpmSampleGet", "nvmlGpmMetricsGet"])
-def test_what_is_refused_is_not_told(
+def test_refused_metrics_are_left_out(
     function: str, code: int, h100: Machine, doors: list[CardDoor]
 ) -> None:
     h100.fail_call(function, code)

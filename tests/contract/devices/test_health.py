@@ -47,7 +47,7 @@ def vitals(session: DriverSession, index: int = 0) -> Vitals:
     return next(gpu.vitals for gpu in session.look().gpus if gpu.index == index)
 
 
-def test_each_look_reads_how_gpus_are(machine: Machine, session: DriverSession) -> None:
+def test_each_scan_reads_the_health_of_gpus(machine: Machine, session: DriverSession) -> None:
     first = session.look()
     assert [gpu.vitals for gpu in first.gpus] == [WELL] * 8
     uuid = first.gpus[0].uuid
@@ -75,7 +75,7 @@ def test_each_look_reads_how_gpus_are(machine: Machine, session: DriverSession) 
     )
 
 
-def test_an_old_card_with_an_old_driver_tells_what_it_can(tmp_path: Path) -> None:
+def test_an_old_card_and_driver_report_what_they_can(tmp_path: Path) -> None:
     session = session_on(machine_of(tmp_path, "generations", "535.1.1"))
     found = {gpu.architecture: gpu.vitals for gpu in session.look().gpus}
     session.close()
@@ -94,9 +94,7 @@ def test_pages_that_wait_for_retirement_are_memory_that_waits_for_a_reset(tmp_pa
     session.close()
 
 
-def test_a_card_in_mig_mode_does_not_tell_of_its_rows(
-    machine: Machine, session: DriverSession
-) -> None:
+def test_a_card_in_mig_mode_reports_no_rows(machine: Machine, session: DriverSession) -> None:
     uuid = session.look().gpus[0].uuid
     session.close()
     machine.set_mig_mode(uuid, enabled=True)
@@ -113,7 +111,7 @@ def test_a_card_in_mig_mode_does_not_tell_of_its_rows(
         "nvmlDeviceGetGpuFabricInfoV",
     ],
 )
-def test_a_question_that_nvml_refuses_makes_no_gpu_sick(
+def test_a_query_that_nvml_refuses_makes_no_gpu_sick(
     machine: Machine, session: DriverSession, function: str
 ) -> None:
     machine.fail_call(function, 999)
@@ -122,9 +120,7 @@ def test_a_question_that_nvml_refuses_makes_no_gpu_sick(
     assert seen.gpus[0].vitals != WELL
 
 
-def test_an_event_of_another_kind_says_that_it_is_time_to_look(
-    machine: Machine, session: DriverSession
-) -> None:
+def test_an_event_of_another_kind_causes_a_scan(machine: Machine, session: DriverSession) -> None:
     uuid = session.look().gpus[0].uuid
     report(machine, uuid, Set(gpu="0", recovery_action="gpu-reset"))
     assert session.next_event(5.0) == GpuEvent(gpu=uuid)
@@ -145,7 +141,7 @@ def test_an_event_of_a_mig_device_has_its_instance(
     assert session.next_event(5.0) == GpuEvent(gpu=uuid, xid=62, instance=instance)
 
 
-def test_a_loss_is_told_once_and_not_which(machine: Machine, session: DriverSession) -> None:
+def test_a_loss_is_reported_once_without_its_gpu(machine: Machine, session: DriverSession) -> None:
     machine.lose_gpu(session.look().gpus[2].uuid)
     with pytest.raises(LostError):
         session.next_event(5.0)
@@ -178,7 +174,7 @@ def test_a_card_that_hangs_while_it_is_registered_hides_no_other(tmp_path: Path)
     assert session.close()
 
 
-def test_gpus_that_a_look_finds_later_are_heard_at_once(tmp_path: Path) -> None:
+def test_events_of_gpus_found_later_arrive_at_once(tmp_path: Path) -> None:
     machine = machine_of(tmp_path, "l4x2")
     session = session_on(machine)
     machine.slow_call("nvmlDeviceGetUUID", 2000, uuid=machine.gpus[1].uuid, times=1)

@@ -93,7 +93,7 @@ def whole(inventory: Inventory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["a100-4x2", "h100x8"])
-def test_joined_gpus_are_published_as_ever(name: str, node_of: MakeNode) -> None:
+def test_joined_gpus_are_published_as_before(name: str, node_of: MakeNode) -> None:
     node = node_of(name)
     assert whole(node.session.look()) == yaml.safe_load((GOLDEN / f"{name}.yaml").read_text())
 
@@ -116,7 +116,7 @@ def test_cards_without_links_are_in_no_island(name: str, node_of: MakeNode) -> N
     assert node_of(name).islands() == []
 
 
-def test_of_joined_gpus_mig_devices_say_nothing(node_of: MakeNode) -> None:
+def test_mig_devices_of_joined_gpus_have_no_island(node_of: MakeNode) -> None:
     published = projection(node_of("h100x8").session.look())
     kinds = {
         str(device["attributes"]["type"]["string"]): "nvlinkIsland" in device["attributes"]  # type: ignore[index]
@@ -178,7 +178,7 @@ BOARDS = [[0, 1, 2, 3], [4, 5, 6, 7]]
     ],
 )
 @pytest.mark.parametrize("code", [UNKNOWN_ERROR, FUNCTION_NOT_FOUND])
-def test_links_that_cannot_be_asked_for_hide_no_gpu(
+def test_links_that_cannot_be_queried_hide_no_gpu(
     function: str, code: int, islands: list[list[int]], node_of: MakeNode
 ) -> None:
     node = node_of("a100-4x2")

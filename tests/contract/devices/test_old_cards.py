@@ -123,7 +123,7 @@ def inspected(machine: Machine, capsys: pytest.CaptureFixture[str]) -> str:
     return shown.out
 
 
-def test_inspect_shows_a_laptop_without_a_word_of_what_it_lacks(
+def test_inspect_omits_what_a_laptop_lacks(
     laptop: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     [gpu] = laptop.gpus

@@ -147,7 +147,7 @@ def test_a_fact_that_a_card_lacks_is_absent_and_no_fault(
         assert inventory.sick == ()
 
 
-def test_a_driver_that_is_not_loaded_is_said_so_and_found_once_it_is(
+def test_an_unloaded_driver_is_reported_and_found_once_loaded(
     machine: Machine, session: DriverSession
 ) -> None:
     machine.unload_driver()
@@ -184,7 +184,7 @@ def test_a_driver_installed_later_is_found(tmp_path: Path) -> None:
     session.close()
 
 
-def test_a_pulled_gpu_goes_and_one_put_back_comes(machine: Machine, session: DriverSession) -> None:
+def test_removed_gpus_disappear_and_return(machine: Machine, session: DriverSession) -> None:
     pulled = machine.gpus[2]
     before = session.look()
     machine.remove_gpu(pulled.uuid)
@@ -210,7 +210,7 @@ def test_a_gpu_that_is_gone_when_the_library_is_opened_again_is_not_taken_for_th
     library.close()
 
 
-def test_a_stale_library_is_opened_again_before_anything_is_given_up(
+def test_a_stale_library_is_reopened_before_giving_up(
     machine: Machine, session: DriverSession
 ) -> None:
     before = session.look()
@@ -227,7 +227,7 @@ def test_the_library_is_found_by_its_real_name(machine: Machine) -> None:
     assert path.samefile(machine.library)
 
 
-def test_missing_rights_are_said_so(machine: Machine) -> None:
+def test_missing_rights_are_reported(machine: Machine) -> None:
     library = NvmlLibrary(find_library(machine.driver_root))
     machine.fail_call("nvmlSystemGetDriverVersion", NO_PERMISSION)
     library.open()
@@ -238,7 +238,7 @@ def test_missing_rights_are_said_so(machine: Machine) -> None:
         library.close()
 
 
-def test_a_library_for_another_machine_is_said_so(tmp_path: Path) -> None:
+def test_a_library_for_another_machine_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "usr/lib64"
     folder.mkdir(parents=True)
     (folder / "libnvidia-ml.so.1").write_bytes(b"\x7fELF, but not really")

@@ -175,7 +175,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, *doing: Callable[[], object]) -> 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", asked)
 
 
-def test_what_others_make_during_the_look_hides_no_device_and_shows_none_twice(
+def test_changes_during_a_scan_neither_hide_nor_repeat_devices(
     h100: Card, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     h100.turn_on()
@@ -210,7 +210,7 @@ def test_a_device_is_known_although_others_go_and_come_while_it_is_made(
     assert made[1] in [device.uuid for device in h100.machine.mig_devices(uuid)]
 
 
-def test_what_the_driver_says_it_made_is_marked(h100: Card) -> None:
+def test_devices_made_by_the_driver_are_marked(h100: Card) -> None:
     partition = h100.partition(9, 4)
     h100.made.add(partition.slot)
     h100.mig.make(partition)
@@ -230,7 +230,7 @@ def test_making_again_returns_the_same_device(h100: Card) -> None:
     assert h100.mig.make(partition) == h100.mig.make(partition)
 
 
-def test_what_overlaps_waits_until_the_other_has_gone(h100: Card) -> None:
+def test_an_overlapping_device_waits_for_the_other(h100: Card) -> None:
     h100.mig.make(h100.partition(9, 4))
     with pytest.raises(TransientError, match=r"it has GPU instance \d+ \(3g\.40gb at 4\)"):
         h100.mig.make(h100.partition(19, 5))
@@ -312,7 +312,7 @@ def test_a_gpu_instance_without_compute_instance_is_found_and_destroyed(h100: Ca
     assert h100.present() == []
 
 
-def test_who_may_not_list_instances_is_told_so(h100: Card) -> None:
+def test_missing_rights_to_list_instances_are_reported(h100: Card) -> None:
     h100.mig.make(h100.partition(9, 4))
     h100.machine.fail_call("nvmlDeviceGetGpuInstances", NO_PERMISSION)
     mig = h100.gpu.mig

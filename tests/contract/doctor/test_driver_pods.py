@@ -42,7 +42,7 @@ def unready(pod: Object, since: str) -> Object:
     return pod
 
 
-def test_pods_that_are_well_are_told_with_their_nodes(well: ApiServer, doctor: Doctor) -> None:
+def test_healthy_pods_are_reported_with_their_nodes(well: ApiServer, doctor: Doctor) -> None:
     assert doctor.told("driver-pods") == [
         ("ok", f"DaemonSet {NAMESPACE}/{one['metadata']['name']} runs on node-1", "")
         for one in (DRIVER, SUPERVISOR)
@@ -66,7 +66,7 @@ def test_a_crash_loop_is_an_error_although_the_daemonset_counts_its_pod_as_ready
     assert advice == f"{logs} --container kubelet-plugin says why"
 
 
-def test_why_a_driver_waits_for_its_init_container_is_told(well: ApiServer, doctor: Doctor) -> None:
+def test_the_reason_to_wait_for_an_init_container_is_shown(well: ApiServer, doctor: Doctor) -> None:
     pod = daemon_pod(DRIVER, "node-1", status(0, waiting={"reason": "PodInitializing"}))
     last = ended("Error", 1, "error: NVIDIA's DRA driver runs on this node", at=ago(minutes=3))
     init = status(4, last, waiting={"reason": "CrashLoopBackOff"}) | {"name": "take-over"}
@@ -85,7 +85,7 @@ def test_why_a_driver_waits_for_its_init_container_is_told(well: ApiServer, doct
         ("CreateContainerConfigError", 'secret "token" not found', "kubectl describe pod"),
     ],
 )
-def test_a_container_that_cannot_be_made_is_told_in_the_kubelets_words(
+def test_a_failed_container_is_reported_in_the_kubelets_words(
     well: ApiServer, doctor: Doctor, reason: str, message: str, does: str
 ) -> None:
     waiting = {"reason": reason, "message": message}
@@ -105,7 +105,7 @@ def test_a_container_that_cannot_be_made_is_told_in_the_kubelets_words(
     ],
     ids=["out of memory", "often of late", "long ago", "once"],
 )
-def test_restarts_of_a_pod_that_is_ready_are_told_when_they_are_many_or_for_memory(
+def test_many_restarts_or_some_for_memory_are_reported(
     well: ApiServer, doctor: Doctor, restarts: int, how: tuple[str, int], severity: str
 ) -> None:
     reason, minutes = how
@@ -118,7 +118,7 @@ def test_restarts_of_a_pod_that_is_ready_are_told_when_they_are_many_or_for_memo
         assert "memory limit" in one[2]
 
 
-def test_since_when_a_pod_is_not_ready_is_told_unless_it_only_starts(
+def test_how_long_a_pod_is_unready_is_reported_after_its_start(
     well: ApiServer, doctor: Doctor
 ) -> None:
     pod = daemon_pod(DRIVER, "node-1", status(0))
@@ -130,7 +130,7 @@ def test_since_when_a_pod_is_not_ready_is_told_unless_it_only_starts(
     assert doctor.told("driver-pods")[0][0] == "info"
 
 
-def test_a_pod_that_no_node_has_room_for_is_told_in_the_schedulers_words(
+def test_an_unschedulable_pod_is_reported_in_the_schedulers_words(
     well: ApiServer, doctor: Doctor
 ) -> None:
     pod = daemon_pod(DRIVER, "node-1")
@@ -157,9 +157,7 @@ def test_a_node_that_should_have_a_pod_and_has_none_is_named(
     assert "kubectl describe daemonset" in advice
 
 
-def test_a_gpu_node_that_a_taint_keeps_pods_from_is_told_with_the_taint(
-    well: ApiServer, doctor: Doctor
-) -> None:
+def test_a_tainted_gpu_node_is_reported_with_its_taint(well: ApiServer, doctor: Doctor) -> None:
     put_node(well, "node-2")
     (node,) = (one for one in well.objects("nodes") if one["metadata"]["name"] == "node-2")
     taint = {"key": "team", "value": "ml", "effect": "NoSchedule"}
@@ -195,14 +193,14 @@ def test_pods_of_an_older_revision_that_stay_are_named(
     assert words[1] in one[1]
 
 
-def test_a_pod_on_a_node_that_is_down_is_told_as_that(well: ApiServer, doctor: Doctor) -> None:
+def test_a_pod_on_a_node_that_is_down_is_reported_so(well: ApiServer, doctor: Doctor) -> None:
     (node,) = well.objects("nodes")
     condition = {"type": "Ready", "status": "Unknown"}
     put(well, deepcopy(node) | {"status": node["status"] | {"conditions": [condition]}})
     assert "the node is not ready" in doctor.told("driver-pods", 1)[0][1]
 
 
-def test_who_may_not_list_pods_is_told_so_and_all_the_rest(well: ApiServer, doctor: Doctor) -> None:
+def test_missing_rights_to_list_pods_hide_nothing_else(well: ApiServer, doctor: Doctor) -> None:
     well.fail("list", "pods", status=403, message="forbidden by RBAC", times=9)
     found = doctor.findings()
     assert found["driver-pods"] == ["unknown"]

@@ -11,7 +11,7 @@ from worlds.driver import Driver
 from worlds.kubelet_pods import serving_pods
 
 
-def test_a_claim_that_is_gone_is_told_with_the_pod_that_still_has_it(tmp_path: Path) -> None:
+def test_a_gone_claim_is_reported_with_the_pod_that_has_it(tmp_path: Path) -> None:
     plugins = tmp_path / "plugins"
     driver = Driver(tmp_path / "node", *(make.gpu(minor) for minor in range(4)))
     refs = [driver.api.add(f"gpu-{n}", uid=f"uid-{n}", name=f"claim-{n}") for n in range(3)]

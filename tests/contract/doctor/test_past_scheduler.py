@@ -36,9 +36,7 @@ def test_a_pod_that_runs_without_the_gpus_of_its_limits_is_a_warning(
     assert "by a nodeSelector or affinity" in advice
 
 
-def test_pods_that_have_what_they_ask_for_or_are_over_are_not_told(
-    well: ApiServer, doctor: Doctor
-) -> None:
+def test_served_and_finished_pods_are_not_reported(well: ApiServer, doctor: Doctor) -> None:
     has = {"extendedResourceClaimStatus": {"resourceClaimName": "made-for-it"}}
     well.put(pod("served", **has), pod("over", phase="Succeeded"))
     assert doctor.told(CHECK) == [

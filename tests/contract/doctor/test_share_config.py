@@ -32,7 +32,7 @@ def node(api: ApiServer, name: str, **labels: str) -> None:
     api.put(daemon_pod(DRIVER, name))
 
 
-def test_which_node_uses_which_config_is_told(well: ApiServer, doctor: Doctor) -> None:
+def test_each_nodes_config_is_reported(well: ApiServer, doctor: Doctor) -> None:
     well.put(config_map(default=MPS, slices=SLICES))
     node(well, "node-2", **{LABEL: "slices"})
     assert doctor.told("share-config") == [
@@ -49,7 +49,7 @@ def test_which_node_uses_which_config_is_told(well: ApiServer, doctor: Doctor) -
     ("text", "words"),
     [(BROKEN, "default:2:52: sharing.mps.resources[0].replicas"), (HALF, "default:3:1: ")],
 )
-def test_a_config_with_an_error_is_told_as_validate_tells_it(
+def test_a_wrong_config_is_reported_as_by_validate(
     well: ApiServer, doctor: Doctor, text: str, words: str
 ) -> None:
     well.put(config_map(default=text, slices=SLICES))
@@ -63,9 +63,7 @@ def test_a_config_with_an_error_is_told_as_validate_tells_it(
     )
 
 
-def test_a_label_that_names_no_config_is_told_with_the_nodes_and_the_configs_there_are(
-    well: ApiServer, doctor: Doctor
-) -> None:
+def test_a_label_without_config_is_reported_with_its_nodes(well: ApiServer, doctor: Doctor) -> None:
     well.put(config_map(default=MPS))
     node(well, "node-2", **{LABEL: "mpss"})
     node(well, "node-3", **{LABEL: "mpss"})
@@ -76,9 +74,7 @@ def test_a_label_that_names_no_config_is_told_with_the_nodes_and_the_configs_the
     assert f"kubectl label node NODE --overwrite {LABEL}=NAME" in first[2]
 
 
-def test_nodes_of_several_configs_none_of_which_is_theirs_are_told(
-    well: ApiServer, doctor: Doctor
-) -> None:
+def test_nodes_without_one_of_several_configs_are_named(well: ApiServer, doctor: Doctor) -> None:
     well.put(config_map(mps=MPS, slices=SLICES))
     severity, seen, _ = doctor.told("share-config")[-1]
     assert severity == "info"
@@ -108,14 +104,14 @@ def test_settings_of_the_chart_are_heeded(
         assert f'"slices" of ConfigMap {NAMESPACE}/own, used by node-1' in seen[-1][1]
 
 
-def test_who_may_not_read_the_configmap_is_told_so(well: ApiServer, doctor: Doctor) -> None:
+def test_missing_rights_to_the_configmap_are_reported(well: ApiServer, doctor: Doctor) -> None:
     well.fail("get", "configmaps", status=403, message="forbidden by RBAC", times=9)
     ((severity, _, advice),) = doctor.told("share-config")
     assert severity == "unknown"
     assert "admin's kubeconfig" in advice
 
 
-def test_on_a_node_its_drivers_own_word_is_told(
+def test_on_a_node_the_drivers_own_notes_count(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "plugins" / DRIVER_NAME

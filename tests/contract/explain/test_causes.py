@@ -71,7 +71,7 @@ def test_a_pod_that_runs_by_a_resource_name_has_the_claim_that_was_made_for_it(
     ]
 
 
-def test_a_pod_that_the_scheduler_bound_or_a_device_plugin_serves_or_is_over_is_well(
+def test_a_scheduled_served_or_finished_pod_has_no_cause(
     command: Command,
 ) -> None:
     by_scheduler = bound(limits={GPU: 1}, phase="Running")
@@ -109,7 +109,7 @@ def test_a_pod_by_an_annotation_of_kai_asks_for_no_gpu(command: Command) -> None
 # Not seen by a scheduler
 
 
-def test_a_pod_that_no_scheduler_has_looked_at_is_not_said_to_fit(command: Command) -> None:
+def test_a_pod_without_a_scheduler_is_not_said_to_fit(command: Command) -> None:
     wanted = pod(limits={GPU: 1}, schedulerName="hami-scheduler")
     said = command.says(*CLUSTER, wanted)
     assert said.splitlines()[0] == "pod default/train: cannot be scheduled yet"
@@ -172,7 +172,7 @@ NO_DEVICE = "CDI device injection failed: unresolvable CDI devices k8s.gpu.nvidi
         ("", "", {"reason": "StartError", "exitCode": 128, "message": MOUNT}, "-> node-1 lacks"),
     ],
 )
-def test_a_container_that_does_not_start_is_told_with_what_to_do(
+def test_a_container_that_does_not_start_gets_advice(
     command: Command, reason: str, message: str, ended: Object, advice: str
 ) -> None:
     waits = bound("wanted")
@@ -206,7 +206,7 @@ def test_a_container_that_is_being_made_or_has_ended_is_well(command: Command) -
 
 
 @pytest.mark.parametrize("why", [QUOTA, 'admission webhook "w" denied the request: no GPUs today'])
-def test_why_a_claim_is_not_made_is_told_and_nothing_else(command: Command, why: str) -> None:
+def test_a_claim_that_is_not_made_is_the_only_cause(command: Command, why: str) -> None:
     older = event("FailedResourceClaimCreation", "of before", seen=1)
     newest = event("FailedResourceClaimCreation", why, seen=2)
     wanted = pod(templates=["one-gpu"])
@@ -222,7 +222,7 @@ def test_an_event_of_a_pod_that_had_the_name_before_counts_for_nothing(command: 
     command.says(*CLUSTER, template(), pod(templates=["one-gpu"]), before, status=0)
 
 
-def test_a_quota_on_what_the_scheduler_would_make_for_limits_is_told(command: Command) -> None:
+def test_a_quota_on_the_schedulers_claims_is_reported(command: Command) -> None:
     note = 'running PreBind plugin: create claim: resourceclaims "x" is forbidden: exceeded quota'
     scheduled = event("FailedScheduling", note)
     assert "exceeded quota" in command.says(*CLUSTER, pod(limits={GPU: 1}), scheduled)
@@ -259,7 +259,7 @@ def test_gpus_without_mig_are_not_told_to_turn_it_on(command: Command) -> None:
     assert "nvidia-smi" not in said
 
 
-def test_gpus_with_mig_are(command: Command) -> None:
+def test_gpus_with_mig_are_told_to_turn_it_on(command: Command) -> None:
     by_class = command.says(*CLUSTER, claim(request(device_class="mig.nvidia.com")), pod("wanted"))
     anything = {
         "apiVersion": "resource.k8s.io/v1",
@@ -286,7 +286,7 @@ def test_an_a100_needs_a_reset_too(command: Command) -> None:
     assert "on-demand" not in said
 
 
-def test_who_wants_gpus_for_virtual_machines_where_there_are_none_hears_of_the_setting(
+def test_requests_for_passthrough_without_gpus_name_the_setting(
     command: Command,
 ) -> None:
     wanted = claim(request(device_class="vfio.gpu.nvidia.com"))
@@ -295,7 +295,7 @@ def test_who_wants_gpus_for_virtual_machines_where_there_are_none_hears_of_the_s
     assert "run the driver with --vfio (chart value vfio)" in said
 
 
-def test_who_asks_for_gpus_where_shares_have_another_name_hears_that_name(command: Command) -> None:
+def test_requests_for_renamed_shares_get_their_name(command: Command) -> None:
     gpu = make.gpu(0)
     division = Division(
         count=2, strategy=ShareStrategy.TIME_SLICING, served_as=SHARED, combines=True
@@ -357,9 +357,7 @@ def divided(*gpus: Gpu, combines: bool) -> list[Object]:
 
 
 @pytest.mark.parametrize("taken", [0, 7])
-def test_who_asks_for_several_shares_where_a_request_may_have_one_hears_of_it(
-    command: Command, taken: int
-) -> None:
+def test_requests_for_too_many_shares_get_the_limit(command: Command, taken: int) -> None:
     theirs = [having(f"gpu-0-single-share-{n}-of-10", name=f"c{n}") for n in range(taken)]
     wanted = pod(limits={GPU: 8})
     why = "x" if taken else 'is forbidden: policy "dra-driver-share-requests" denied: ask for 1'
@@ -382,7 +380,7 @@ def test_who_asks_for_several_shares_where_a_request_may_have_one_hears_of_it(
     assert "lets a request have only one" in command.says(takes, of="claim takes")
 
 
-def test_whose_shares_would_be_of_several_gpus_under_mps_hears_what_to_write(
+def test_shares_of_several_gpus_under_mps_get_advice(
     command: Command,
 ) -> None:
     theirs = [having(f"gpu-0-mps-share-{n}-of-10", name=f"c{n}") for n in range(3)]

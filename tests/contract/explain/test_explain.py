@@ -126,7 +126,7 @@ def test_a_gpu_that_is_used_whole_keeps_its_parts(command: Command) -> None:
     assert "-> end one of these pods or wait for it" in said
 
 
-def test_equal_requests_are_told_of_once(command: Command) -> None:
+def test_equal_requests_are_reported_once(command: Command) -> None:
     wanted = claim(request("a"), request("b"), request("c"), request("d", count=3))
     waiting = pod("wanted", templates=["x", "y"], limits={GPU: 1})
     said = command.says(*FULL, wanted, waiting, template(name="x"), template(name="y"))
@@ -220,7 +220,7 @@ def test_a_selector_that_is_not_understood_is_no_answer(command: Command) -> Non
     assert "which is not understood here" in said
 
 
-def test_a_selector_cannot_write_to_the_terminal_of_who_asks(command: Command) -> None:
+def test_a_selector_cannot_write_to_the_terminal(command: Command) -> None:
     hidden = "device.driver == '\x1b[2J\x1b[1;1H" + "x" * 9000 + "'"
     said = command.says(*CLUSTER, claim(request(selector=hidden)), pod("wanted"))
     assert "\x1b" not in said
@@ -409,7 +409,7 @@ def test_as_json(command: Command) -> None:
         ("list", "nodes"),
     ],
 )
-def test_a_permission_that_lacks_is_named(
+def test_a_missing_permission_is_named(
     api: ApiServer, command: Command, verb: str, plural: str
 ) -> None:
     api.fail(verb, plural, status=403, message="forbidden by RBAC")
@@ -430,7 +430,7 @@ def test_clusters_without_taint_rules_have_none(api: ApiServer, command: Command
         ("pod train -n elsewhere", "elsewhere/train"),
     ],
 )
-def test_what_is_not_there_could_not_be_learnt(command: Command, words: str, said: str) -> None:
+def test_missing_objects_are_reported_as_unknown(command: Command, words: str, said: str) -> None:
     assert said in command.fails(*CLUSTER, pod(), of=words)
 
 
@@ -459,19 +459,19 @@ def test_a_pod_is_named_as_for_kubectl(command: Command, of: str) -> None:
         (["node/n"], "'node' is neither pod nor claim"),
     ],
 )
-def test_what_is_neither_pod_nor_claim_is_a_wrong_command_line(
+def test_only_pods_and_claims_are_accepted(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["explain", *words]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_yaml_says_what_json_does(command: Command) -> None:
+def test_yaml_output_equals_json(command: Command) -> None:
     things = (*CLUSTER, claim(), pod("wanted"))
     read = yaml.safe_load(command.says(*things, status=0, flags="-o yaml"))
     assert read == json.loads(command.says(status=0, flags="-o json"))
 
 
-def test_an_api_server_that_is_away_is_said_to_be(api: ApiServer, command: Command) -> None:
+def test_an_unreachable_api_server_is_reported(api: ApiServer, command: Command) -> None:
     api.stop()
     assert "the API server is not reachable" in command.fails()

@@ -53,7 +53,7 @@ def test_a_holder_that_is_refused_is_named_with_its_newest_reason(command: Comma
     ],
     ids=["earlier pod", "runs", "other pod", "gone", "no event"],
 )
-def test_others_are_not_told_to_be_refused(command: Command, things: list[Object]) -> None:
+def test_other_claims_are_not_reported_as_refused(command: Command, things: list[Object]) -> None:
     assert "does not start" not in command.says(*TAKEN, *things)
 
 
@@ -64,9 +64,7 @@ HAD = (
 
 
 @pytest.mark.parametrize("phase", ["Running", "Pending"])
-def test_a_pod_is_told_of_memory_over_its_limit_what_was_said_last(
-    command: Command, phase: str
-) -> None:
+def test_a_pod_gets_the_last_report_of_memory_over_its_limit(command: Command, phase: str) -> None:
     said = command.says(
         *TAKEN,
         holder(phase),
@@ -82,7 +80,7 @@ def test_a_pod_is_told_of_memory_over_its_limit_what_was_said_last(
     assert "more GPU memory" not in command.says()
 
 
-def test_a_claim_is_told_of_its_memory_too(command: Command) -> None:
+def test_a_claim_gets_reports_of_its_memory(command: Command) -> None:
     theirs = having("gpu-0", "gpu-1")
     about = event(KILLED, HAD, of="theirs", uid=theirs["metadata"]["uid"])
     about["regarding"]["kind"] = "ResourceClaim"

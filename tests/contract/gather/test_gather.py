@@ -148,7 +148,7 @@ def test_an_archive_names_what_shares_an_iommu_group_with_a_gpu(tmp_path: Path) 
     }
 
 
-def test_nothing_says_which_node_it_is(node: GatheredNode) -> None:
+def test_an_archive_does_not_identify_its_node(node: GatheredNode) -> None:
     path = node.gathered("--node-name=worker-17")
     text = everything_in(path)
 
@@ -204,7 +204,7 @@ def seed(path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("--identify",)])
-def test_no_secret_of_any_file_that_is_read_enters(
+def test_an_archive_has_no_secret_of_any_file(
     node: GatheredNode, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     binaries = (node.machine.driver_root / "usr", node.machine.driver_root / "lib")
@@ -273,7 +273,7 @@ def test_a_driver_that_hangs_is_named_and_the_rest_is_there(node: GatheredNode) 
     assert reading.NODE in found.documents
 
 
-def test_what_is_not_there_is_named_and_not_fatal(tmp_path: Path) -> None:
+def test_missing_sources_are_named_and_not_fatal(tmp_path: Path) -> None:
     node = gathering.node(tmp_path, "l4x2")
     node.machine.unload_driver()
     found = archive_of(node).missing
@@ -284,7 +284,7 @@ def test_what_is_not_there_is_named_and_not_fatal(tmp_path: Path) -> None:
     assert found["/etc/os-release"] == found["/var/log/pods"] == not_there
 
 
-def test_a_file_that_is_too_large_or_no_file_is_named(node: GatheredNode, tmp_path: Path) -> None:
+def test_files_that_are_too_large_or_special_are_named(node: GatheredNode, tmp_path: Path) -> None:
     kubelet = tmp_path / "host/var/lib/kubelet/config.yaml"
     kubelet.write_text("a: b\n" * 1_000_000)
     release = tmp_path / "host/etc/os-release"
@@ -345,7 +345,7 @@ def test_on_a_full_disk_the_archive_that_was_there_stays(
     ]
 
 
-def test_what_is_no_file_is_written_to_and_not_replaced(node: GatheredNode, tmp_path: Path) -> None:
+def test_special_files_are_written_to_not_replaced(node: GatheredNode, tmp_path: Path) -> None:
     (link := tmp_path / "link").symlink_to("linked.tar.gz")
     assert main(node.words(link)) == 0
     assert link.is_symlink()

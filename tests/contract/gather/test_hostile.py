@@ -81,21 +81,21 @@ def test_a_value_of_another_kind_anywhere_is_read_or_refused(
         {"cpus_per_numa_node": 2**40},
     ],
 )
-def test_what_would_get_into_a_path_or_a_file_has_a_form(
+def test_values_for_paths_and_files_are_validated(
     change: dict[str, Any], sound: dict[str, Any], tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=next(iter(change))):
         profiles.load(str(archive(tmp_path, {**sound, **change})))
 
 
-def test_a_kernel_driver_is_no_path(sound: dict[str, Any], tmp_path: Path) -> None:
+def test_a_kernel_drivers_name_is_not_a_path(sound: dict[str, Any], tmp_path: Path) -> None:
     audio = {"pci": "0000:9d:00.1", "beside": "0000:9d:00.0", "device": "0x10f8"}
     iommu = {"functions": [{**audio, "driver": "../../../../tmp/harm"}]}
     with pytest.raises(ConfigError, match="driver: String should match"):
         profiles.load(str(archive(tmp_path, {**sound, "iommu": iommu})))
 
 
-def test_a_cards_name_is_no_command_to_a_terminal(sound: dict[str, Any], tmp_path: Path) -> None:
+def test_a_cards_name_cannot_control_a_terminal(sound: dict[str, Any], tmp_path: Path) -> None:
     place = ("cards", sound["gpus"][0]["card"], "name")
     with pytest.raises(ConfigError, match="name: String should match"):
         profiles.load(str(archive(tmp_path, put(sound, place, "H100\x1b[2J"))))
@@ -116,12 +116,12 @@ def test_a_cards_name_is_no_command_to_a_terminal(sound: dict[str, Any], tmp_pat
         ("[]", "must be a mapping"),
     ],
 )
-def test_a_text_that_is_no_profile_is_refused(text: str, reason: str, tmp_path: Path) -> None:
+def test_a_text_that_is_not_a_profile_is_refused(text: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(DriverError, match=reason):
         profiles.load(str(archive(tmp_path, text)))
 
 
-def test_what_cannot_be_made_is_an_error_and_nothing_stays(
+def test_an_impossible_machine_fails_and_leaves_nothing(
     sound: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["simulate", "up", "--nodes=placeholder", "--userspace=stand-in"]

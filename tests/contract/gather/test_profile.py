@@ -113,7 +113,7 @@ def test_functions_that_the_library_lacks_are_missing_again(tmp_path: Path) -> N
     assert name in loaded.missing_functions
 
 
-def test_without_nvml_there_is_no_profile_and_the_reason_is_told(
+def test_without_nvml_there_is_no_profile_but_a_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node = gathering.node(tmp_path, "l4x2")

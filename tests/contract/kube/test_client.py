@@ -77,7 +77,7 @@ def test_an_api_that_is_not_served_is_not_mistaken_for_a_missing_object(
     assert not isinstance(caught.value, NotFoundError)
 
 
-def test_requests_say_who_sends_them(server: ApiServer, client: KubeClient) -> None:
+def test_requests_have_a_user_agent(server: ApiServer, client: KubeClient) -> None:
     client.get_node("n1", timeout=5)
     (seen,) = server.seen("get", "nodes")
     assert seen.headers["User-Agent"].startswith("dra-driver/")
@@ -135,7 +135,7 @@ def test_a_slow_server_ends_in_a_timeout(server: ApiServer, client: KubeClient) 
         client.get_node("n1", timeout=0.1)
 
 
-def test_writing_over_a_newer_object_is_stale(client: KubeClient) -> None:
+def test_overwriting_a_newer_object_is_stale(client: KubeClient) -> None:
     node = client.get_node("n1", timeout=5)
     client.update(NODES, "n1", node | {"spec": {"unschedulable": True}}, timeout=5)
     with pytest.raises(StaleError, match="has been modified"):
@@ -220,7 +220,7 @@ class TestCredentials:
             assert client.get_claim("default", "web", timeout=5)["kind"] == "ResourceClaim"
             client.close()
 
-    def test_a_server_with_another_certificate_is_not_spoken_to(
+    def test_a_server_with_another_certificate_is_refused(
         self,
         tmp_path: Path,
         certificate: tuple[Path, Path],
@@ -276,7 +276,7 @@ class TestCredentials:
             client.close()
 
     @pytest.mark.parametrize("token", ["one\r\nX-Other: two", "t\u00f6ken"])
-    def test_a_token_that_is_none_is_not_sent(self, tmp_path: Path, token: str) -> None:
+    def test_an_invalid_token_is_not_sent(self, tmp_path: Path, token: str) -> None:
         with ApiServer() as server:
             client = from_kubeconfig(server.write_kubeconfig(tmp_path / "config", token=token))
             with pytest.raises(AccessError, match="has characters that are not allowed") as caught:
@@ -289,7 +289,7 @@ class TestCredentials:
         "content",
         ["", "[]", "{", "kind: Config", "current-context: a\ncontexts: []", "current-context: 3"],
     )
-    def test_a_file_that_is_no_kubeconfig_is_refused(self, tmp_path: Path, content: str) -> None:
+    def test_a_file_that_is_not_a_kubeconfig_is_refused(self, tmp_path: Path, content: str) -> None:
         path = tmp_path / "kubeconfig"
         path.write_text(content)
         with pytest.raises(SetupError, match="kubeconfig"):
@@ -305,7 +305,7 @@ class TestCredentials:
             from_kubeconfig(path)
 
     @pytest.mark.parametrize("stray", ['"', ": [", "*", "!", "@"])
-    def test_a_kubeconfig_that_is_no_yaml_is_told_by_the_place_and_not_by_its_text(
+    def test_an_invalid_kubeconfig_is_reported_by_place_without_text(
         self, tmp_path: Path, stray: str
     ) -> None:
         path = tmp_path / "kubeconfig"
@@ -332,7 +332,9 @@ class TestStatus:
             "status": {"devices": list(devices)},
         }
 
-    def test_what_is_applied_is_the_managers(self, server: ApiServer, client: KubeClient) -> None:
+    def test_applied_fields_belong_to_the_manager(
+        self, server: ApiServer, client: KubeClient
+    ) -> None:
         allocate(server, self.ENTRY)
         applied = client.apply_status(
             RESOURCE_CLAIMS,

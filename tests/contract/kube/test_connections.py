@@ -140,7 +140,7 @@ def test_an_answer_may_come_in_parts_of_any_size(answer: bytes, data: bytes, siz
         b"HTTP/1.0 200 OK\r\n\r\nok",
     ],
 )
-def test_a_connection_whose_last_answer_it_was_is_not_used_again(
+def test_a_connection_is_not_reused_after_its_last_answer(
     server: Server, get: Callable[[], Response], last: bytes
 ) -> None:
     server.answers = [[last], [OK]]
@@ -166,7 +166,7 @@ def test_a_connection_whose_last_answer_it_was_is_not_used_again(
         OK + b"more",
     ],
 )
-def test_what_is_no_answer_is_broken_and_its_connection_is_closed(
+def test_an_invalid_answer_closes_its_connection(
     server: Server, get: Callable[[], Response], answer: bytes
 ) -> None:
     server.answers = [[answer], [OK]]
@@ -188,7 +188,7 @@ def test_more_than_one_answer_is_named(server: Server, get: Callable[[], Respons
         get()
 
 
-def test_what_nobody_asked_for_is_no_answer_to_the_next_request(
+def test_unexpected_bytes_do_not_answer_the_next_request(
     server: Server, connections: Connections, get: Callable[[], Response]
 ) -> None:
     ours, theirs = socket.socketpair()
@@ -214,7 +214,7 @@ HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
 
 
 @pytest.mark.parametrize("before", [INTERIM, HINTS, INTERIM + HINTS + HINTS])
-def test_answers_of_status_1xx_precede_the_answer_and_say_nothing_of_it(
+def test_informational_answers_precede_the_answer(
     server: Server, get: Callable[[], Response], before: bytes
 ) -> None:
     server.answers = [[before + OK, before + OK]]
@@ -263,7 +263,7 @@ def test_the_timeout_is_for_the_whole_answer_however_slowly_it_comes(
     assert drip.timeouts == [100.0 - second for second in range(100)]
 
 
-def test_a_stream_may_take_as_long_as_it_will_after_its_head(
+def test_a_stream_has_no_time_limit_after_its_head(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     drip = Dripping(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + b"x" * 1000)
@@ -297,14 +297,14 @@ def test_an_event_that_is_larger_than_any_object_ends_its_stream(
         next(events)
 
 
-def test_nobody_there_is_not_reachable(server: Server, connections: Connections) -> None:
+def test_a_closed_port_is_not_reachable(server: Server, connections: Connections) -> None:
     server.stop()
     with pytest.raises(NotReachableError, match=rf"127.0.0.1:{server.port}: .*refused"):
         connections.request("GET", "/", headers={}, timeout=5)
 
 
 @pytest.mark.parametrize(("timeout", "longest"), [(30, 5), (2, 2)])
-def test_a_connection_that_takes_too_long_says_so(timeout: float, longest: float) -> None:
+def test_a_slow_connection_is_reported(timeout: float, longest: float) -> None:
     def connect(timeout: float) -> socket.socket:
         raise TimeoutError(f"{timeout:g} s are over")
 
@@ -339,7 +339,7 @@ def test_a_request_on_a_kept_connection_has_the_time_that_it_was_given(server: S
     assert (Noting.given, server.connected) == ([60, 50, 70], 1)
 
 
-def test_trouble_with_tls_is_not_taken_for_a_server_that_is_away() -> None:
+def test_a_tls_error_does_not_count_as_unreachable() -> None:
     def connect(timeout: float) -> socket.socket:
         raise ssl.SSLCertVerificationError("unknown authority")
 
@@ -347,9 +347,7 @@ def test_trouble_with_tls_is_not_taken_for_a_server_that_is_away() -> None:
         Connections(connect, "api", 443).request("GET", "/", headers={}, timeout=30)
 
 
-def test_a_refusal_that_comes_before_all_was_sent_is_heard(
-    server: Server, connections: Connections
-) -> None:
+def test_a_refusal_during_the_request_is_read(server: Server, connections: Connections) -> None:
     refusal = b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig"
     server.answers = [[refusal]]
     body = b"x" * 30_000_000

@@ -54,7 +54,7 @@ def name_of(client: KubeClient) -> str:
     return str(found["metadata"]["name"])
 
 
-def test_a_server_name_of_its_own_is_what_the_certificate_is_held_against(
+def test_the_certificate_is_checked_against_tls_server_name(
     server: ApiServer, asked: Callable[..., str]
 ) -> None:
     elsewhere = {"server": f"https://localhost:{server.port}"}
@@ -136,7 +136,7 @@ def _pass_on(source: socket.socket, sink: socket.socket) -> None:
         sink.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_proxy_is_asked_for_the_way(server: ApiServer, asked: Callable[..., str]) -> None:
+def test_a_proxy_is_used(server: ApiServer, asked: Callable[..., str]) -> None:
     proxy = Proxy(b"HTTP/1.1 200 Connection established\r\n\r\n")
     assert asked(**{"proxy-url": proxy.url}) == "n1"
     proxy.stop()

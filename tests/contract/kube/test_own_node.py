@@ -35,7 +35,7 @@ def labels(client: KubeClient) -> Iterator[OwnNode]:
     assert made.stop(10)
 
 
-def test_each_listener_hears_of_each_change_and_one_watch_serves_all(
+def test_one_watch_reports_each_change_to_all_listeners(
     server: ApiServer, client: KubeClient, labels: OwnNode
 ) -> None:
     heard: tuple[list[NodeFacts], list[NodeFacts]] = ([], [])
@@ -52,13 +52,13 @@ def test_each_listener_hears_of_each_change_and_one_watch_serves_all(
     assert len(server.seen("list", "nodes")) == 1
 
 
-def test_where_nobody_listens_nothing_is_watched(server: ApiServer, labels: OwnNode) -> None:
+def test_nothing_is_watched_without_listeners(server: ApiServer, labels: OwnNode) -> None:
     labels.start()
     assert labels.current() == A
     assert server.seen("watch", "nodes") == []
 
 
-def test_who_asks_before_the_watch_tells_takes_no_news_from_the_listeners(labels: OwnNode) -> None:
+def test_an_early_query_takes_no_change_from_listeners(labels: OwnNode) -> None:
     heard: list[NodeFacts] = []
     labels.listen(heard.append)
     assert labels.current() == A
@@ -66,13 +66,13 @@ def test_who_asks_before_the_watch_tells_takes_no_news_from_the_listeners(labels
     eventually(lambda: heard == [A], "the labels")
 
 
-def test_a_server_that_is_away_is_an_error_for_who_asks(server: ApiServer, labels: OwnNode) -> None:
+def test_a_query_of_an_unreachable_server_fails(server: ApiServer, labels: OwnNode) -> None:
     server.fail("get", "nodes", status=503)
     with pytest.raises(DriverError, match="503"):
         labels.current()
 
 
-def test_what_the_watch_has_told_is_newer_than_an_answer_on_its_way() -> None:
+def test_a_watch_event_beats_an_answer_under_way() -> None:
     class Slow:
         """An API server that answers after the watch has told."""
 

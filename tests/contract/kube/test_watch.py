@@ -65,7 +65,7 @@ def follower(tmp_path: Path) -> Iterator[Follower]:
         client.close()
 
 
-def test_it_lists_first_and_then_tells_every_change_of_what_is_selected(follower: Follower) -> None:
+def test_it_lists_first_and_then_reports_every_selected_change(follower: Follower) -> None:
     follower.start()
     first = follower.told[0]
     assert isinstance(first, Listed)
@@ -121,7 +121,7 @@ def test_a_failing_server_is_asked_again_without_listing(follower: Follower, sta
     assert follower.lists() == 1
 
 
-def test_a_server_that_asks_for_time_has_it(follower: Follower) -> None:
+def test_a_servers_retry_after_is_respected(follower: Follower) -> None:
     follower.server.fail("list", status=429, retry_after=1)
     began = time.monotonic()
     follower.start()

@@ -119,7 +119,7 @@ def ends(messages: Iterator[Any]) -> bool:
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha1"])
-def test_all_devices_are_told_in_both_versions(
+def test_all_devices_are_reported_in_both_versions(
     steady: tuple[Node, KubeletClient], version: str
 ) -> None:
     node, kubelet = steady
@@ -139,7 +139,7 @@ def test_all_devices_are_told_in_both_versions(
         assert device.health_check_timeout_seconds == 30
 
 
-def test_a_change_is_told_at_once_and_a_ring_without_one_is_not(
+def test_only_a_change_is_reported_at_once(
     steady: tuple[Node, KubeletClient],
 ) -> None:
     node, kubelet = steady
@@ -155,7 +155,7 @@ def test_a_change_is_told_at_once_and_a_ring_without_one_is_not(
     assert told(next(messages)) == {}
 
 
-def test_what_is_steady_is_told_again_well_within_the_kubelets_patience(
+def test_steady_health_is_repeated_before_the_kubelets_timeout(
     quick: tuple[Node, KubeletClient],
 ) -> None:
     _, kubelet = quick
@@ -164,7 +164,7 @@ def test_what_is_steady_is_told_again_well_within_the_kubelets_patience(
     assert StreamTiming().resend * 2 < next(messages).devices[0].health_check_timeout_seconds
 
 
-def test_nothing_is_told_before_the_gpus_were_looked_at(tmp_path: Path) -> None:
+def test_nothing_is_reported_before_the_first_scan(tmp_path: Path) -> None:
     node = Node(tmp_path, QUICK)
     node.looked.clear()
     node.start()
@@ -180,7 +180,7 @@ def test_nothing_is_told_before_the_gpus_were_looked_at(tmp_path: Path) -> None:
     node.plugin.stop(0)
 
 
-def test_what_cannot_be_found_out_is_not_told_again_as_if_it_were_new(
+def test_unknown_health_is_not_repeated_as_new(
     quick: tuple[Node, KubeletClient],
 ) -> None:
     node, kubelet = quick
@@ -204,7 +204,7 @@ def test_what_cannot_be_found_out_is_not_told_again_as_if_it_were_new(
         eventually(lambda: len(got) > before)
 
 
-def test_several_kubelets_are_told_and_one_that_goes_takes_no_thread_with_it(
+def test_several_kubelets_get_reports_and_none_leaks_a_thread(
     quick: tuple[Node, KubeletClient],
 ) -> None:
     node, kubelet = quick
@@ -221,7 +221,7 @@ def test_several_kubelets_are_told_and_one_that_goes_takes_no_thread_with_it(
     eventually(lambda: len(node.stream._streams) == 0)
 
 
-def test_a_kubelet_that_comes_back_again_and_again_is_told_each_time(
+def test_a_kubelet_that_reconnects_gets_health_each_time(
     steady: tuple[Node, KubeletClient],
 ) -> None:
     node, _ = steady
@@ -233,7 +233,7 @@ def test_a_kubelet_that_comes_back_again_and_again_is_told_each_time(
     assert threads() <= MOST_STREAMS + 2
 
 
-def test_the_newest_streams_push_out_the_oldest(quick: tuple[Node, KubeletClient]) -> None:
+def test_new_streams_replace_the_oldest(quick: tuple[Node, KubeletClient]) -> None:
     node, kubelet = quick
     streams = []
     for _ in range(3 * MOST_STREAMS):
@@ -246,7 +246,7 @@ def test_the_newest_streams_push_out_the_oldest(quick: tuple[Node, KubeletClient
     assert threads() <= MOST_STREAMS + 2
 
 
-def test_a_kubelet_that_does_not_read_holds_up_nobody_and_no_thread_for_long(
+def test_a_kubelet_that_does_not_read_blocks_nobody(
     quick: tuple[Node, KubeletClient],
 ) -> None:
     node, kubelet = quick
@@ -278,7 +278,7 @@ def test_a_driver_that_stops_ends_its_streams_at_once(tmp_path: Path) -> None:
     eventually(lambda: threads() == 0)
 
 
-def test_a_socket_that_is_made_again_tells_again(steady: tuple[Node, KubeletClient]) -> None:
+def test_a_recreated_socket_reports_again(steady: tuple[Node, KubeletClient]) -> None:
     node, kubelet = steady
     before = kubelet.watch_health()
     next(before)

@@ -106,7 +106,7 @@ def test_a_driver_whose_sockets_answer_is_alive(
         assert [check(port, service) for service in ("", "liveness")] == [SERVING, SERVING]
 
 
-def test_a_service_nobody_knows_is_not_found(paths: SocketPaths, tmp_path: Path) -> None:
+def test_an_unknown_service_is_not_found(paths: SocketPaths, tmp_path: Path) -> None:
     health = Health(paths, Unseen(is_open=False))
     with local(health, tmp_path / "s") as path, opened(health) as port:
         assert probe(path, "startup") == (1, "unknown service 'startup'\n")
@@ -123,7 +123,9 @@ def test_a_driver_without_sockets_is_not_alive(paths: SocketPaths, tmp_path: Pat
         assert check(port) == NOT_SERVING
 
 
-def test_one_whose_disk_lets_no_socket_be_made_is_alive(paths: SocketPaths, tmp_path: Path) -> None:
+def test_a_driver_on_a_full_disk_is_alive_without_sockets(
+    paths: SocketPaths, tmp_path: Path
+) -> None:
     with local(Health(paths, Unseen(is_open=False)), tmp_path / "s") as path:
         assert probe(path) == (0, "")
 
@@ -176,7 +178,7 @@ def test_a_process_that_is_gone_is_not_alive_and_the_next_takes_its_place(
     assert probe(path) == missing
 
 
-def test_a_probe_that_gets_no_answer_says_so(tmp_path: Path) -> None:
+def test_a_probe_without_an_answer_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(1) as other:
         listener.bind(str(path))
@@ -191,7 +193,7 @@ def test_a_probe_that_gets_no_answer_says_so(tmp_path: Path) -> None:
     assert probe(long) == (1, f"the driver does not answer at {long}: AF_UNIX path too long\n")
 
 
-def test_a_probe_that_says_nothing_keeps_no_other_out(paths: SocketPaths, tmp_path: Path) -> None:
+def test_a_silent_probe_blocks_no_other(paths: SocketPaths, tmp_path: Path) -> None:
     with (
         local(Health(paths, Unseen(is_open=False)), tmp_path / "s") as path,
         subprocess.Popen(

@@ -259,7 +259,7 @@ def test_stopping_lets_a_running_call_finish(running: Running, kubelet: KubeletC
     assert not running.paths.registration.exists()
 
 
-def test_calls_of_a_kubelet_that_has_not_seen_the_driver_go_are_served(
+def test_calls_that_arrive_after_deregistration_are_served(
     running: Running, kubelet: KubeletClient
 ) -> None:
     kubelet.register()
@@ -391,7 +391,7 @@ def test_a_socket_that_another_instance_took_over_is_not_removed(tmp_path: Path)
     assert not path.exists()
 
 
-def test_of_sockets_of_which_one_cannot_appear_none_stays(
+def test_if_one_socket_fails_the_other_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = (tmp_path / "dra.sock", tmp_path / "reg.sock")
@@ -408,7 +408,7 @@ def test_of_sockets_of_which_one_cannot_appear_none_stays(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_socket_that_cannot_be_made_again_costs_no_other(tmp_path: Path) -> None:
+def test_a_socket_that_cannot_be_remade_keeps_the_other(tmp_path: Path) -> None:
     service, registration = tmp_path / "dra.sock", tmp_path / "registry" / "reg.sock"
     server = SocketServer([service, registration], (), name="x", workers=1)
     server.start()
@@ -440,7 +440,7 @@ def test_two_drivers_of_one_name_are_noticed_by_both(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("was_open", [True, False])
-def test_no_sockets_stay_that_a_look_makes_meanwhile(tmp_path: Path, *, was_open: bool) -> None:
+def test_no_sockets_stay_that_a_check_makes_meanwhile(tmp_path: Path, *, was_open: bool) -> None:
     running = Running(tmp_path)
     if was_open:
         running.plugin.start()

@@ -61,7 +61,7 @@ def test_claims_have_their_names_from_pods(ask: Ask, tmp_path: Path) -> None:
     assert found == {ONE: ClaimRef(uid=ONE, namespace="team-a", name="train-1")}, "the last one's"
 
 
-def test_their_uids_are_those_of_the_folders_of_their_logs(ask: Ask, tmp_path: Path) -> None:
+def test_pod_uids_come_from_the_folders_of_logs(ask: Ask, tmp_path: Path) -> None:
     host = tmp_path / "host"
     note_pod(host, "team-a", "train-0", "uid-a")
     note_pod(host, "team-a", "train-0", "uid-of-the-former")
@@ -104,7 +104,7 @@ def test_an_answer_may_be_longer_than_grpc_takes_by_default(ask: Ask, tmp_path: 
 
 
 @pytest.mark.parametrize("trouble", ["no socket", "nobody listens", "no logs"])
-def test_without_an_answer_the_reason_says_once_what_is_missing(
+def test_a_missing_answer_is_explained_once(
     ask: Ask, tmp_path: Path, said: list[str], trouble: str
 ) -> None:
     folder = tmp_path / "pod-resources"

@@ -64,7 +64,7 @@ def test_without_a_config_each_claim_is_limited_to_what_it_consumed(node: Limite
     assert node.left() == []
 
 
-def test_who_asked_for_no_memory_may_have_the_whole_gpus(node: LimitedNode) -> None:
+def test_a_claim_without_a_memory_request_has_no_limit(node: LimitedNode) -> None:
     (free, group), (bound, beside) = node.pod(), node.pod()
     first, second = claim(node, free, "free", "0"), claim(node, bound, "bound", "10Gi")
     node.driver.prepare(first)

@@ -235,7 +235,7 @@ def test_before_r615_mps_limits_memory_or_nothing_does_and_the_reason_is_kept(
     assert "580.95.05 is older than R615" in why(node, second.uid)
 
 
-def test_several_pods_share_a_claim_where_a_person_wants_no_control_groups(tmp_path: Path) -> None:
+def test_several_pods_share_a_claim_without_control_groups(tmp_path: Path) -> None:
     LimitedNode.made(tmp_path).close()
     node = LimitedNode(tmp_path, by_groups=False)
     (one, group), (two, _) = node.pod(), node.pod()
@@ -245,7 +245,7 @@ def test_several_pods_share_a_claim_where_a_person_wants_no_control_groups(tmp_p
     assert (node.limit(group), node.others()) == (None, None)
 
 
-def test_tenants_who_come_later_are_limited_as_those_who_are_there(tmp_path: Path) -> None:
+def test_later_tenants_are_limited_like_the_existing_ones(tmp_path: Path) -> None:
     node = LimitedNode.made(tmp_path)
     node.divide(0)
     first = node.claim_of(node.pod()[0], share(0, kind="single-share"), name="first")
@@ -262,7 +262,7 @@ def test_tenants_who_come_later_are_limited_as_those_who_are_there(tmp_path: Pat
     assert (later.others(), later.mps.requests.claims()) == (None, frozenset())
 
 
-def test_limits_of_a_driver_that_has_none_any_more_are_gone(node: LimitedNode) -> None:
+def test_limits_vanish_with_a_driver_that_supported_them(node: LimitedNode) -> None:
     ref = node.claim_of(node.pod()[0], share(0))
     node.driver.prepare(ref)
     node.close()

@@ -30,7 +30,7 @@ def test_a_claim_counts_until_its_limit_is_set_again(node: LimitedNode) -> None:
     assert node.limit(group) == node.share_mib
 
 
-def test_a_claim_that_goes_counts_no_more(node: LimitedNode) -> None:
+def test_an_unprepared_claim_no_longer_counts(node: LimitedNode) -> None:
     pod, group = node.pod()
     ref = node.claim_of(pod, share(0))
     node.driver.prepare(ref)

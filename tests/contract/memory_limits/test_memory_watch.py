@@ -44,7 +44,7 @@ def test_a_repeated_prepare_sets_a_lost_limit_again(node: LimitedNode) -> None:
     assert node.limit(group) == node.share_mib
 
 
-def test_a_later_pod_of_a_claim_gets_nothing_and_is_told(node: LimitedNode) -> None:
+def test_a_later_pod_of_a_claim_gets_no_memory_and_an_event(node: LimitedNode) -> None:
     (first, _), (second, group) = node.pod(), node.pod()
     ref = node.claim_of(first, share(0))
     node.driver.prepare(ref)
@@ -58,7 +58,7 @@ def test_a_later_pod_of_a_claim_gets_nothing_and_is_told(node: LimitedNode) -> N
     assert f"claim default/claim has a share that pod pod-{first[:4]} already has" in note
 
 
-def test_all_later_pods_get_nothing_and_are_told(node: LimitedNode) -> None:
+def test_all_later_pods_get_no_memory_and_an_event(node: LimitedNode) -> None:
     pods = [node.pod() for _ in range(4)]
     ref = node.claim_of(pods[0][0], share(0))
     node.driver.prepare(ref)
@@ -85,7 +85,7 @@ def test_a_record_whose_step_cannot_be_read_keeps_no_other_from_its_limit(
     assert node.limit(group, 1) == node.share_mib
 
 
-def test_limits_are_set_also_while_the_kubelet_does_not_say_which_pods_there_are(
+def test_limits_are_set_even_if_the_kubelet_lists_no_pods(
     node: LimitedNode,
 ) -> None:
     pods = [node.pod() for _ in range(3)]
@@ -123,7 +123,7 @@ def test_the_only_pod_that_is_left_gets_the_place_of_one_that_is_gone(node: Limi
     assert node.left() == []
 
 
-def test_a_container_that_escapes_is_bound_and_its_pod_is_told(node: LimitedNode) -> None:
+def test_an_escaped_container_is_limited_and_its_pod_gets_an_event(node: LimitedNode) -> None:
     pod, group = node.pod(2)
     node.driver.prepare(node.claim_of(pod, share(0)))
     container = next(group.glob("*.scope"))
@@ -135,7 +135,7 @@ def test_a_container_that_escapes_is_bound_and_its_pod_is_told(node: LimitedNode
     assert len(node.events.posted) == 1
 
 
-def test_a_container_that_escapes_is_bound_to_what_all_claims_of_its_pod_give_it(
+def test_an_escaped_container_is_limited_to_its_pods_claims(
     node: LimitedNode,
 ) -> None:
     pod, group = node.pod(2)
@@ -147,7 +147,7 @@ def test_a_container_that_escapes_is_bound_to_what_all_claims_of_its_pod_give_it
     assert node.limit(container) == 2 * node.share_mib
 
 
-def test_a_limit_that_cannot_be_set_again_is_told_once(node: LimitedNode) -> None:
+def test_a_limit_that_cannot_be_reset_is_reported_once(node: LimitedNode) -> None:
     pod, group = node.pod()
     node.driver.prepare(node.claim_of(pod, share(0)))
     node.make_again(group)
@@ -173,7 +173,7 @@ def test_later_pods_get_nothing_also_while_the_first_ones_limit_cannot_be_set(
     assert (node.limit(group), node.limit(later)) == (1, 1)
 
 
-def test_what_a_lost_record_has_left_of_the_limit_of_all_pods_is_taken_back(
+def test_a_lost_records_limit_of_all_pods_is_removed(
     node: LimitedNode,
 ) -> None:
     lost = node.claim_of(node.pod()[0], share(0))

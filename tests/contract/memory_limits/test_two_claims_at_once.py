@@ -9,7 +9,7 @@ from dra_driver.claims.model.record import RecordState
 from worlds.limited_node import LimitedNode, share
 
 
-def test_one_whose_limit_is_yet_to_be_set_makes_the_other_no_trouble(node: LimitedNode) -> None:
+def test_a_claim_without_its_limit_yet_does_not_disturb_the_other(node: LimitedNode) -> None:
     pod, _ = node.pod()
     ref = node.claim_of(pod, share(0))
     node.driver.prepare(ref)

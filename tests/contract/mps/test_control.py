@@ -54,7 +54,7 @@ def test_a_daemon_sees_the_nodes_of_a_driver_container_that_came_later(tmp_path:
         (["set_default_active_thread_percentage 50"], False),
     ],
 )
-def test_who_is_turned_away_without_a_word_has_no_answer(
+def test_a_rejected_command_without_a_message_is_no_answer(
     tmp_path: Path, commands: list[str], is_answered: bool
 ) -> None:
     """As by a daemon that has another caller. What may be empty anyway cannot be told apart."""

@@ -72,7 +72,7 @@ def test_killed_while_a_domain_comes_up_the_next_completes_it(
 
 
 @pytest.mark.parametrize("step", UP)
-def test_killed_while_a_domain_comes_up_that_is_then_not_wanted_nothing_is_left(
+def test_a_kill_during_the_start_of_an_unwanted_domain_leaves_nothing(
     mps: MpsDomains, start: Start, run: Run, step: str
 ) -> None:
     domain = mps.domain("claim", 0)

@@ -59,7 +59,7 @@ esac
     return set_status
 
 
-def test_a_server_in_fault_is_told_to_whoever_comes_and_ready_again_when_it_has_passed(
+def test_a_faulted_server_is_reported_until_it_recovers(
     mps: MpsDomains, run: Run, say: Callable[[str], None]
 ) -> None:
     run(mps.supervised(timing=QUICK))
@@ -138,9 +138,7 @@ def test_a_daemon_that_does_not_answer_is_replaced(mps: MpsDomains, run: Run) ->
 
 
 @pytest.mark.parametrize("status", [1, 0], ids=["turned away", "answered with nothing"])
-def test_a_daemon_that_answers_somebody_else_for_once_stays_ready(
-    mps: MpsDomains, run: Run, status: int
-) -> None:
+def test_a_daemon_that_is_busy_once_stays_ready(mps: MpsDomains, run: Run, status: int) -> None:
     timing = WorkerTiming(first_retry=0.02, check_interval=0.05, settled=0.0, replace_after=NEVER)
     run(mps.supervised(timing=timing))
     domain = mps.domain("claim", 0)

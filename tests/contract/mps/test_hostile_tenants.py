@@ -30,7 +30,7 @@ Run = Callable[[AbstractContextManager[Supervisor]], Supervisor]
 MIB = 1024**2
 
 
-def test_no_process_of_a_container_is_looked_at_whatever_it_says_to_be(mps: MpsDomains) -> None:
+def test_no_process_of_a_container_is_inspected(mps: MpsDomains) -> None:
     folder = mps.files.paths(mps.domain("claim", 0).id).folder
     said = {processes.MARK: str(folder), processes.TOKEN: "known"}
     program = mps.root / "nvidia-cuda-mps-control"
@@ -48,7 +48,7 @@ def test_no_process_of_a_container_is_looked_at_whatever_it_says_to_be(mps: MpsD
     assert owned == marked
 
 
-def test_limits_that_a_tenant_has_changed_are_put_back(mps: MpsDomains, run: Run) -> None:
+def test_limits_that_a_tenant_changed_are_restored(mps: MpsDomains, run: Run) -> None:
     run(mps.supervised())
     domain = mps.domain("claim", 0, limits=(10240,), active_thread_percentage=50)
     daemon = mps.ready(domain).daemon

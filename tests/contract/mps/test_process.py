@@ -45,7 +45,7 @@ def command(mps: MpsDomains) -> Iterator["subprocess.Popen[bytes]"]:
     process.communicate(timeout=PATIENCE)
 
 
-def test_its_metrics_tell_of_domains_and_of_daemons_that_died(
+def test_its_metrics_count_domains_and_dead_daemons(
     mps: MpsDomains, command: "subprocess.Popen[bytes]"
 ) -> None:
     domain = mps.domain("claim", 0)

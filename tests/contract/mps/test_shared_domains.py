@@ -72,9 +72,7 @@ def test_one_daemon_serves_all_members_and_ends_with_the_last(
     assert mps.left(node) == []
 
 
-def test_whoever_joins_while_the_domain_ends_gets_one_that_does_not(
-    mps: MpsDomains, run: Run, node: Domain
-) -> None:
+def test_joining_an_ending_domain_gets_a_new_one(mps: MpsDomains, run: Run, node: Domain) -> None:
     stopping, joined = threading.Event(), threading.Event()
 
     def step(name: str) -> None:
@@ -97,9 +95,7 @@ def test_whoever_joins_while_the_domain_ends_gets_one_that_does_not(
     check_serves(mps, node)
 
 
-def test_what_was_said_of_the_domain_before_it_was_left_is_not_believed(
-    mps: MpsDomains, run: Run, node: Domain
-) -> None:
+def test_an_old_status_of_a_left_domain_is_ignored(mps: MpsDomains, run: Run, node: Domain) -> None:
     reported, joined = threading.Event(), threading.Event()
 
     def step(name: str) -> None:
@@ -121,7 +117,7 @@ def test_what_was_said_of_the_domain_before_it_was_left_is_not_believed(
     check_serves(mps, node)
 
 
-def test_a_domain_that_was_left_and_joined_before_anybody_looked_is_ready_again(
+def test_a_domain_left_and_joined_at_once_is_ready_again(
     mps: MpsDomains, run: Run, node: Domain
 ) -> None:
     run(mps.supervised())
@@ -136,7 +132,7 @@ def test_a_domain_that_was_left_and_joined_before_anybody_looked_is_ready_again(
     check_serves(mps, node)
 
 
-def test_members_that_come_and_go_side_by_side_always_have_a_daemon(
+def test_members_that_come_and_go_always_have_a_daemon(
     mps: MpsDomains, run: Run, node: Domain
 ) -> None:
     run(mps.supervised())
@@ -175,7 +171,9 @@ def test_members_that_come_and_go_side_by_side_always_have_a_daemon(
     assert mps.left(node) == []
 
 
-def test_what_a_killed_driver_left_wanted_is_ended(mps: MpsDomains, run: Run, node: Domain) -> None:
+def test_domains_that_a_killed_driver_left_are_ended(
+    mps: MpsDomains, run: Run, node: Domain
+) -> None:
     run(mps.supervised())
     mps.requests.join(node, "one")
     ready(mps, node)
@@ -215,7 +213,7 @@ def disk(mps: MpsDomains, small_disk: Callable[[Path], SmallDisk]) -> SmallDisk:
     return small_disk(mps.files.root)
 
 
-def test_on_a_full_disk_nobody_joins_by_half_and_everybody_leaves(
+def test_on_a_full_disk_joins_fail_whole_and_leaves_succeed(
     mps: MpsDomains, disk: SmallDisk, node: Domain
 ) -> None:
     other = mps.domain("shared_other", 2)
@@ -264,7 +262,7 @@ def leave_without_daemon(mps: MpsDomains, node: Domain) -> None:
     eventually(lambda: not processes.listens(own, CONTROL_SOCKET), "the daemon's end")
 
 
-def test_a_supervisor_that_comes_back_is_waited_for_as_long_as_anything(
+def test_a_returning_supervisor_is_waited_for_until_the_deadline(
     mps: MpsDomains, node: Domain
 ) -> None:
     leave_without_daemon(mps, node)

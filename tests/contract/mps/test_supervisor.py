@@ -76,7 +76,7 @@ def test_a_daemon_sees_its_devices_and_its_own_shared_folders_alone(
     assert not [point for point in mounted if point.startswith(str(mps.files.domains_folder))]
 
 
-def test_when_it_is_no_longer_wanted_all_is_as_before(mps: MpsDomains, run: Run) -> None:
+def test_a_removed_domain_leaves_no_trace(mps: MpsDomains, run: Run) -> None:
     run(mps.supervised())
     domain = mps.domain("claim", 0, 1)
     mps.ready(domain)
@@ -88,7 +88,7 @@ def test_when_it_is_no_longer_wanted_all_is_as_before(mps: MpsDomains, run: Run)
     assert mps.requests.list() == frozenset()
 
 
-def test_a_compute_mode_of_the_administrators_is_put_back(mps: MpsDomains, run: Run) -> None:
+def test_an_admins_compute_mode_is_restored(mps: MpsDomains, run: Run) -> None:
     run(mps.supervised())
     domain = mps.domain("claim", 0)
     prohibited = 2
@@ -229,7 +229,7 @@ def test_a_supervisor_that_stops_leaves_its_daemons_to_the_next(mps: MpsDomains,
     assert mps.left(domain) == []
 
 
-def test_of_two_supervisors_one_works_and_the_other_waits(mps: MpsDomains, run: Run) -> None:
+def test_only_one_of_two_supervisors_works(mps: MpsDomains, run: Run) -> None:
     first = run(mps.supervised())
     assert mps.ready(mps.domain("one", 0)).supervisor
     second = run(mps.supervised())
@@ -241,7 +241,7 @@ def test_of_two_supervisors_one_works_and_the_other_waits(mps: MpsDomains, run: 
     assert second.domains() == {"one", "two", "three"}
 
 
-def test_a_slow_start_of_one_does_not_delay_another(mps: MpsDomains, run: Run) -> None:
+def test_a_slow_domain_does_not_delay_another(mps: MpsDomains, run: Run) -> None:
     go = mps.root / "go"
     mps.wrap_control(
         f'[ "$1 $CUDA_VISIBLE_DEVICES" = "-d {mps.uuid(0)}" ] && '
@@ -280,7 +280,7 @@ def test_what_an_earlier_supervisor_left_is_removed(mps: MpsDomains, run: Run) -
     assert mps.left(domain) == []
 
 
-def test_what_is_no_longer_wanted_is_undone_at_the_start(mps: MpsDomains, run: Run) -> None:
+def test_unwanted_domains_are_removed_at_the_start(mps: MpsDomains, run: Run) -> None:
     with mps.supervised():
         domain = mps.domain("claim", 0)
         mps.ready(domain)

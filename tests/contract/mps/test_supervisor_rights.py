@@ -99,7 +99,7 @@ def node(tmp_path: Path, api: ApiServer) -> Iterator[Supervised]:
     unmount_all(plugins)
 
 
-def test_with_all_that_it_has_a_claim_gets_its_daemon(node: Supervised) -> None:
+def test_with_all_its_rights_a_claim_gets_its_daemon(node: Supervised) -> None:
     node.begin()
     assert node.said() == ""
     node.supervisor.kill()
@@ -113,7 +113,7 @@ def test_without_bidirectional_mounts_the_supervisor_does_not_begin(node: Superv
     assert "the MPS supervisor is not running on this node" in node.said()
 
 
-def test_without_the_plugins_folder_the_driver_hears_of_no_supervisor(node: Supervised) -> None:
+def test_without_the_plugins_folder_the_driver_sees_no_supervisor(node: Supervised) -> None:
     node.begin(before=f'{COVER} && mount --make-shared "$0"', path=node.place.plugins)
     said = node.supervisor.wait_log("mps supervisor waits")["reason"]
     assert said.startswith(f"cannot make {node.place.mps}/")

@@ -49,7 +49,7 @@ def test_a_file_is_read_without_asking_for_the_node(world: World) -> None:
     assert world.server.seen("list", "nodes") == []
 
 
-def test_before_the_labels_are_known_nothing_is(world: World) -> None:
+def test_before_the_labels_are_known_no_config_is_chosen(world: World) -> None:
     mount(world.root, a=config(2))
     away = world.server.fail("list", "nodes", status=503, times=1000)
     world.start(world.root)
@@ -146,7 +146,7 @@ def test_a_label_that_is_removed_ends_the_sharing_where_no_default_is(world: Wor
     assert "it has a, b" in world.until_replicas().origin
 
 
-def test_a_change_is_logged_and_told_once(world: World) -> None:
+def test_a_change_is_logged_and_reported_once(world: World) -> None:
     file = world.root / "config.yaml"
     file.write_text(config(2).replace("sharing:", "flags: {gdsEnabled: true}\nsharing:"))
     with capture_logs() as logs:
@@ -184,7 +184,7 @@ def test_the_last_good_config_outlives_the_driver(world: World) -> None:
     assert not world.until_problem("there is no").is_known
 
 
-def test_what_cannot_be_taken_is_told_once_as_an_event_of_the_node(world: World) -> None:
+def test_an_unusable_config_is_one_event_on_the_node(world: World) -> None:
     file = world.root / "config.yaml"
     file.write_text(config(4))
     configs = world.start(file)

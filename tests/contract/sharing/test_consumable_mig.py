@@ -84,7 +84,7 @@ def test_tenants_of_a_mig_device_are_limited_to_what_they_were_allocated(node: N
     assert node.mig_shapes() == {0: ["1g.10gb@0", "3g.40gb@4"]}
 
 
-def test_a_mig_device_is_had_as_a_whole_or_in_parts(node: Node) -> None:
+def test_a_mig_device_is_used_as_a_whole_or_in_parts(node: Node) -> None:
     part = node.claim_parts("one", device=DEVICE, configs=())
     whole = node.claim(DEVICE, name="whole")
     node.driver.prepare(part)

@@ -157,7 +157,7 @@ def test_a_gpu_with_a_consumable_share_is_not_divided_until_it_is_given_back(nod
     assert len(divisions.on([uuid], with_counters=False)) == 1
 
 
-def test_with_admin_access_a_device_is_seen_whole_and_in_nobodys_way(node: Node) -> None:
+def test_admin_access_sees_the_whole_device_and_blocks_nobody(node: Node) -> None:
     tenant, admin = node.claim_parts("one", configs=()), node.claim_parts("two", configs=())
     node.driver.api.results(admin)[0]["adminAccess"] = True
     node.driver.prepare(tenant)

@@ -85,7 +85,7 @@ def test_a_tenant_leaves_while_others_wait_for_a_supervisor_that_is_dead(
     assert node.left() == []
 
 
-def test_each_of_several_pods_that_wait_in_vain_is_told_what_is_missing(
+def test_each_pod_that_waits_in_vain_learns_the_reason(
     node: Node, pool: ThreadPoolExecutor
 ) -> None:
     node.divide(0)

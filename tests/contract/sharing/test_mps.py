@@ -185,7 +185,7 @@ def test_a_slow_daemon_does_not_delay_a_claim_on_another_gpu(node: Node) -> None
         waiting.result(PATIENCE)
 
 
-def test_a_domain_that_nobody_has_a_record_of_goes_when_its_gpu_is_given_to_another(
+def test_an_unrecorded_domain_ends_when_its_gpu_is_given_out(
     node: Node,
 ) -> None:
     with node.mps.supervised():

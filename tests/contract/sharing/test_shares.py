@@ -161,7 +161,7 @@ def test_time_sliced_shares_need_no_supervisor_and_change_nothing(node: Node) ->
     assert node.left() == []
 
 
-def test_a_request_that_a_newer_config_allows_is_told_that_it_waits(
+def test_a_request_for_a_newer_config_fails_and_says_it_waits(
     node: Node,
 ) -> None:
     node.divide(0)

@@ -39,7 +39,7 @@ def status(node: Node) -> Callable[[str], str]:
     return run
 
 
-def test_it_tells_of_a_time_sliced_and_an_mps_gpu(node: Node, status: Callable[[str], str]) -> None:
+def test_it_shows_a_time_sliced_and_an_mps_gpu(node: Node, status: Callable[[str], str]) -> None:
     with node.mps.supervised():
         ref = node.claim_gpus(REQUESTS["both"])
         node.driver.prepare(ref)
@@ -55,7 +55,7 @@ def test_it_tells_of_a_time_sliced_and_an_mps_gpu(node: Node, status: Callable[[
         assert status("table") == "no claim is prepared on this node\n"
 
 
-def test_it_tells_of_time_slicing_that_has_no_effect_on_mig_devices(
+def test_it_shows_time_slicing_without_effect_on_mig_devices(
     node: Node, status: Callable[[str], str]
 ) -> None:
     ref = node.claim_migs(2, sharing={"strategy": "TimeSlicing"})
@@ -69,7 +69,7 @@ def test_it_tells_of_time_slicing_that_has_no_effect_on_mig_devices(
     assert status("table") == "no claim is prepared on this node\n"
 
 
-def test_it_tells_of_what_could_not_be_taken_back(node: Node, status: Callable[[str], str]) -> None:
+def test_it_shows_pending_cleanup(node: Node, status: Callable[[str], str]) -> None:
     ref = node.claim_gpus(REQUESTS["time-slicing"])
     node.driver.prepare(ref)
     node.machine.fail_call("nvidia-smi:set-timeslice", 999)

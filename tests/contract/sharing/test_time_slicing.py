@@ -73,7 +73,7 @@ def test_the_compute_mode_is_default_while_shared_and_put_back(node: Node) -> No
     assert node.time_slices() == {}
 
 
-def test_nothing_of_it_shows_in_the_container(node: Node) -> None:
+def test_containers_do_not_see_time_slicing(node: Node) -> None:
     ref = node.claim_gpus({"a": LONG})
     node.driver.prepare(ref)
     assert node.driver.env(ref, "gpu-0") == {}
@@ -168,9 +168,7 @@ def test_the_time_slice_of_an_admin_outlasts_resets_that_fail(node: Node) -> Non
 
 
 @pytest.mark.parametrize("said", ["exit 1", "echo '| 0 Timeslice Eternal |'"])
-def test_a_time_slice_that_cannot_be_read_is_said_once_and_becomes_the_default(
-    node: Node, said: str
-) -> None:
+def test_an_unreadable_time_slice_is_logged_and_becomes_default(node: Node, said: str) -> None:
     node.set_time_slice(0, MEDIUM)
     smi_runs(node, f'case "$*" in *-l) {said};; *) exec "$REAL" "$@";; esac')
     with capture_logs() as logs:
@@ -193,9 +191,7 @@ def test_a_repeated_prepare_sets_nothing(node: Node) -> None:
     assert not runs.exists()
 
 
-def test_nothing_of_this_processs_environment_reaches_nvidia_smi(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nvidia_smi_gets_a_clean_environment(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "none")
     smi_runs(node, f'env > {node.root}/env; exec "$REAL" "$@"')
@@ -284,7 +280,7 @@ def test_a_reset_that_fails_does_not_block_unprepare_and_is_retried(node: Node) 
     assert node.left() == []
 
 
-def test_the_next_claim_of_the_gpu_takes_a_debt_back(node: Node) -> None:
+def test_the_next_claim_of_the_gpu_retries_pending_cleanup(node: Node) -> None:
     node.set_compute_mode(0, EXCLUSIVE_PROCESS)
     ref = node.claim_gpus({"a": LONG, "b": LONG})
     node.driver.prepare(ref)
@@ -303,7 +299,7 @@ def test_the_next_claim_of_the_gpu_takes_a_debt_back(node: Node) -> None:
     assert node.driver.left() == []
 
 
-def test_a_debt_that_cannot_be_paid_does_not_keep_the_next_claim_away(node: Node) -> None:
+def test_a_failed_cleanup_does_not_block_the_next_claim(node: Node) -> None:
     ref = node.claim_gpus({"a": LONG})
     node.driver.prepare(ref)
     node.machine.fail_call("nvidia-smi:set-timeslice", 999)
@@ -321,7 +317,7 @@ def test_a_debt_that_cannot_be_paid_does_not_keep_the_next_claim_away(node: Node
     assert node.left() == []
 
 
-def test_a_claim_that_is_prepared_again_keeps_its_debt_in_mind(node: Node) -> None:
+def test_a_claim_prepared_again_keeps_its_pending_cleanup(node: Node) -> None:
     ref = node.claim_gpus({"a": LONG})
     node.driver.prepare(ref)
     node.machine.fail_call("nvidia-smi:set-timeslice", 999, times=2)

@@ -82,7 +82,7 @@ def test_the_event_says_why_nothing_limits_the_memory_and_what_to_do(telling: Te
     assert len(event["note"]) < 1024
 
 
-def test_a_claim_is_told_once_and_again_when_it_was_given_back(telling: Telling) -> None:
+def test_a_claim_gets_one_event_each_time_it_is_prepared(telling: Telling) -> None:
     telling.node.divide(0, strategy=ShareStrategy.TIME_SLICING)
     ref = telling.node.claim(SHARE)
     for _ in range(3):
@@ -95,7 +95,7 @@ def test_a_claim_is_told_once_and_again_when_it_was_given_back(telling: Telling)
     assert len(telling.events()) == 2
 
 
-def test_claims_whose_memory_is_limited_or_all_theirs_are_not_told(telling: Telling) -> None:
+def test_claims_with_limited_or_all_memory_get_no_event(telling: Telling) -> None:
     node = telling.node
     node.divide(0, strategy=ShareStrategy.MPS)
     node.divide(1, strategy=ShareStrategy.TIME_SLICING)

@@ -84,7 +84,7 @@ def test_a_process_has_memory_and_is_busy_until_it_leaves(
     assert f"process {pid}:" not in mine(*gpu, "--mib", "0")
 
 
-def test_a_gpu_is_cut_by_hand(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gpu_is_divided_by_hand(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*words: str) -> str:
         capsys.readouterr()
         assert simulate(root, *words) == 0
@@ -145,7 +145,7 @@ def test_mistakes_end_with_one_line_and_status_1(
         (["--gpu", "0", "--nvlink", "0"], "must be a link's number and its state"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
+def test_contradictory_options_are_refused(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["simulate", "set", *words]) == 2

@@ -73,7 +73,7 @@ def test_down_refuses_while_something_is_mounted_below(machine: Machine) -> None
     machine.destroy()
 
 
-def test_an_unreachable_archive_is_said_and_stand_ins_take_over(tmp_path: Path) -> None:
+def test_an_unreachable_archive_is_reported_and_stand_ins_are_used(tmp_path: Path) -> None:
     if shutil.which("apt-get") is None:
         pytest.skip("this machine has no apt-get")
     apt, cache = tmp_path / "apt", tmp_path / "cache"

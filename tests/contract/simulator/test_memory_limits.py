@@ -37,7 +37,7 @@ def test_a_limit_on_a_pod_binds_all_its_containers_together(world: Limits) -> No
     assert world.take(two, 4 * GIB, pid=2)
 
 
-def test_a_gpu_in_mig_mode_takes_limits_and_heeds_none(world: Limits) -> None:
+def test_a_gpu_in_mig_mode_accepts_limits_without_effect(world: Limits) -> None:
     pod = world.groups.make("pod")
     world.machine.set_fact(world.uuid, Fact.MIG_CURRENT, 1)
     world.set(pod, 1 * GIB)
@@ -57,7 +57,9 @@ def test_a_gpu_in_mig_mode_takes_limits_and_heeds_none(world: Limits) -> None:
         ("../version1", pynvml.NVML_ERROR_NOT_SUPPORTED),
     ],
 )
-def test_what_is_no_control_group_is_refused(world: Limits, place: str, error: int) -> None:
+def test_a_folder_that_is_not_a_control_group_is_refused(
+    world: Limits, place: str, error: int
+) -> None:
     (world.groups.root.parent / "version1").mkdir()
     (world.groups.root.parent / "version1/tasks").touch()
 
@@ -101,7 +103,7 @@ def test_limits_go_with_the_gpus_initialisation(world: Limits, end: str) -> None
 @pytest.mark.parametrize(
     ("kept_by", "is_kept"), [("nothing", False), ("persistence", True), ("a process", True)]
 )
-def test_limits_go_when_the_last_process_lets_go_of_the_gpu(
+def test_limits_end_with_the_last_process_on_the_gpu(
     world: Limits, kept_by: str, is_kept: bool
 ) -> None:
     pod = world.groups.make("pod")

@@ -46,7 +46,7 @@ def told(world: Limits, group: Path) -> list[int]:
     return [int(word) for word in done.stdout.split()]
 
 
-def test_a_process_is_told_the_limit_of_its_own_group(world: Limits) -> None:
+def test_a_process_sees_the_limit_of_its_own_group(world: Limits) -> None:
     leaf = world.groups.make("pod/leaf")
     world.set(leaf, 10 * GIB)
     world.take(leaf, 3 * GIB)
@@ -54,7 +54,7 @@ def test_a_process_is_told_the_limit_of_its_own_group(world: Limits) -> None:
     assert told(world, leaf) == [10 * GIB, 7 * GIB, 3 * GIB]
 
 
-def test_a_process_is_told_the_limit_of_a_group_above(world: Limits) -> None:
+def test_a_process_sees_the_limit_of_a_parent_group(world: Limits) -> None:
     leaf = world.groups.make("pod/leaf")
     world.set(leaf.parent, 10 * GIB)
     assert told(world, leaf)[0] == 10 * GIB
@@ -83,9 +83,7 @@ IN_A_CONTAINER = "unshare --cgroup --mount sh -c 'mount -t cgroup2 none /sys/fs/
 
 @pytest.mark.usefixtures("needs_root")  # it makes control groups
 @pytest.mark.parametrize("through", ["", IN_A_CONTAINER])
-def test_a_process_is_in_the_group_that_the_kernel_says(
-    tmp_path: Path, nvml: Nvml, through: str
-) -> None:
+def test_a_processs_group_comes_from_the_kernel(tmp_path: Path, nvml: Nvml, through: str) -> None:
     newer = profiles.changed(profiles.load("t4x4"), {"driver_version": R615})
     with kernels_groups("pod/leaf") as (mount, [leaf]):
         options = Options(userspace="stand-in", cgroup_root=None if through else mount)

@@ -61,7 +61,7 @@ def test_it_reports_a_lost_gpu_and_an_unloaded_driver(machine: Machine) -> None:
     assert "couldn't communicate with the NVIDIA driver" in smi(machine, "-L").stdout
 
 
-def test_it_cuts_a_gpu_and_lists_what_it_made(
+def test_it_divides_a_gpu_and_lists_the_devices(
     make_machine: MakeMachine, real_userspace: None
 ) -> None:
     machine = make_machine("h100x8", userspace="real")

@@ -119,14 +119,14 @@ def test_a_label_that_is_there_at_the_start_is_known_before_anything_is_publishe
     assert bench.devices() == ["gpu-0"]
 
 
-def test_a_setting_is_held_to_whatever_the_label_says(bench: Bench, start: Start) -> None:
+def test_a_setting_overrides_the_label(bench: Bench, start: Start) -> None:
     world = start("on-demand", "")
     world.label("all-1g.10gb")
     assert world.is_divided()
     assert bench.server.seen("watch", "nodes") == []
 
 
-def test_another_change_of_the_node_is_no_change(bench: Bench, start: Start) -> None:
+def test_other_changes_of_the_node_are_ignored(bench: Bench, start: Start) -> None:
     world = start("auto", "")
     eventually(lambda: bench.server.seen("watch", "nodes"), "the watch")
     label(bench, zone="b")
@@ -160,7 +160,7 @@ def test_shares_get_the_whole_gpu_beside_them_when_the_cluster_is_upgraded(
     assert any("sharedCounters" in one["spec"] for one in bench.slices())
 
 
-def test_a_version_that_cannot_be_asked_for_changes_nothing(bench: Bench, start: Start) -> None:
+def test_an_unavailable_version_changes_nothing(bench: Bench, start: Start) -> None:
     world = start("auto", "")
     before = bench.devices()
     bench.server.pages["/version"] = lambda _: {"gitVersion": "?"}
@@ -217,7 +217,7 @@ def test_a_mig_mode_that_changes_changes_the_offer(bench: Bench, start: Start) -
     )
 
 
-def test_on_demand_on_an_older_kubernetes_is_told_once_what_it_costs(
+def test_the_cost_of_on_demand_is_logged_once_on_older_kubernetes(
     bench: Bench, start: Start
 ) -> None:
     bench.server.kubernetes = "1.36"

@@ -241,9 +241,7 @@ class TestInterference:
         publication.publish(make.inventory())
         assert len(bench.slices()) == 1
 
-    def test_what_was_not_stored_of_a_deleted_slice_is_not_expected_of_its_successor(
-        self, bench: Any
-    ) -> None:
+    def test_fields_dropped_from_a_deleted_slice_are_requested_again(self, bench: Any) -> None:
         many = make.inventory(*(make.gpu(minor) for minor in range(65)))
         publication, other = bench.publication(), bench.publication()
         bench.server.store.rules.insert(0, rename)
@@ -303,7 +301,7 @@ class TestDroppedFields:
         assert bench.writes() == 1
         assert bench.count.dropped == 2
 
-    def test_a_field_that_a_newer_server_adds_is_let_be(self, bench: Any) -> None:
+    def test_a_field_that_a_newer_server_adds_is_kept(self, bench: Any) -> None:
         def default(new: Any, _old: Any) -> None:
             if new["kind"] == "ResourceSlice":
                 new["spec"]["fieldOfTheFuture"] = "default"
@@ -388,7 +386,7 @@ class TestCounters:
             bench.look_again(publisher, h100s(made, count=8))
         assert bench.writes() == writes
 
-    def test_a_server_without_counters_is_never_told_of_partitions(self, bench: Any) -> None:
+    def test_a_server_without_counters_never_gets_partitions(self, bench: Any) -> None:
         seen: list[str] = []
 
         def drop(new: Any, _old: Any) -> None:

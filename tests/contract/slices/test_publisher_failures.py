@@ -69,7 +69,7 @@ def test_a_missing_permission_is_retried_until_it_is_granted(bench: Any) -> None
     [({"status": 422}, 300), ({"status": 429, "retry_after": 200}, 200)],
     ids=["it is invalid", "it is to wait"],
 )
-def test_what_is_refused_is_sent_again_late_or_with_another_inventory(
+def test_a_refused_slice_is_retried_late_or_with_a_new_inventory(
     bench: Any, answer: dict[str, Any], seconds: float
 ) -> None:
     clock = Clock()
@@ -129,7 +129,7 @@ def test_slices_wiped_while_the_watch_was_cut_come_back(bench: Any) -> None:
         bench.wait(lambda: bench.devices() == ["gpu-0", "gpu-1"])
 
 
-def test_someone_who_insists_is_overruled_more_and_more_slowly(bench: Any) -> None:
+def test_repeated_edits_are_reverted_more_and_more_slowly(bench: Any) -> None:
     bench.start(make.inventory(), timing=PublisherTiming(settle=0.01, settle_most=1000.0))
     rounds = count()
 

@@ -39,9 +39,7 @@ def ours(bench: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("driver", "node"), [("gpu.nvidia.com", "evil"), ("nic.example.com", "n1")]
 )
-def test_a_name_that_is_taken_is_told_and_another_one_is_used(
-    bench: Any, driver: str, node: str
-) -> None:
+def test_a_taken_name_is_logged_and_replaced(bench: Any, driver: str, node: str) -> None:
     bench.server.put(squatter(driver=driver, node=node))
     with capture_logs() as logs:
         publisher = bench.start(make.inventory())
@@ -73,7 +71,7 @@ def test_slices_that_are_wiped_come_back_under_another_name_too(bench: Any) -> N
     assert OTHER.fullmatch(ours(bench)[0])
 
 
-def test_a_second_driver_of_the_node_that_was_quicker_is_no_squatter(bench: Any) -> None:
+def test_a_faster_second_driver_is_not_a_squatter(bench: Any) -> None:
     def quicker(_new: Any, _old: Any) -> None:
         bench.server.store.rules.remove(quicker)
         bench.server.put(squatter(node="n1"))

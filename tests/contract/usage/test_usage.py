@@ -123,7 +123,7 @@ def test_a_containers_process_is_told_with_its_claim_memory_and_how_busy_it_is(n
     assert second.devices[0].users == ()
 
 
-def test_clients_of_mps_are_told_by_themselves_and_once(node: Node) -> None:
+def test_clients_of_mps_are_listed_once_by_themselves(node: Node) -> None:
     node.claim(0)
     node.run(101, 300, group=container(), kind=layout.ProcessKind.BY_MPS, sm=20)
     # A driver may have a client in both lists; its memory is there once.
@@ -135,7 +135,7 @@ def test_clients_of_mps_are_told_by_themselves_and_once(node: Node) -> None:
     assert user.sm is None  # NVML counts the server as busy, and tells of no client's part
 
 
-def test_what_nvml_does_not_know_is_not_made_up(node: Node) -> None:
+def test_unknown_figures_are_left_out(node: Node) -> None:
     node.run(101, 300, group=container(), sm=UNKNOWN_PERCENT, hides_memory=True)
     old = int((time.time() - 60) * 1e6)
     node.run(102, 5, group=container(name="cd" * 32), sm=90, sampled_us=old)
@@ -144,7 +144,7 @@ def test_what_nvml_does_not_know_is_not_made_up(node: Node) -> None:
     assert (stale.memory_bytes, stale.sm) == (5 * MIB, 0.0)
 
 
-def test_a_process_that_ended_or_came_later_is_nobodys(node: Node) -> None:
+def test_an_ended_or_later_process_belongs_to_nobody(node: Node) -> None:
     node.run(101, group=container())
     node.machine.take_memory(node.gpus[0].uuid, MIB, pid=102)  # not in procfs any more
     node.machine.take_memory(node.gpus[0].uuid, MIB, pid=103)
@@ -176,7 +176,7 @@ def test_a_mig_device_has_its_own_memory_and_processes(tmp_path: Path) -> None:
     node.session.close()
 
 
-def test_a_gpu_that_hangs_is_told_of_and_the_scrape_is_in_time(node: Node) -> None:
+def test_a_gpu_that_hangs_is_reported_and_the_scrape_is_in_time(node: Node) -> None:
     node.claim(0)
     node.run(101, group=container())
     node.machine.slow_call(

@@ -26,7 +26,7 @@ def test_a_config_without_sharing_is_accepted() -> None:
     assert decode(parameters(sharing=None)).normalise() == GpuConfig()
 
 
-def test_the_kinds_are_told_apart() -> None:
+def test_the_kinds_are_distinguished() -> None:
     assert isinstance(decode(parameters("GpuConfig")), GpuConfig)
     assert isinstance(decode(parameters("MigDeviceConfig")), MigDeviceConfig)
     assert isinstance(decode(parameters("VfioDeviceConfig")), VfioDeviceConfig)
@@ -118,7 +118,7 @@ def test_many_keys_written_twice_take_no_time_and_five_of_them_are_named() -> No
         assert refusal(each).endswith(f"; and {more} more")
 
 
-def test_of_many_problems_five_are_told_and_all_are_known() -> None:
+def test_five_of_many_problems_are_shown_and_all_are_known() -> None:
     with pytest.raises(InvalidConfigError) as caught:
         decode(parameters(**{f"field{number}": 1 for number in range(1000)}))
     assert str(caught.value).count("unknown field") == 5

@@ -41,7 +41,7 @@ def only(value: dict[str, Any]) -> SharedResource:
         {"version": "", "sharing": {}, "flags": {}},
     ],
 )
-def test_a_file_that_says_nothing_shares_nothing(value: object) -> None:
+def test_an_empty_file_shares_nothing_by_default(value: object) -> None:
     assert decode_node_config(value) == NodeConfig()
 
 
@@ -91,7 +91,7 @@ def test_what_the_plugin_s_example_says_is_read() -> None:
         ("mps", {"failRequestsGreaterThanOne": False}, False),
     ],
 )
-def test_requests_for_several_replicas_fail_under_mps_unless_it_is_said_otherwise(
+def test_requests_for_several_replicas_fail_under_mps_by_default(
     by: str, given: dict[str, Any], fails: bool
 ) -> None:
     config = decode_node_config(sharing(gpu(), by=by, **given))
@@ -146,7 +146,7 @@ def test_one_resource_may_be_divided_in_two_ways_on_different_devices() -> None:
     ]
 
 
-def test_one_replica_is_not_shared_and_that_is_said() -> None:
+def test_one_replica_is_not_shared_and_gives_a_warning() -> None:
     config = decode_node_config(sharing(gpu(replicas=1), by="mps"))
     assert (config.shared_by, config.resources) == (None, ())
     assert config.fail_requests_greater_than_one is False
@@ -159,7 +159,7 @@ def test_one_replica_is_not_shared_and_that_is_said() -> None:
     assert sliced.endswith(one)
 
 
-def test_a_name_that_is_shares_and_whole_gpus_at_once_is_told() -> None:
+def test_a_name_of_both_shares_and_whole_gpus_is_reported() -> None:
     (warning,) = decode_node_config(sharing(gpu(devices=[0]), gpu(devices=[1]))).warnings
     assert warning == (
         "sharing.timeSlicing.resources[0]: any other device is nvidia.com/gpu as a whole, so a pod "
@@ -171,7 +171,7 @@ def test_a_name_that_is_shares_and_whole_gpus_at_once_is_told() -> None:
         assert decode_node_config(sharing(other)).warnings == ()
 
 
-def test_memory_and_who_takes_too_much_of_it_are_said_of_each_resource() -> None:
+def test_memory_and_over_limit_are_set_for_each_resource() -> None:
     said = only(sharing(gpu(memory="equal", overLimit="end")))
     assert (said.memory, said.over_limit) == (Memory.EQUAL, OverLimit.END)
     silent = only(sharing(gpu()))
@@ -179,7 +179,7 @@ def test_memory_and_who_takes_too_much_of_it_are_said_of_each_resource() -> None
     assert only(sharing(gpu(overLimit="report"), by="mps")).over_limit is OverLimit.REPORT
 
 
-def test_what_is_said_of_a_limit_that_there_is_none_of_is_named() -> None:
+def test_an_over_limit_without_a_limit_is_reported() -> None:
     (warning,) = decode_node_config(sharing(gpu(overLimit="end"))).warnings
     assert warning.startswith("sharing.timeSlicing.resources[0].overLimit: has no effect without")
     for value in (
@@ -197,7 +197,7 @@ def test_what_is_said_of_a_limit_that_there_is_none_of_is_named() -> None:
         ({"overLimit": "kill"}, "mps", 'overLimit: must be report or end, not "kill"'),
     ],
 )
-def test_memory_that_cannot_be_divided_so_is_refused(
+def test_an_impossible_division_of_memory_is_refused(
     fields: dict[str, str], by: str, text: str
 ) -> None:
     with pytest.raises(InvalidConfigError, match=text):
@@ -210,7 +210,7 @@ def test_a_name_in_an_error_is_on_one_line() -> None:
     assert "\n" not in str(caught.value.problems[0].text)
 
 
-def test_what_has_no_meaning_here_is_named_and_not_refused() -> None:
+def test_fields_without_meaning_here_give_warnings() -> None:
     config = decode_node_config(
         {
             "version": "v1",
@@ -235,7 +235,7 @@ def test_what_has_no_meaning_here_is_named_and_not_refused() -> None:
     ]
 
 
-def test_the_policy_of_the_plugin_for_shared_devices_is_taken() -> None:
+def test_the_plugins_allocation_policy_is_accepted() -> None:
     def flags(policy: object) -> dict[str, object]:
         return {"flags": {"plugin": {"sharedDevicesAllocationPolicy": policy}}}
 

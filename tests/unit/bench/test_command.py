@@ -50,7 +50,7 @@ def test_reports_are_drawn_below_each_other(
         (["processes", "--nvidia-driver-root", "/absent"], 1, "libnvidia-ml.so.1 not found"),
     ],
 )
-def test_what_cannot_be_is_said(
+def test_impossible_options_are_reported(
     words: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["bench", *words]) == status

@@ -95,7 +95,7 @@ def test_a_summary_in_microseconds_is_told_in_milliseconds() -> None:
         (SUMMARY.replace("us_count", "us_sum"), "nv_inference_us", "is there 0 times"),
     ],
 )
-def test_an_exposition_that_does_not_say_it_is_refused(text: str, metric: str, why: str) -> None:
+def test_an_exposition_without_latencies_is_refused(text: str, metric: str, why: str) -> None:
     with pytest.raises(SetupError) as refused:
         latencies.read(LatencyForm.PROMETHEUS, text, metric)
     assert why in str(refused.value)

@@ -22,7 +22,7 @@ def wrong(cpu: Kernels, kernel: str, found: np.ndarray, wide: int) -> float:
 
 
 @pytest.mark.parametrize("precision", list(Precision))
-def test_a_product_is_numpys_and_what_is_known_of_it(cpu: Kernels, precision: Precision) -> None:
+def test_a_product_matches_numpy_and_the_known_result(cpu: Kernels, precision: Precision) -> None:
     is_full = precision is Precision.FP32
     kind, fill = (np.float32, "numbers") if is_full else (np.float16, "halves")
     left, right = np.empty((ROWS, DEPTH), kind), np.empty((DEPTH, COLUMNS), kind)

@@ -64,7 +64,7 @@ def test_a_command_beside_works_of_our_own_is_judged_as_they_are() -> None:
     assert (played.state, played.reason, played.tenants) == ("failed", reason, ())
 
 
-def test_who_says_that_it_worked_on_a_simulated_gpu_is_not_believed() -> None:
+def test_results_from_a_simulated_gpu_are_rejected() -> None:
     ready = lines.Ready(at=1.0, is_simulated=True)
     done = lines.Done(began=1.0, seconds=1.0, steps=5, units=5.0, unit="x")
     case = case_of(ALONE, [Gathered(ready=ready, done=done)], is_simulated=False)

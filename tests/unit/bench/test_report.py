@@ -68,7 +68,7 @@ def test_what_comes_from_machines_is_escaped() -> None:
     assert "&lt;b&gt;no&lt;/b&gt; &amp; so on" in text
 
 
-def test_of_simulated_gpus_the_page_shows_no_figure() -> None:
+def test_the_page_shows_no_figures_of_simulated_gpus() -> None:
     simulated = report(card=SIMULATED, cases=(Case(strategy=ALONE, state="passed"),))
     text = page([simulated], plot.svg)
     assert NO_RESULTS in text
@@ -90,7 +90,7 @@ def test_the_table_has_ratios_and_a_dash_where_there_is_no_figure() -> None:
     assert by_name["7 by MIG 1g.10gb"]["SM %"] == "–"  # noqa: RUF001
 
 
-def test_what_makes_figures_worth_less_is_said() -> None:
+def test_caveats_on_figures_are_shown() -> None:
     late = Tenant(number=1, result=result(20.0, 11.0, late_seconds=3.1))
     early = Tenant(number=0, result=result(20.0, 11.0, late_seconds=0.4))
     two = Case(strategy=TWO, state="measured", tenants=(early, late))

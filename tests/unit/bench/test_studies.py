@@ -128,7 +128,7 @@ def test_the_sentence_names_the_best_and_by_how_much() -> None:
     assert as_text(study()).count(told.sentence) == 1
 
 
-def test_of_simulated_gpus_nothing_is_advised() -> None:
+def test_simulated_gpus_give_no_advice() -> None:
     passed = Case(strategy=on_mig("x", "service"), state="passed")
     goals = (Goal(figure="p99"),)
     simulated = report(

@@ -37,7 +37,7 @@ def test_optional_nodes_are_given_when_they_are_there(driver_root: Path) -> None
     assert {"/dev/nvidia-modeset", "/dev/nvidia-uvm-tools"} < set(control(driver_root))
 
 
-def test_an_optional_node_that_is_no_device_is_left_out_alone(driver_root: Path) -> None:
+def test_only_an_optional_node_that_is_not_a_device_is_omitted(driver_root: Path) -> None:
     (driver_root / "dev/nvidia-modeset").mkdir()
     with capture_logs() as lines:
         nodes = control(driver_root)
@@ -71,7 +71,7 @@ def test_a_missing_uvm_node_is_made(driver_root: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "numbers"), [("nvidiactl", (195, 255)), ("nvidia-uvm", (510, 0))])
-def test_of_a_loaded_module_no_node_on_the_host_is_needed(
+def test_a_loaded_module_needs_no_node_on_the_host(
     driver_root: Path, name: str, numbers: tuple[int, int]
 ) -> None:
     (driver_root / "dev" / name).unlink()

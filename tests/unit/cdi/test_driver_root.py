@@ -174,7 +174,7 @@ def test_a_program_that_only_debians_folder_has_is_shown_on_the_path(driver_root
     )
 
 
-def test_a_program_that_nobody_may_run_is_no_program(driver_root: Path) -> None:
+def test_a_file_that_nobody_may_run_is_not_a_program(driver_root: Path) -> None:
     (driver_root / "usr/bin/nvidia-smi").chmod(0o644)
 
     assert found(driver_root).programs == ()

@@ -43,7 +43,7 @@ def mounts(edits: Edits) -> dict[str, str]:
     return {mount.container_path: mount.host_path for mount in edits.mounts}
 
 
-def test_nvidias_older_runtime_is_told_to_keep_out(driver_root: Path) -> None:
+def test_nvidias_older_runtime_is_disabled(driver_root: Path) -> None:
     assert content(driver_root).look().common.env == (
         f"NVIDIA_CTK_LIBCUDA_DIR={FOLDER}",
         "NVIDIA_VISIBLE_DEVICES=void",
@@ -288,7 +288,7 @@ def test_a_control_node_made_later_is_noticed_at_once(driver_root: Path) -> None
     assert "/dev/nvidia-modeset" in paths
 
 
-def test_what_is_not_watched_is_noticed_after_a_while(driver_root: Path) -> None:
+def test_unwatched_changes_are_noticed_after_a_while(driver_root: Path) -> None:
     now = [0.0]
     kept = content(driver_root, clock=lambda: now[0])
     kept.look()

@@ -27,7 +27,7 @@ def test_a_library_without_soname_has_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("soname", ["", "../etc/passwd", "a/b"])
-def test_a_soname_that_is_no_file_name_is_not_believed(tmp_path: Path, soname: str) -> None:
+def test_a_soname_that_is_not_a_file_name_is_ignored(tmp_path: Path, soname: str) -> None:
     library = tmp_path / "library"
     library.write_bytes(driver_tree.elf(soname))
 
@@ -35,7 +35,7 @@ def test_a_soname_that_is_no_file_name_is_not_believed(tmp_path: Path, soname: s
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", b"text\n" * 100, b"\x7fELF" + b"\xff" * 200])
-def test_a_file_that_is_no_library_has_none(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_library_has_no_soname(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "file"
     file.write_bytes(content)
 

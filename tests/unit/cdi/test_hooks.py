@@ -111,12 +111,12 @@ def test_the_toolkits_own_program_has_hooks_below_a_command() -> None:
     assert hook.args == ("nvidia-ctk", "hook", "create-symlinks", "--link", "a.so.1::/lib/a.so")
 
 
-def test_no_links_are_no_hook() -> None:
+def test_without_links_there_is_no_hook() -> None:
     program = HookProgram(path="/usr/bin/nvidia-ctk", commands=frozenset({"create-symlinks"}))
 
     assert program.links([]) == ()
 
 
-def test_a_host_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
+def test_an_unreadable_host_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="File name too long"):
         find_hook_program(host_seen_at(tmp_path), "/" + "x" * 300)

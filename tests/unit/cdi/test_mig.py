@@ -123,13 +123,13 @@ def test_a_capability_that_is_not_there_may_come(roots: Roots, capability: Write
         mig_edits(DEVICE, roots)
 
 
-def test_a_kernel_driver_without_capabilities_is_said_so(roots: Roots, made: MigDevice) -> None:
+def test_a_kernel_driver_without_capabilities_is_named(roots: Roots, made: MigDevice) -> None:
     (roots.proc / "devices").write_text("Character devices:\n195 nvidia\n")
     with pytest.raises(DeviceError, match="has no nvidia-caps"):
         mig_edits(made, roots)
 
 
-def test_a_missing_parent_is_said_so(roots: Roots, made: MigDevice) -> None:
+def test_a_missing_parent_is_reported(roots: Roots, made: MigDevice) -> None:
     (roots.dev / "nvidia3").unlink()
     with pytest.raises(DeviceError, match=r"/dev/nvidia3 of GPU .* is missing"):
         mig_edits(made, roots)

@@ -59,7 +59,7 @@ def test_a_node_that_is_elsewhere_on_the_host_says_where(driver_root: Path) -> N
     assert (node.path, node.host_path) == ("/dev/nvidia1", f"{driver_root}/dev/nvidia1")
 
 
-def test_a_node_that_stands_alike_on_the_host_says_nothing_of_it(driver_root: Path) -> None:
+def test_a_node_with_the_same_path_on_the_host_has_no_host_path(driver_root: Path) -> None:
     edits = node_edits(roots_at(driver_root, on_host="/dev"), "nvidia1")
 
     assert edits is not None
@@ -88,14 +88,14 @@ def test_a_plain_file_without_known_numbers_is_refused(driver_root: Path) -> Non
             node_edits(roots_at(driver_root), name)
 
 
-def test_a_folder_is_no_node(driver_root: Path) -> None:
+def test_a_folder_is_not_a_node(driver_root: Path) -> None:
     (driver_root / "dev/nvidia7").mkdir()
 
     with pytest.raises(DeviceError, match="is not a character device"):
         node_edits(roots_at(driver_root), "nvidia7")
 
 
-def test_an_absent_node_is_none(driver_root: Path) -> None:
+def test_an_absent_node_gives_none(driver_root: Path) -> None:
     assert node_edits(roots_at(driver_root), "nvidia-modeset") is None
 
 

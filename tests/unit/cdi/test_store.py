@@ -140,7 +140,7 @@ def test_rootless_runtimes_can_read_a_spec(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("uid", ["", "../../etc/passwd", "a/b", ".hidden", "a\0b", "a\n"])
-def test_a_uid_that_is_no_file_name_is_refused(tmp_path: Path, uid: str) -> None:
+def test_a_uid_that_is_not_a_file_name_is_refused(tmp_path: Path, uid: str) -> None:
     with pytest.raises(StateError, match="cannot be part of a file name"):
         SpecStore(tmp_path).write(uid, spec())
 

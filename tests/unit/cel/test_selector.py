@@ -63,7 +63,7 @@ def test_what_the_scheduler_selects_is_selected_and_what_fails_there_fails_here(
         "1.0 / 0.0 > 1.0",
     ],
 )
-def test_what_is_not_known_here_is_said_and_not_guessed(text: str) -> None:
+def test_unknown_functions_are_reported_and_not_guessed(text: str) -> None:
     with pytest.raises(NotUnderstoodError):
         Selector.of(text).selects(SUBJECT)
 

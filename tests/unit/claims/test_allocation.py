@@ -109,7 +109,7 @@ def test_a_device_of_another_nodes_pool_is_refused() -> None:
         found(result("gpu-0", pool="node-2"))
 
 
-def test_a_gpu_that_is_left_out_is_not_given_out_any_more() -> None:
+def test_an_excluded_gpu_is_not_given_out() -> None:
     out = ExcludedGpu(index=0, minor=0, uuid=WHOLE.uuid, why="an admin says so")
     inventory = make.inventory(CARD, excluded=(out,))
     for name in ("gpu-0", name_of(WHOLE, SHARE)):

@@ -205,7 +205,7 @@ def test_a_condition_keeps_since_when_it_has_been_so() -> None:
     assert [one["lastTransitionTime"] for one in entry["conditions"]] == [NOW, LATER]
 
 
-def test_what_a_gpu_does_not_say_now_stays_as_it_was() -> None:
+def test_what_a_gpu_does_not_report_now_stays() -> None:
     record = claim(make.device(MIG))
     before = updated(told(record), {}, NOW)
     silent = told(record, make.inventory(make.gpu(1), driver_version=None))

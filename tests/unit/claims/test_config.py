@@ -44,7 +44,7 @@ def strategies(value: Claim, kinds: dict[str, DeviceKind] = GPUS) -> dict[str, s
     return found
 
 
-def test_without_configs_all_devices_stand_under_the_default() -> None:
+def test_without_configs_all_devices_have_the_default() -> None:
     ((config, results),) = group_by_config(claim("a", "b"), GPUS)
     assert config is None
     assert [result.device for result in results] == ["gpu-0", "gpu-1"]
@@ -74,7 +74,7 @@ def test_a_config_of_another_kind_for_the_request_is_an_error_that_names_both() 
     )
 
 
-def test_a_wrong_config_is_refused_even_where_it_holds_for_nothing() -> None:
+def test_a_wrong_config_is_refused_even_without_devices() -> None:
     configs = [make.config(), make.config("z", sharingg={})]
     with pytest.raises(ConfigError, match=r"spec\.devices\.config\[1\] of the claim: unknown"):
         group_by_config(claim("a", configs=configs), GPUS)
@@ -114,7 +114,7 @@ def test_a_class_config_that_is_written_later_still_comes_first() -> None:
     assert strategies(claim("a", "b", configs=configs)) == {"gpu-0": "MPS", "gpu-1": "MPS"}
 
 
-def test_a_wrong_config_of_another_driver_is_not_looked_at() -> None:
+def test_another_drivers_wrong_config_is_ignored() -> None:
     foreign = make.config(sharings={})
     foreign["opaque"]["driver"] = "net.example.com"
     assert strategies(claim("a", configs=[foreign, make.config(**MPS)])) == {"gpu-0": "MPS"}
@@ -158,7 +158,7 @@ def test_the_only_request_is_named_in_the_spec_where_the_allocation_names_none()
     )
 
 
-def test_configs_are_told_by_their_place_in_the_spec() -> None:
+def test_configs_are_named_by_their_place_in_the_spec() -> None:
     """The scheduler leaves out what is for an alternative that it has not chosen."""
     configs = [
         make.config("r/large", **MPS),

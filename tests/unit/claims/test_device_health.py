@@ -42,7 +42,7 @@ def health(device: Device, wrong: Mapping[str, GpuConditions], **facts: object) 
     return health_of(device, replace(NODE, **facts), wrong)
 
 
-def test_a_well_device_has_nothing_to_say() -> None:
+def test_a_healthy_device_has_no_message() -> None:
     for device in (WHOLE, MIG, SHARE):
         assert health(device, {}) == WELL
     assert WELL.message == ""
@@ -57,7 +57,7 @@ def test_what_is_wrong_is_a_sentence_with_what_makes_it_pass() -> None:
     )
 
 
-def test_all_that_is_wrong_is_told_the_gravest_first() -> None:
+def test_all_problems_are_listed_the_most_severe_first() -> None:
     wrong = conditions(findings.XIDS[79], findings.LOST, findings.ROWS_PENDING)
     found = health(WHOLE, {GPU.uuid: wrong})
     first, second, third = found.message.split(". ")
@@ -84,14 +84,14 @@ def test_a_warning_leaves_a_device_well_and_says_so() -> None:
     assert found.message.startswith("Bad memory of the GPU")
 
 
-def test_a_remark_is_nobodys_but_the_gpus() -> None:
+def test_a_remark_concerns_only_the_gpu() -> None:
     remark = findings.remark(43, is_ignored=False)
     assert health(WHOLE, {GPU.uuid: conditions(remark)}) == WELL
     both = health(WHOLE, {GPU.uuid: conditions(findings.ROWS_PENDING, remark)})
     assert "43" not in both.message
 
 
-def test_what_one_mig_instance_has_its_neighbour_and_the_gpu_have_not() -> None:
+def test_a_mig_instances_condition_is_only_its_own() -> None:
     mine = InstanceId(gpu_instance=MIG_FOUND.gpu_instance)
     wrong = {CARD.uuid: conditions(findings.XIDS[62], of=mine)}
     assert health(MIG, wrong).reason == "Xid62"
@@ -100,12 +100,12 @@ def test_what_one_mig_instance_has_its_neighbour_and_the_gpu_have_not() -> None:
     assert health(WHOLE, wrong) == WELL
 
 
-def test_what_the_gpu_has_all_its_parts_have() -> None:
+def test_a_gpus_condition_applies_to_all_its_parts() -> None:
     wrong = {CARD.uuid: conditions(findings.XIDS[62])}
     assert {health(one, wrong).reason for one in (MIG, OTHER, SHARE, DIVIDED)} == {"Xid62"}
 
 
-def test_without_the_nvidia_driver_nothing_is_known_but_what_was_wrong() -> None:
+def test_without_the_driver_only_earlier_faults_are_known() -> None:
     wrong = {CARD.uuid: conditions(findings.XIDS[62])}
     found = health(WHOLE, wrong, gpus=(), problem="libnvidia-ml.so.1 is missing")
     assert (found.state, found.reason) == (HealthState.UNKNOWN, "DriverUnavailable")
@@ -113,7 +113,7 @@ def test_without_the_nvidia_driver_nothing_is_known_but_what_was_wrong() -> None
     assert health(DIVIDED, wrong, gpus=(), problem="gone").reason == "Xid62"
 
 
-def test_a_gpu_that_is_not_there_is_not_well() -> None:
+def test_a_missing_gpu_is_unhealthy() -> None:
     gone = health(WHOLE, {}, gpus=(CARD,))
     assert (gone.state, gone.reason) == (HealthState.UNHEALTHY, "GpuMissing")
     assert "removed from the machine" in gone.message
@@ -121,7 +121,7 @@ def test_a_gpu_that_is_not_there_is_not_well() -> None:
     assert "at index 1: it is lost" in health(WHOLE, {}, gpus=(CARD,), sick=sick).message
 
 
-def test_a_mig_device_that_is_gone_is_not_well_nor_are_its_shares() -> None:
+def test_a_missing_mig_device_and_its_shares_are_unhealthy() -> None:
     def gone(device: Device, wrong: Mapping[str, GpuConditions]) -> DeviceHealth:
         return health_of(device, NODE, wrong, is_gone=device.base != OTHER.base)
 
@@ -146,7 +146,7 @@ def lost(record: ClaimRecord, inventory: Inventory, before: Gone | None = None) 
     return gone_devices([record], inventory, before or {})
 
 
-def test_what_a_look_does_not_find_is_gone_until_one_does() -> None:
+def test_a_device_is_gone_until_a_scan_finds_it() -> None:
     both = claim(("one", MIG), ("other", OTHER), ("whole", DIVIDED))
     assert lost(both, machine(MIG_FOUND, OTHER_FOUND)) == {}
     before = lost(both, machine(OTHER_FOUND))
@@ -155,7 +155,7 @@ def test_what_a_look_does_not_find_is_gone_until_one_does() -> None:
     assert lost(claim(("share", SHARE)), machine()).keys() == before.keys()
 
 
-def test_a_look_that_cannot_tell_changes_nothing() -> None:
+def test_an_inconclusive_scan_changes_nothing() -> None:
     mine = claim(("one", MIG))
     before = lost(mine, machine())
     for found in (
@@ -171,7 +171,7 @@ def test_a_gpu_whose_mig_mode_is_off_has_no_mig_devices() -> None:
     assert lost(claim(("one", MIG)), make.inventory(make.gpu(0))) != {}
 
 
-def test_what_a_claim_lost_is_no_loss_of_the_next_one_there() -> None:
+def test_a_lost_device_does_not_affect_the_next_claim() -> None:
     before = lost(claim(("one", MIG)), machine())
     again = claim(("one", MIG))
     assert lost(again, machine(problem="its MIG devices keep changing"), before) == {}

@@ -67,7 +67,7 @@ def told(one: ClaimRecord, *gpus: Gpu) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_device_is_told_as_its_slice_has_it_and_with_its_uuid(kind: str) -> None:
+def test_a_device_is_described_as_in_its_slice_with_its_uuid(kind: str) -> None:
     gpu, device, uuid = KINDS[kind]
     (one,) = reader.devices(told(record(entry(gpu, device)))["gpu"])
     assert (one["driver"], one["pool"]) == ("gpu.nvidia.com", "node-1")
@@ -88,14 +88,14 @@ def test_the_attributes_are_those_of_the_slice() -> None:
     assert one["attributes"] == whole["attributes"]
 
 
-def test_of_a_gpu_that_nvlink_joins_the_group_is_told_too() -> None:
+def test_the_nvlink_group_of_a_gpu_is_included() -> None:
     links = (NvLink(number=0, is_active=True, to_switch=True),)
     pair = [make.gpu(number, nvlinks=links) for number in (1, 2)]
     (one,) = reader.devices(told(record(entry(pair[1], make.device(pair[1]))), *pair)["gpu"])
     assert one["attributes"]["nvlinkIsland"] == {"string": pair[0].uuid}
 
 
-def test_both_versions_say_the_same_and_readers_of_either_find_it() -> None:
+def test_both_versions_have_the_same_content() -> None:
     newest, oldest = reader.objects(told(record())["gpu"])
     assert newest.pop("apiVersion") == "metadata.resource.k8s.io/v1beta1"
     assert oldest.pop("apiVersion") == "metadata.resource.k8s.io/v1alpha1"
@@ -210,7 +210,7 @@ def test_a_file_that_somebody_has_damaged_is_written_again(
 
 @pytest.mark.parametrize("depth", range(3))
 @pytest.mark.parametrize("kind", ["file", "link", "folder", "nothing"])
-def test_what_stands_in_the_way_is_replaced(files: MetadataFiles, kind: str, depth: int) -> None:
+def test_files_in_the_way_are_replaced(files: MetadataFiles, kind: str, depth: int) -> None:
     path = Path(files.path(UID, "gpu"))
     place = [path, path.parent, path.parent.parent][depth]
     elsewhere = path.parents[3] / "elsewhere"
@@ -231,7 +231,7 @@ def test_what_stands_in_the_way_is_replaced(files: MetadataFiles, kind: str, dep
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "nothing"])
-def test_whatever_is_there_of_a_claim_can_be_deleted(files: MetadataFiles, kind: str) -> None:
+def test_any_remains_of_a_claim_can_be_deleted(files: MetadataFiles, kind: str) -> None:
     folder = Path(files.path(UID, "gpu")).parent
     elsewhere = folder.parents[2] / "elsewhere"
     elsewhere.mkdir(parents=True)

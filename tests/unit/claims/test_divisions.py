@@ -73,7 +73,7 @@ def share(of: Device, division: Division) -> Device:
 
 
 @pytest.mark.parametrize("with_counters", [True, False])
-def test_what_is_wanted_holds_where_no_claim_is_prepared(with_counters: bool) -> None:
+def test_the_wanted_division_applies_without_claims(with_counters: bool) -> None:
     node = Node({WHOLE: TWO, OTHER_WHOLE: BY_MPS})
     assert node.offer(with_counters=with_counters) == node.config
     assert node.waiting() == set()
@@ -113,7 +113,7 @@ def test_a_claim_with_a_share_of_another_mig_device_of_the_gpu_keeps_nothing() -
 
 @pytest.mark.parametrize("with_counters", [True, False])
 @pytest.mark.parametrize("device", [share(OTHER, TWO), OTHER])
-def test_what_claims_have_of_one_gpu_keeps_no_other_from_being_divided(
+def test_claims_on_one_gpu_do_not_block_another_ones_division(
     device: Device, with_counters: bool
 ) -> None:
     node = Node({WHOLE: BY_MPS, OTHER_WHOLE: BY_MPS})

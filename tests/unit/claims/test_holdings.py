@@ -147,7 +147,7 @@ def test_a_claim_that_is_being_prepared_is_a_rival_and_not_prepared(node: Node) 
     assert not node.ledger.is_prepared(holder)
 
 
-def test_what_is_beside_it_or_seen_by_an_admin_is_in_nobodys_way(node: Node) -> None:
+def test_neighbours_and_admin_access_are_not_rivals(node: Node) -> None:
     node.claim("beside", share(GPU, 0))
     node.claim("admin", GPU, admin_access=True)
     found = partial(neighbours, node.ledger)
@@ -158,7 +158,7 @@ def test_what_is_beside_it_or_seen_by_an_admin_is_in_nobodys_way(node: Node) -> 
     assert found(node.wanted(ME, share(GPU, 0))).rival is not None
 
 
-def test_an_old_debt_is_told_of(node: Node) -> None:
+def test_old_pending_cleanup_is_reported(node: Node) -> None:
     node.claim("debtor", share(GPU, 0), pending=(owes(daemon(GPU)),))
     found = neighbours(node.ledger, node.wanted(ME, share(GPU, 1)))
     assert found == Neighbours(former=(ClaimUid("debtor"),))
@@ -238,7 +238,7 @@ def test_a_rival_that_only_shares_in_another_way_says_in_which(
 # What they have
 
 
-def test_sharing_that_could_not_be_undone_are_owed_to_whoever_comes(node: Node) -> None:
+def test_sharing_that_was_not_undone_is_left_to_the_next_claim(node: Node) -> None:
     mine, theirs, gone = daemon(GPU), daemon(GPU, OTHER), TimeSlice(devices=(GPU,))
     node.claim("debtor", GPU, pending=(owes(theirs), owes(MODE_OFF)))
     node.claim("of-another-boot", GPU, boot_id="boot-0", pending=(owes(gone),))
@@ -295,7 +295,7 @@ def test_memory_of_a_gpu_and_of_a_pod_is_summed_up_over_claims_that_hold_it(node
 # Whether anything is there
 
 
-def test_a_claim_still_holds_what_it_had_until_its_record_is_another(node: Node) -> None:
+def test_a_claim_holds_its_devices_until_its_record_changes(node: Node) -> None:
     record = node.claim("claim", GPU)
     assert node.ledger.still_holds(record)
     assert not node.ledger.still_holds(replace(record, boot_id="boot-0"))

@@ -70,6 +70,6 @@ def test_objects_of_other_versions_are_passed_over() -> None:
         ({FILE: object_of(mdevUUID={"string": "u"})}, "taken for a mediated device"),
     ],
 )
-def test_what_kubevirt_refuses_is_told(files: Mapping[str, str], why: str) -> None:
+def test_what_kubevirt_refuses_is_reported(files: Mapping[str, str], why: str) -> None:
     with pytest.raises(NoDeviceError, match=why):
         pci_address(files, "gpu")

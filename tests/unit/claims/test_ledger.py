@@ -66,7 +66,7 @@ def test_a_record_without_content_is_deleted_and_no_damage(tmp_path: Path, store
     assert list((tmp_path / "quarantine").iterdir()) == []
 
 
-def test_damaged_records_are_kept_side_by_side_for_a_person(tmp_path: Path, store: Ledger) -> None:
+def test_several_damaged_records_are_kept_for_inspection(tmp_path: Path, store: Ledger) -> None:
     with capture_logs() as logs:
         for number in range(3):
             path_of(tmp_path).write_text(f"damage {number}")
@@ -176,7 +176,7 @@ def damage(folder: Path) -> None:
         (damage, lambda store: store.read(UID), "quarantine"),
     ],
 )
-def test_what_the_disk_refuses_is_an_error_that_names_the_record(
+def test_a_disk_error_names_the_record(
     tmp_path: Path,
     store: Ledger,
     obstacle: Callable[[Path], None],
@@ -191,7 +191,7 @@ def test_what_the_disk_refuses_is_an_error_that_names_the_record(
     assert store.quarantined == 0
 
 
-def test_a_record_that_cannot_be_read_keeps_nobody_from_gpus_that_it_is_not_known_to_be_about(
+def test_an_unreadable_record_blocks_only_the_gpus_of_its_marks(
     tmp_path: Path, store: Ledger
 ) -> None:
     other = make.record(make.gpu(1), uid="other")

@@ -26,7 +26,7 @@ def test_nobody_but_the_driver_may_open_the_file_of_locks(tmp_path: Path) -> Non
     assert (tmp_path / "locks").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_file_is_let_go_of_in_the_end(tmp_path: Path) -> None:
+def test_the_file_is_closed_in_the_end(tmp_path: Path) -> None:
     locks = made(tmp_path / "locks")
     file = locks._file
     assert file is not None
@@ -65,7 +65,7 @@ def test_a_file_system_without_locks_is_named_as_such(
     locks.close()
 
 
-def test_locks_that_nobody_wants_take_no_memory(tmp_path: Path) -> None:
+def test_unused_locks_take_no_memory(tmp_path: Path) -> None:
     locks = made(tmp_path / "locks")
     with locks.claim("uid", 0.0), locks.gpus(["GPU-1"], 0.0):
         with pytest.raises(ConflictError, match="another call for claim UID uid is still running"):
@@ -106,7 +106,7 @@ def test_a_lock_of_another_process_is_waited_for_until_the_deadline(tmp_path: Pa
     theirs.close()
 
 
-def test_a_call_that_waited_in_vain_for_another_process_keeps_no_other_of_this_one(
+def test_a_call_that_timed_out_does_not_block_others(
     tmp_path: Path,
 ) -> None:
     now = 0.0
@@ -133,7 +133,7 @@ def test_a_call_that_waited_in_vain_for_another_process_keeps_no_other_of_this_o
     theirs.close()
 
 
-def test_whoever_gets_a_gpus_lock_hears_that_another_process_had_it_since(tmp_path: Path) -> None:
+def test_locking_a_gpu_tells_if_another_process_had_it(tmp_path: Path) -> None:
     heard: list[str] = []
 
     def process(name: str) -> NodeLocks:

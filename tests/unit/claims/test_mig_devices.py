@@ -76,7 +76,7 @@ def devices(node: Any) -> MigDevices:
     return MigDevices(node, node, node, switches_modes=False)
 
 
-def test_where_no_mode_is_switched_a_gpu_out_of_mig_mode_is_said_with_what_to_do(node: Any) -> None:
+def test_a_gpu_whose_mig_mode_is_off_is_refused_with_advice(node: Any) -> None:
     ids = MigIds(gpu_instance=1, compute_instance=0, uuid=MigUuid("MIG-1"), made_here=True)
     record = make.record()
     with pytest.raises(DeviceError) as caught:
@@ -92,7 +92,7 @@ def test_where_no_mode_is_switched_a_gpu_out_of_mig_mode_is_said_with_what_to_do
 @pytest.mark.parametrize(
     ("step", "error"), [(MODE_ON, HeldError("open", minor=0)), (TODO, BarredError("not permitted"))]
 )
-def test_a_gpu_that_refuses_is_said_with_the_places_that_its_claim_waits_for(
+def test_a_refusing_gpu_is_noted_with_the_awaited_places(
     node: Any, step: Any, error: Exception
 ) -> None:
     node.error = error

@@ -28,7 +28,7 @@ def test_only_what_belongs_to_the_driver_is_kept() -> None:
     assert [found.origin for found in parsed.configs] == ["spec.devices.config[1] of the claim"]
 
 
-def test_a_config_of_another_driver_is_not_looked_through() -> None:
+def test_another_drivers_config_is_not_read() -> None:
     class Hostile(dict[str, Any]):
         def __iter__(self) -> Any:
             raise AssertionError("it was looked through")
@@ -86,7 +86,7 @@ def test_what_a_pod_calls_its_claim_is_read_from_the_annotation() -> None:
 @pytest.mark.parametrize(
     "said", ["", ".", "..", "../../etc", "a/b", "a.b", "A", "-a", "a-", "a\n", "a\0", "ä", "a" * 64]
 )
-def test_an_annotation_that_can_be_no_pods_is_not_believed(said: str) -> None:
+def test_an_impossible_annotation_is_ignored(said: str) -> None:
     claim = make.claim_object("gpu-0")
     claim["metadata"]["annotations"] = {"resource.kubernetes.io/pod-claim-name": said}
     assert parse_claim(claim, DRIVER).pod_claim_name == ""
@@ -126,7 +126,7 @@ def test_an_unknown_config_source_is_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [{}, {"metadata": None}, {"metadata": {"uid": "u"}}])
-def test_what_is_no_claim_is_refused(value: dict[str, Any]) -> None:
+def test_objects_that_are_not_claims_are_refused(value: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"not a valid resource\.k8s\.io/v1 ResourceClaim"):
         parse_claim(value, DRIVER)
 
@@ -146,6 +146,6 @@ def test_what_a_claim_consumes_is_read_in_bytes_and_plain_numbers() -> None:
 
 
 @pytest.mark.parametrize("amount", ["much", 20, None])
-def test_a_consumed_amount_that_is_no_quantity_is_refused(amount: object) -> None:
+def test_a_consumed_amount_must_be_a_quantity(amount: object) -> None:
     with pytest.raises(ConfigError, match="not a valid resource"):
         parse_claim(consuming(memory=amount), "gpu.nvidia.com")

@@ -69,13 +69,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("asked", "text"), REFUSED)
-def test_all_else_is_refused(asked: dict[str, Any], text: str) -> None:
+def test_everything_else_is_refused(asked: dict[str, Any], text: str) -> None:
     answer = refusal("own-claims", **asked)
     assert answer is not None
     assert text in answer
 
 
-def test_no_rule_can_be_left_out() -> None:
+def test_every_rule_is_needed() -> None:
     assert unneeded("own-claims", [asked for asked, _ in REFUSED]) == []
 
 
@@ -90,5 +90,5 @@ def test_no_rule_can_be_left_out() -> None:
         said(claim(reservedFor=None)) | {"userInfo": user(f"{ACCOUNT}-2", node=HERE)},
     ],
 )
-def test_a_driver_says_how_its_own_devices_are(asked: dict[str, Any]) -> None:
+def test_a_driver_may_report_its_own_devices(asked: dict[str, Any]) -> None:
     assert refusal("own-claims", **asked) is None

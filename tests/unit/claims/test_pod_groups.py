@@ -65,7 +65,7 @@ def test_its_containers_are_the_groups_in_it(tmp_path: Path, container: str) -> 
         f"a/b/c/d/e/f/kubepods/pod{UID}",
     ],
 )
-def test_what_the_kubelet_does_not_make_is_no_pods_group(tmp_path: Path, place: str) -> None:
+def test_other_groups_are_not_pods(tmp_path: Path, place: str) -> None:
     made(tmp_path, place)
     assert PodGroups(tmp_path).find(UID) is None
 

@@ -282,9 +282,7 @@ UNKNOWN: tuple[tuple[ClaimRecord, Where], ...] = (
 
 
 @pytest.mark.parametrize(("record", "path"), UNKNOWN, ids=[str(path) for _, path in UNKNOWN])
-def test_what_this_version_does_not_know_is_of_a_newer_one_and_not_damaged(
-    record: ClaimRecord, path: Where
-) -> None:
+def test_unknown_content_counts_as_newer_not_damaged(record: ClaimRecord, path: Where) -> None:
     with pytest.raises(VersionError, match=r"it has what this version does not know: .* 'later'"):
         decode(changed(encode(record), *path, value="later"))
     with pytest.raises(StateError, match="its content is not that of a record: ") as caught:
@@ -307,7 +305,7 @@ def test_what_this_version_does_not_know_is_of_a_newer_one_and_not_damaged(
     ids=str,
 )
 @pytest.mark.parametrize("value", [7, 0, True, False, ["a"], {}])
-def test_a_name_that_is_no_text_damages_a_record(path: Where, value: object) -> None:
+def test_a_name_that_is_not_text_damages_a_record(path: Where, value: object) -> None:
     data = changed(encode(SHARED), *path, value=value)
     with pytest.raises(StateError, match=r"that of a record: Expected `str.* - at `\$"):
         decode(data)
@@ -322,7 +320,7 @@ def test_a_name_that_is_no_text_damages_a_record(path: Where, value: object) -> 
         lambda _: sealed(b"[]"),
     ],
 )
-def test_damaged_bytes_are_no_record(damage: Callable[[bytes], bytes]) -> None:
+def test_damaged_bytes_are_refused_as_a_record(damage: Callable[[bytes], bytes]) -> None:
     with pytest.raises(StateError, match=r"cut off|checksum") as caught:
         decode(damage(encode(RECORD)))
     assert not isinstance(caught.value, VersionError)
@@ -338,7 +336,7 @@ def test_devices_overlap_with_the_whole_and_with_each_other_where_they_do() -> N
     assert not MADE.overlaps(gpu(9))
 
 
-def test_gpus_with_debts_are_touched_but_not_held() -> None:
+def test_gpus_with_pending_cleanup_are_touched_but_not_held() -> None:
     assert OWING.held_gpus == (make.gpu(0).uuid, make.gpu(5).uuid)
     assert OWING.touched_gpus == (make.gpu(0).uuid, make.gpu(5).uuid, make.gpu(7).uuid)
 

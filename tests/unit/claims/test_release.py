@@ -143,7 +143,7 @@ def test_where_a_release_cannot_be_noted_nothing_is_undone(node: Node, tmp_path:
     assert node.done == []
 
 
-def test_what_came_last_is_undone_first_and_sharing_before_the_devices_that_are_shared(
+def test_steps_are_undone_in_reverse_and_sharing_before_devices(
     node: Node,
 ) -> None:
     record = node.claim(
@@ -156,7 +156,7 @@ def test_what_came_last_is_undone_first_and_sharing_before_the_devices_that_are_
     assert (node.record(), node.touched(), node.failed) == (None, [], [])
 
 
-def test_what_cannot_be_undone_is_all_that_stays_of_a_claim(node: Node) -> None:
+def test_only_failed_undos_stay_of_a_claim(node: Node) -> None:
     node.refusals["MPS"] = DeviceError("it hangs")
     record = node.claim(GPU, OTHER, steps=(MADE, OTHER_MODE, SETTING, DAEMON))
     before = time.time()
@@ -182,7 +182,7 @@ def test_a_setting_that_stays_keeps_no_device_from_being_destroyed(node: Node) -
     assert MADE in node.done
 
 
-def test_what_has_waited_since_then_is_of_then_and_none_is_of_tomorrow(node: Node) -> None:
+def test_pending_cleanup_keeps_its_time_and_none_is_in_the_future(node: Node) -> None:
     node.refusals |= {"TimeSlicing": DeviceError("no"), "MPS": DeviceError("no")}
     tomorrow = time.time() + 86400
     record = node.claim(
@@ -215,7 +215,7 @@ def test_after_a_reboot_only_what_lives_by_itself_is_undone(node: Node) -> None:
 # Later
 
 
-def test_what_is_owed_is_settled_on_the_gpus_asked_for_and_their_marks_go(node: Node) -> None:
+def test_pending_cleanup_is_settled_on_the_requested_gpus(node: Node) -> None:
     record = node.claim(GPU, pending=(owes(ELSEWHERE, since=5.0), owes(MADE, since=6.0)))
     assert node.touched() == [GPU.uuid, OTHER.uuid]
     left = node.of.settle(record, DEADLINE, gpus=[OTHER.uuid])

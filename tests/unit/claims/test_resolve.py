@@ -77,7 +77,7 @@ def devices(record: ClaimRecord) -> list[Device]:
     return [entry.device for entry in record.devices]
 
 
-def test_a_whole_gpu_is_there_and_one_without_mig_is_not_asked_for_its_mode(node: Node) -> None:
+def test_a_whole_gpu_exists_and_needs_no_mig_query(node: Node) -> None:
     node.on = {WITHOUT_MIG.uuid}
     record = claim(WHOLE, make.device(WITHOUT_MIG))
     assert node.resolve(record) == record
@@ -93,7 +93,7 @@ def test_with_admin_access_no_mode_is_switched_and_a_gpu_in_mig_mode_is_seen(nod
     assert node.resolve(seen, in_mig_mode) == seen
 
 
-def test_a_share_of_what_is_not_there_any_more_is_refused(node: Node) -> None:
+def test_a_share_of_a_missing_device_is_refused(node: Node) -> None:
     node.on = {GPU.uuid}
     with pytest.raises(DeviceError, match='"device-0": the MIG device that it is a share of is'):
         node.resolve(claim(replace(SHARE, base=PLACE.base)))

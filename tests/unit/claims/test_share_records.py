@@ -196,7 +196,7 @@ def test_of_parts_by_capacity_the_limits_are_known_from_the_record() -> None:
     ]
 
 
-def test_a_limit_on_a_control_group_that_is_owed_is_known_from_the_record() -> None:
+def test_a_pending_control_group_limit_is_in_the_record() -> None:
     owed, _ = decode(encode(made("shares"))).pending
 
     assert isinstance(owed.of, UseShares)
@@ -204,7 +204,7 @@ def test_a_limit_on_a_control_group_that_is_owed_is_known_from_the_record() -> N
     assert owed.of.pod == "22222222-0000-4000-8000-000000000000"
 
 
-def test_what_a_claim_may_have_of_a_device_is_what_its_requests_have_together() -> None:
+def test_a_claims_limit_is_the_sum_of_its_requests() -> None:
     record = decode(encode(made("parts")))
     *of_gpu, of_mig = record.devices
     assert memory_limit(record, of_gpu) == 10240 + 2048

@@ -161,7 +161,7 @@ def test_a_claim_with_several_strategies_has_the_steps_of_each() -> None:
     assert asked == {"MPS": [("plan", 7.0)], "TimeSlicing": [("plan", 7.0)]}
 
 
-def test_a_strategy_is_told_what_is_owed_and_devices_that_exist_meanwhile() -> None:
+def test_a_strategy_gets_pending_cleanup_and_existing_devices() -> None:
     node = Node()
     config, other = make.gpu_config("MPS"), make.gpu_config("MPS", defaultActiveThreadPercentage=50)
     record, groups = claim(
@@ -230,7 +230,7 @@ def test_only_what_lives_by_itself_is_waited_for_and_ended() -> None:
     ]
 
 
-def test_steps_of_one_gpu_are_done_in_their_order_and_undone_from_behind() -> None:
+def test_steps_of_a_gpu_are_undone_in_reverse_order() -> None:
     node = Node()
     place = Device(base=make.place(make.mig_device(0)))
     mode, made = (

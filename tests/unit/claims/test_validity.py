@@ -71,7 +71,7 @@ def test_only_a_claim_with_just_these_devices_keeps_them(
     assert why(change) == expected
 
 
-def test_a_claim_that_is_gone_has_no_right() -> None:
+def test_a_gone_claim_has_no_right_to_devices() -> None:
     assert why(error=NotFoundError("not found", status=404)) == "no longer exists"
 
 
@@ -88,7 +88,7 @@ def test_a_claim_that_cannot_be_read_keeps_its_devices(change: Change, words: st
         why(change)
 
 
-def test_a_server_that_does_not_say_takes_nobodys_devices() -> None:
+def test_an_unclear_answer_takes_no_devices() -> None:
     for error in (UnavailableError("down"), AccessError("forbidden", status=403)):
         with pytest.raises(type(error), match=str(error)):
             why(error=error)

@@ -18,7 +18,7 @@ def test_admin_access_and_other_drivers_devices_are_not_counted() -> None:
     assert [one.device for one in allocations_in(claim, DRIVER_NAME)] == ["gpu-2"]
 
 
-def test_users_that_are_no_pods_say_what_they_are() -> None:
+def test_users_that_are_not_pods_have_their_kind() -> None:
     claim = make.claim_object("gpu-0")
     claim["status"]["reservedFor"] = [
         {"resource": "pods", "name": "a", "uid": "1"},

@@ -78,7 +78,7 @@ def test_where_each_claim_has_memory_no_cores_are_free_without() -> None:
     assert amounts(usage(node("unlimited"), every_mib), "cores") == (200, 0, 200, 100)
 
 
-def test_of_devices_that_cost_nothing_there_is_no_end() -> None:
+def test_devices_without_cost_are_unlimited() -> None:
     pools = node("unlimited")
     found = usage(pools, part_of("gpu-0", "a", {"memory": "15000Mi", "cores": 100}))
 
@@ -154,7 +154,7 @@ def test_where_a_device_has_less_than_it_had_nothing_is_free_and_never_less() ->
     assert amounts(found, "memory") == (15000, 20000, 0, 0)
 
 
-def test_what_cannot_be_had_together_is_not_offered_together() -> None:
+def test_incompatible_devices_are_not_offered_together() -> None:
     capacity = {"slots": {"value": "4", "requestPolicy": {"default": "1"}}}
     either = [
         device(name, {"engines": 2}) | {"allowMultipleAllocations": True, "capacity": capacity}

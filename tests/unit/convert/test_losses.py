@@ -161,7 +161,7 @@ def test_a_loss_is_a_line_with_its_place(lost: Lost) -> None:
         ("nvidia.com/priority", "tasks of a GPU have no priority here"),
     ],
 )
-def test_a_resource_name_that_nothing_serves_is_told(name: str, text: str) -> None:
+def test_an_unserved_resource_name_is_reported(name: str, text: str) -> None:
     lost = lost_of(POD_OF_LIMITS.format(limits=f"{{{name}: 1}}", selector="{}"))
     assert any(text in one for one in lost)
 
@@ -172,7 +172,7 @@ def test_a_percentage_of_a_gpus_memory_leaves_the_gpu_where_it_is() -> None:
     assert yaml.safe_load(convert({"f": text}).text) == yaml.safe_load(text)
 
 
-def test_a_label_of_gpu_feature_discovery_in_a_node_selector_is_told() -> None:
+def test_a_gpu_feature_discovery_label_is_reported() -> None:
     selector = "{nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB, zone: a}"
     text = POD_OF_LIMITS.format(limits="{nvidia.com/gpu: 1}", selector=selector)
     (found,) = [one for one in lost_of(text) if "Discovery" in one]
@@ -188,13 +188,13 @@ def test_a_label_of_gpu_feature_discovery_in_a_node_selector_is_told() -> None:
         ("vgpu-number: 500m", "write a whole number of GPUs, without a unit, in place of "),
     ],
 )
-def test_an_amount_that_is_not_carried_over_as_written_is_told(limits: str, text: str) -> None:
+def test_a_changed_amount_is_reported(limits: str, text: str) -> None:
     (lost,) = lost_of(POD_OF_LIMITS.format(limits=f"{{nvidia.com/{limits}}}", selector="{}"))
     assert text in lost
 
 
 @pytest.mark.parametrize("name", [*ANNOTATIONS, "hami.io/gpu-scheduler-policy"])
-def test_an_annotation_that_nothing_reads_is_told_by_convert_and_by_validate(name: str) -> None:
+def test_convert_and_validate_report_unread_annotations(name: str) -> None:
     pod_ = POD_OF_LIMITS.format(limits="{cpu: 1}", selector="{}")
     text = pod_.replace("{name: p}", f"{{name: p, annotations: {{{name}: half}}}}")
     (lost,) = lost_of(text)
@@ -213,7 +213,9 @@ def test_an_annotation_that_nothing_reads_is_told_by_convert_and_by_validate(nam
         ("mine", "{nvidia.com/gpumem: 3000}", False),
     ],
 )
-def test_a_scheduler_that_goes_with_the_names_is_told(name: str, limits: str, told: bool) -> None:
+def test_a_scheduler_of_other_resource_names_is_reported(
+    name: str, limits: str, told: bool
+) -> None:
     selector = f"{{}}\n  schedulerName: {name}"
     lost = lost_of(POD_OF_LIMITS.format(limits=limits, selector=selector))
     assert ["spec.schedulerName: unchanged: once " in one for one in lost] == [True] * told

@@ -35,7 +35,7 @@ def test_what_is_printed_passes_validate(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_printed_needs_no_second_turn(version: str) -> None:
+def test_converted_output_does_not_change_again(version: str) -> None:
     text = (DATA / version / "out.yaml").read_text()
     assert convert({"out.yaml": text}).text == text
 

@@ -10,11 +10,11 @@ T4S = tuple(make.gpu(minor, product_name="Tesla T4") for minor in (1, 2))
 NODE = make.inventory(H100, *T4S)
 
 
-def test_nothing_is_left_out_unless_somebody_says_so() -> None:
+def test_by_default_no_gpu_is_excluded() -> None:
     assert without_excluded(NODE, ()) == NODE
 
 
-def test_what_the_setting_names_is_left_out_and_told_with_the_reason() -> None:
+def test_named_gpus_are_excluded_with_the_reason() -> None:
     found = without_excluded(NODE, gpu_words("0,12:00"))
 
     assert found.gpus == (T4S[0],)
@@ -44,7 +44,7 @@ def test_every_gpu_can_be_left_out() -> None:
     assert without_excluded(NODE, gpu_words("0,1,2")).gpus == ()
 
 
-def test_a_gpu_in_use_stays_and_is_told_as_left_out_all_the_same() -> None:
+def test_a_gpu_in_use_stays_but_is_reported_as_excluded() -> None:
     found = without_excluded(NODE, gpu_words("1,2"), lambda gpu: gpu is T4S[0])
 
     assert found.gpus == (H100, T4S[0])
@@ -60,7 +60,7 @@ def test_a_gpu_that_cannot_be_described_is_left_out_by_its_index() -> None:
     assert found.unmatched == ()
 
 
-def test_a_word_that_names_no_gpu_is_told_with_what_there_is() -> None:
+def test_a_word_that_names_no_gpu_is_reported() -> None:
     found = without_excluded(NODE, gpu_words("7,0"))
 
     assert found.gpus == T4S

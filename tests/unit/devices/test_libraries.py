@@ -147,6 +147,6 @@ def test_a_missing_nvml_library_says_where_it_was_looked_for_and_what_to_do(tmp_
     assert "--nvidia-driver-root" in text
 
 
-def test_a_root_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
+def test_an_unreadable_root_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="File name too long"):
         find_library(tmp_path / ("x" * 300))

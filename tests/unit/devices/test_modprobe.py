@@ -57,7 +57,7 @@ def test_it_makes_the_nodes_in_the_driver_root(root: Path) -> None:
 
 
 @needs_a_chroot
-def test_its_last_words_say_why_not_and_it_is_left_alone_for_a_while(root: Path) -> None:
+def test_its_last_output_is_the_reason_and_it_pauses(root: Path) -> None:
     (root / "refuse").touch()
     now = [0.0]
     tool = NvidiaModprobe(root, lambda: now[0])
@@ -71,7 +71,7 @@ def test_its_last_words_say_why_not_and_it_is_left_alone_for_a_while(root: Path)
 
 
 @needs_a_chroot
-def test_one_that_hangs_is_given_up(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_program_is_given_up_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(modprobe, "LONGEST_SECONDS", 0.5)
     (root / "hang").touch()
     begun = time.monotonic()

@@ -87,7 +87,7 @@ def test_cliques_of_one_fabric_are_islands_of_their_own() -> None:
     assert islands(gpus) == {0: [0, 1], 2: [2, 3]}
 
 
-def test_what_is_no_gpu_of_this_node_is_a_switch_if_its_kind_is_not_known() -> None:
+def test_an_unknown_link_target_counts_as_a_switch() -> None:
     # In a virtual machine, and with drivers that do not tell what is at the other end.
     seen = make.gpu(9).pci_address
     unknown = [
@@ -98,7 +98,7 @@ def test_what_is_no_gpu_of_this_node_is_a_switch_if_its_kind_is_not_known() -> N
     assert islands([*unknown, make.gpu(9)]) == {0: [0, 1, 9]}
 
 
-def test_a_link_to_a_gpu_that_is_not_there_joins_nothing() -> None:
+def test_a_link_to_a_missing_gpu_joins_nothing() -> None:
     assert islands(linked((0, 7), of=[0, 1, 7])[:2]) == {}
 
 

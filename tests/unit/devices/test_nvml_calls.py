@@ -152,7 +152,7 @@ def test_nobody_calls_about_a_gpu_while_the_library_is_closed(calls: NvmlCalls, 
         assert not is_quiet, "at once, not after that time"
 
 
-def test_all_that_is_under_way_has_one_time_together(hang: Hang) -> None:
+def test_all_running_calls_share_one_time_limit(hang: Hang) -> None:
     times, asks = itertools.count(0.0, PATIENCE), threading.current_thread()
     calls = NvmlCalls(
         clock=lambda: next(times) if threading.current_thread() is asks else 0.0,

@@ -72,7 +72,7 @@ def test_what_is_given_out_follows_from_card_and_mode(
         ({"profiles": ()}, "no MIG profile"),
     ],
 )
-def test_why_a_gpu_is_not_divided_is_said(changes: dict[str, object], reason: str) -> None:
+def test_an_undivided_gpu_has_a_reason(changes: dict[str, object], reason: str) -> None:
     assert reason in (why_not_partitioned(gpu(**changes)) or "")
 
 
@@ -126,7 +126,7 @@ def test_names_of_mig_devices_are_those_of_nvidias_driver(
 @pytest.mark.parametrize(
     "name", ["gpu-0", "gpu-0-mig-1g5gb-19", "gpu-x-mig-a-1-2", "mig-1-2-3", ""]
 )
-def test_other_names_are_no_mig_devices(name: str) -> None:
+def test_other_names_are_not_mig_devices(name: str) -> None:
     assert not isinstance(parse_device_name(name), MigName)
 
 

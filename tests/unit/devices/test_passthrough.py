@@ -188,7 +188,7 @@ def test_virtual_functions_keep_a_gpu(bus: Bus) -> None:
     assert "SR-IOV" in bus.problem()
 
 
-def test_a_virtual_function_is_never_given(bus: Bus) -> None:
+def test_a_virtual_function_is_never_offered(bus: Bus) -> None:
     bus.tree.add(GPU, group=7, is_virtual=True)
     assert bus.problems() == []
     assert bus.rules.why_not(GPU) == "it is an SR-IOV virtual function"

@@ -19,7 +19,7 @@ def add_device(sys: Path, numa_node: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["-1\n", "", "none\n"])
-def test_no_numa_node_is_none(tmp_path: Path, text: str) -> None:
+def test_a_missing_numa_node_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "bus/pci/devices").mkdir(parents=True)
     add_device(tmp_path, text, "../../../devices/pci0000:64/0000:65:00.0")
 

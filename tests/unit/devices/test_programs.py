@@ -60,7 +60,7 @@ def test_an_absolute_link_leads_inside_the_root(tmp_path: Path) -> None:
     )
 
 
-def test_what_nobody_may_run_is_passed_over(tmp_path: Path) -> None:
+def test_files_that_nobody_may_run_are_skipped(tmp_path: Path) -> None:
     add(tmp_path, f"/usr/bin/{NVIDIA_SMI}", mode=0o644)
     (tmp_path / "usr/local/bin" / NVIDIA_SMI).mkdir(parents=True)
     assert find_program(tmp_path, NVIDIA_SMI) is None

@@ -41,7 +41,7 @@ def world() -> World:
     return World()
 
 
-def test_a_gpu_that_refuses_is_held_back_alone_and_told_once(world: World) -> None:
+def test_only_a_refusing_gpu_is_held_back_and_logged_once(world: World) -> None:
     with structlog.testing.capture_logs() as said:
         for _ in range(40):
             world.refuse()

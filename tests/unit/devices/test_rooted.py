@@ -40,7 +40,7 @@ def test_matches_are_sorted_and_keep_their_own_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["/absent", "/file"])
-def test_what_is_no_folder_has_nothing(tmp_path: Path, folder: str) -> None:
+def test_a_file_has_no_matches(tmp_path: Path, folder: str) -> None:
     (tmp_path / "file").touch()
 
     assert list(rooted.matches(tmp_path, folder, "*")) == []

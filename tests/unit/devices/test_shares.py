@@ -53,7 +53,7 @@ def test_the_name_of_a_share_is_a_label_however_long_the_profile_is() -> None:
         "share-0-of-10",
     ],
 )
-def test_what_only_looks_like_the_name_of_a_share_is_none(name: str) -> None:
+def test_similar_names_are_not_shares(name: str) -> None:
     assert not isinstance(parse_device_name(name), ShareName)
 
 

@@ -44,7 +44,7 @@ def watching(
         assert watcher.stop(TIMEOUT)
 
 
-def test_before_the_first_look_there_are_no_gpus_and_a_reason() -> None:
+def test_before_the_first_scan_there_is_a_reason_but_no_gpu() -> None:
     watcher = InventoryWatcher(make.inventory, rescan_seconds=NEVER, on_change=lambda _: None)
 
     assert watcher.current().gpus == ()
@@ -53,7 +53,7 @@ def test_before_the_first_look_there_are_no_gpus_and_a_reason() -> None:
     assert watcher.stop(0)
 
 
-def test_the_first_look_is_reported() -> None:
+def test_the_first_scan_is_reported() -> None:
     changes: queue.Queue[Inventory] = queue.Queue()
     with watching(Machine(make.inventory()), changes.put) as watcher:
         assert changes.get(timeout=TIMEOUT) == make.inventory()

@@ -58,12 +58,12 @@ def test_other_nodes_are_as_they_should_be(safe: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "careless", [node("a", AKS, {STAYS: "false"}), node("a", AKS | {BY_DRA: "false"})]
 )
-def test_what_says_no_protects_no_node(careless: dict[str, Any]) -> None:
+def test_a_negative_annotation_protects_no_node(careless: dict[str, Any]) -> None:
     (seen,) = seen_of(careless)
     assert seen.severity is Severity.WARNING
 
 
-def test_whether_it_is_there_decides_how_grave_that_is() -> None:
+def test_an_installed_autoscaler_raises_the_severity() -> None:
     (absent,) = seen_of(node("a", AKS), runs=False)
     (unseen,) = seen_of(node("a", AKS), runs=None)
     assert absent.severity is Severity.OK

@@ -54,13 +54,15 @@ def test_kubernetes_is_new_enough(version: str, severity: Severity) -> None:
         (None, UNKNOWN, ""),
     ],
 )
-def test_clocks_that_differ_are_told(ahead: float | None, severity: Severity, words: str) -> None:
+def test_clock_differences_are_reported(
+    ahead: float | None, severity: Severity, words: str
+) -> None:
     (seen,) = cluster_checks.clock(ServerFacts(version="v1.37.1", ahead_seconds=ahead))
     assert seen.severity is severity
     assert words in seen.text
 
 
-def test_features_that_lack_are_told_with_what_they_are_for() -> None:
+def test_missing_features_are_reported_with_their_use() -> None:
     has = dict.fromkeys(Feature, True) | {Feature.COUNTERS: False}
     seen = list(cluster_checks.features(FeatureFacts(has=has), "v1.36.1"))
     assert severities(seen) == [OK, WARNING]
@@ -77,7 +79,7 @@ def test_a_dry_run_that_is_not_allowed_leaves_a_feature_unknown() -> None:
     assert "admin's kubeconfig" in seen.advice
 
 
-def test_permissions_that_lack_are_named() -> None:
+def test_missing_permissions_are_named() -> None:
     granted = {"get nodes": True, "get resourceclaims.resource.k8s.io": False}
     (seen,) = cluster_checks.permissions(PermissionFacts(who="it", granted=granted))
     assert seen.severity is ERROR
@@ -95,7 +97,7 @@ def node(name: str, version: str = "v1.37.1") -> Object:
     return {"metadata": {"name": name}, "status": {"nodeInfo": {"kubeletVersion": version}}}
 
 
-def test_kubelets_are_told_by_version() -> None:
+def test_kubelets_are_listed_by_version() -> None:
     nodes = [node("a"), node("b"), node("old", "v1.33.4"), node("odd", "")]
     seen = list(cluster_checks.kubelet_versions(nodes))
     assert severities(seen) == [UNKNOWN, ERROR, OK]
@@ -182,7 +184,7 @@ def shipped_classes() -> list[Object]:
     return manifests.installed("DeviceClass")
 
 
-def test_classes_that_lack_or_differ_are_named() -> None:
+def test_missing_or_changed_classes_are_named() -> None:
     classes = {one["metadata"]["name"]: one for one in shipped_classes()}
     del classes["mig.nvidia.com"]
     gpu = classes["gpu.nvidia.com"]["spec"]["selectors"][0]["cel"]
@@ -258,7 +260,7 @@ def test_a_policy_of_another_version_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("actions", "severity"), [(["Deny"], OK), (["Warn", "Audit"], INFO), ([], WARNING)]
 )
-def test_a_policy_does_what_its_binding_says(actions: list[str], severity: Severity) -> None:
+def test_a_policys_binding_is_checked(actions: list[str], severity: Severity) -> None:
     found, bindings = policies(policy_yaml())
     bindings[0]["spec"]["validationActions"] = actions
     assert severities(cluster_checks.config_policy(found, bindings)) == [severity]

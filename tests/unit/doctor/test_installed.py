@@ -43,7 +43,9 @@ def daemon_set(image: str, *command: str, **status: int) -> Object:
         ("busybox", ("sleep",), None),
     ],
 )
-def test_who_gives_out_gpus_is_known(image: str, command: tuple[str, ...], kind: str) -> None:
+def test_other_gpu_components_are_recognised(
+    image: str, command: tuple[str, ...], kind: str
+) -> None:
     found = sorted_out([daemon_set(image, *command)])
     names = {
         name: [one.name for one in getattr(found, name)]

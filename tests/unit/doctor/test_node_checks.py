@@ -164,7 +164,7 @@ def test_others_that_give_out_gpus_on_the_node_are_named() -> None:
     assert severities(node_checks.others(peer)) == [INFO]
 
 
-def test_what_of_nvidias_driver_is_not_taken_over_is_named_with_its_pods() -> None:
+def test_remaining_claims_of_nvidias_driver_are_named_with_pods() -> None:
     file = Path("/p/checkpoint.json")
     odd = UnreadClaim(uid="uid-1", reason="it is in state 'Paused'", pods=("train-0",))
     (seen,) = told(node_checks.others(OtherFacts(peer=PeerClaims(file=file, unread=(odd,)))))
@@ -199,7 +199,7 @@ def test_a_gpu_in_mig_mode_without_mig_devices_is_told_of_before_1_37() -> None:
     assert severities(node_checks.mig_modes(make.inventory(make.gpu(0)), (1, 36))) == [OK]
 
 
-def test_a_gpu_that_is_left_out_is_told_and_is_no_fault() -> None:
+def test_an_excluded_gpu_is_reported_but_no_fault() -> None:
     left = without_excluded(make.inventory(), ("0", "1"))
 
     assert severities(node_checks.gpus(left)) == []
@@ -229,7 +229,7 @@ def test_a_gpu_that_is_left_out_is_told_and_is_no_fault() -> None:
         ),
     ],
 )
-def test_claims_that_are_gone_are_told_with_what_runs_with_them(
+def test_gone_claims_are_reported_with_what_still_runs(
     facts: GoneFacts, severities_seen: list[Severity], words: str
 ) -> None:
     seen = list(node_checks.gone(facts))

@@ -19,7 +19,7 @@ from worlds.pci import PciTree
 BOUND_TO_NVIDIA = "it is bound to nvidia: bind it to vfio-pci at boot"
 
 
-def test_gpus_that_can_be_had_are_counted() -> None:
+def test_available_gpus_are_counted() -> None:
     (one,) = node_checks.for_machines([make.passthrough(0), make.passthrough(1)])
     assert one.severity is OK
     assert one.text == "2 GPUs can be given to virtual machines"
@@ -91,7 +91,7 @@ def places_of(folder: Path) -> Places:
     )
 
 
-def test_a_stranger_in_the_group_is_told(tmp_path: Path) -> None:
+def test_another_function_in_the_group_is_reported(tmp_path: Path) -> None:
     tree = PciTree(tmp_path / "sys")
     tree.add("0000:10:00.0", group=7)
     tree.add("0000:11:00.0", group=8)

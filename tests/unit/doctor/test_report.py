@@ -58,7 +58,7 @@ def test_people_get_reason_and_advice_of_what_is_wrong_at_the_end_and_what_is_fi
     ]
 
 
-def test_people_who_want_all_of_it_get_what_is_fine_and_what_was_not_made() -> None:
+def test_the_full_report_has_passed_and_skipped_checks() -> None:
     assert as_text(MIXED, verbose=True).splitlines() == [
         "1 check not made (other): no cluster is known",
         "",
@@ -109,7 +109,7 @@ def test_what_only_an_admin_may_see_is_told_once() -> None:
     assert "cannot list nodes" in as_json(forbidden, "1")
 
 
-def test_no_text_of_others_acts_on_a_terminal() -> None:
+def test_untrusted_text_cannot_control_the_terminal() -> None:
     text = as_text([finding(Severity.ERROR, seen="a\x1b[2Jb\nerror\tc\x07", advice="\x9b31m")])
     assert text.isascii()
     assert "a\\u001b[2Jb error c\\u0007" in text

@@ -81,7 +81,7 @@ def test_a_check_that_fails_is_a_finding_and_the_others_are_made(
     assert good.severity is Severity.OK
 
 
-def test_who_lacks_a_permission_is_not_told_to_give_it_to_the_driver() -> None:
+def test_a_users_missing_permission_gives_no_driver_advice() -> None:
     error = AccessError("cannot list nodes; grant the verb to this driver", status=403)
     (finding,) = run(check("one", raising(error)))
     assert finding.severity is Severity.UNKNOWN

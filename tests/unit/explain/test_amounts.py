@@ -41,12 +41,14 @@ def test_what_a_request_consumes(policy: Policy | None, asked: str | None, amoun
     ("policy", "asked", "lacks"),
     [(BOUNDED, "7", True), (BOUNDED, "6", False), (VALUES, "5", True), (None, "9Gi", True)],
 )
-def test_what_cannot_be_had_of_a_device(policy: Policy | None, asked: str, *, lacks: bool) -> None:
+def test_amounts_that_a_device_does_not_have(
+    policy: Policy | None, asked: str, *, lacks: bool
+) -> None:
     capacities = {"memory": Capacity(total=nanos("8Gi"), policy=policy)}
     assert (shortage(capacities, {"memory": nanos(asked)}) is not None) == lacks
 
 
-def test_what_others_have_is_not_left() -> None:
+def test_allocated_amounts_are_not_free() -> None:
     capacities = {"memory": Capacity(total=nanos("8Gi"), policy=RANGE)}
     asked, taken = {"memory": nanos("4Gi")}, {"memory": nanos("5Gi")}
     assert shortage(capacities, asked) is None

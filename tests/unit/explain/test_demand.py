@@ -93,7 +93,7 @@ def test_every_class_has_a_resource_name_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", ["cpu", "memory", "hugepages-2Mi"])
-def test_what_is_no_extended_resource_is_not_looked_at(name: str) -> None:
+def test_other_resources_are_ignored(name: str) -> None:
     assert demand(explained.pod(limits={name: 1})).is_empty
 
 
@@ -145,7 +145,7 @@ def test_a_pod_that_needs_no_claim_of_its_template_asks_for_none() -> None:
         ),
     ],
 )
-def test_what_is_missing_is_said_before_any_device_is_looked_for(
+def test_missing_objects_are_reported_before_devices(
     pod: Object, things: tuple[Object, ...], blocked: str
 ) -> None:
     assert demand(pod, *things).blocked == (blocked,)

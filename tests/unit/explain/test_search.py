@@ -26,7 +26,7 @@ def cluster(count: int) -> Cluster:
     )
 
 
-def test_a_search_that_has_no_end_is_given_up() -> None:
+def test_an_endless_search_is_given_up() -> None:
     """Sixteen devices that differ in pairs, of which a constraint lets no two be together."""
     requests = [explained.request(f"r{n}", count=4) for n in range(3)]
     constraint = {"matchAttribute": "example.com/rack", "requests": ["r2"]}

@@ -24,7 +24,7 @@ def test_a_uuid_has_one_stand_in_whatever_is_around_it(stand_ins: StandIns) -> N
     assert said == "gpu GPU-00000000-0000-4000-8000-000000000001: lost"
 
 
-def test_no_uuid_at_all_stays_none(stand_ins: StandIns) -> None:
+def test_an_empty_uuid_stays_empty(stand_ins: StandIns) -> None:
     nobody = "00000000-0000-0000-0000-000000000000"
     assert stand_ins.of_facts([nobody, {"clusterUuid": "0" * 32}]) == [
         nobody,
@@ -88,7 +88,7 @@ def test_what_looks_like_a_credential_never_stays(text: str, *, identify: bool) 
     assert "hunter2" not in StandIns(identify=identify).of_texts(f"failed: {text} was wrong")
 
 
-def test_with_identify_all_else_is_kept() -> None:
+def test_with_identify_everything_else_is_kept() -> None:
     stand_ins = StandIns(identify=True)
     stand_ins.learn("pod", "train")
     stand_ins.learn_serial("123")

@@ -44,7 +44,7 @@ def values(conditions: GpuConditions) -> list[str]:
     return [one.finding.value or one.finding.cause for one in in_force(conditions)]
 
 
-def test_what_a_look_reads_counts_at_once_and_passes_after_a_minute_of_good_looks() -> None:
+def test_a_finding_counts_at_once_and_ends_after_a_good_minute() -> None:
     sick = look((), Vitals(recovery_action=1), 1000)
     assert values(sick) == ["gpu-reset"]
     assert in_force(sick)[0].since == 1000
@@ -55,7 +55,7 @@ def test_what_a_look_reads_counts_at_once_and_passes_after_a_minute_of_good_look
 
 
 @pytest.mark.parametrize("hours", [-9, 2])
-def test_it_passes_after_a_minute_of_good_looks_although_the_clock_is_set(hours: int) -> None:
+def test_it_ends_after_a_good_minute_despite_a_changed_clock(hours: int) -> None:
     sick = look((), Vitals(recovery_action=1), 1000)
     sick = look(sick, WELL, 1010)
     moved = 1010 + hours * 3600
@@ -80,7 +80,7 @@ def test_a_condition_of_which_only_the_beginning_is_known_is_in_force_and_new() 
     assert (one.instance, one.absent_since, one.was_away) == (None, None, False)
 
 
-def test_what_comes_back_has_to_be_away_for_as_long_each_time() -> None:
+def test_a_recurring_finding_needs_a_full_minute_each_time() -> None:
     sick: GpuConditions = ()
     for began in (0, 1000, 2000):
         sick = look(look(sick, Vitals(recovery_action=1), began), WELL, began + 30)
@@ -89,7 +89,7 @@ def test_what_comes_back_has_to_be_away_for_as_long_each_time() -> None:
         assert sick == ()
 
 
-def test_a_bad_look_in_between_starts_the_minute_again_and_not_the_condition() -> None:
+def test_a_bad_scan_restarts_the_minute_not_the_condition() -> None:
     sick = look((), Vitals(recovery_action=1), 1000)
     sick = look(sick, WELL, 1030)
     sick = look(sick, Vitals(recovery_action=1), 1060)
@@ -99,14 +99,14 @@ def test_a_bad_look_in_between_starts_the_minute_again_and_not_the_condition() -
     assert values(look(sick, WELL, 1150)) == []
 
 
-def test_a_look_that_says_nothing_of_a_cause_changes_nothing_of_it() -> None:
+def test_a_scan_without_a_fact_does_not_change_its_condition() -> None:
     sick = look((), Vitals(rows_pending=True, rows_failed=False), 1000)
     for now in range(1030, 2000, 30):
         sick = look(sick, Vitals(recovery_action=0), now)  # as on a GPU with MIG devices
     assert values(sick) == ["pending"]
 
 
-def test_a_look_in_between_that_says_nothing_of_a_cause_starts_its_minute_again() -> None:
+def test_a_scan_without_the_fact_restarts_its_minute() -> None:
     sick = look((), Vitals(rows_pending=True, rows_failed=False), 1000)
     for vitals, now in ((WELL, 1030), (Vitals(recovery_action=0), 1060), (WELL, 1090)):
         sick = look(sick, vitals, now)
@@ -129,7 +129,7 @@ def test_a_short_slowdown_leaves_no_trace() -> None:
     assert look(look((), Vitals(slowdown=0x40), 1000), WELL, 1030) == ()
 
 
-def test_an_xid_passes_when_the_card_itself_says_that_nothing_is_to_be_done() -> None:
+def test_an_xid_ends_when_the_card_needs_no_recovery_action() -> None:
     sick = xid((), 62, 1000)
     sick = look(sick, Vitals(recovery_action=1), 1001)
     assert values(sick) == ["62", "gpu-reset"]
@@ -138,7 +138,7 @@ def test_an_xid_passes_when_the_card_itself_says_that_nothing_is_to_be_done() ->
     assert values(look(sick, WELL, 1560)) == []
 
 
-def test_an_xid_on_a_driver_without_that_word_stays_however_long_the_gpu_looks_well() -> None:
+def test_an_xid_stays_on_drivers_without_recovery_actions() -> None:
     sick = xid((), 62, 1000)
     for now in range(1030, 100_000, 30):
         sick = look(sick, OLD_AND_WELL, now)
@@ -177,7 +177,7 @@ def test_the_gravest_comes_first_then_the_oldest() -> None:
     assert values(xid(sick, 79, 4)) == ["79", "48", "62", "92"]
 
 
-def test_of_two_ways_to_be_out_of_reach_the_one_that_holds_stays() -> None:
+def test_of_two_reasons_for_no_answer_the_current_one_stays() -> None:
     silent = after_look(
         (), out_of_reach(SickGpu(index=0, reason="", is_silent=True)), None, 0, SETTLE
     )
@@ -187,7 +187,7 @@ def test_of_two_ways_to_be_out_of_reach_the_one_that_holds_stays() -> None:
     assert values(sick) == [Cause.LOST]
 
 
-def test_what_one_instance_has_goes_with_the_instance() -> None:
+def test_an_instances_condition_ends_with_it() -> None:
     mine = InstanceId(gpu_instance=3, compute_instance=0)
     sick = xid((), 62, 1000, mine)
     sick = look(sick, OLD_AND_WELL, 1030, {3, 4})

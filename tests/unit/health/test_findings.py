@@ -25,11 +25,11 @@ def keys(found: Examination) -> list[tuple[str, str]]:
     return [finding.key for finding in found.findings]
 
 
-def test_a_gpu_that_is_well_has_nothing_and_says_so() -> None:
+def test_a_healthy_gpu_has_no_findings_and_is_known_well() -> None:
     assert examined(WELL) == Examination(says_well=True)
 
 
-def test_a_card_that_tells_nothing_has_nothing_and_is_not_known_to_be_well() -> None:
+def test_a_silent_card_has_no_findings_and_is_not_known_well() -> None:
     found = examined(LACKS_ALL)
     assert found.findings == ()
     assert not found.says_well
@@ -37,7 +37,7 @@ def test_a_card_that_tells_nothing_has_nothing_and_is_not_known_to_be_well() -> 
 
 
 @pytest.mark.parametrize("number", [*sorted(findings.APPLICATION_XIDS), 119, 92])
-def test_what_says_nothing_of_the_gpu_is_a_remark_to_those_who_want_one(number: int) -> None:
+def test_xids_of_programs_are_optional_remarks(number: int) -> None:
     ignored = frozenset({92, 119})
     assert of_xid(number, ignored) is None
     found = of_xid(number, ignored, remarks=True)
@@ -53,12 +53,12 @@ def test_what_says_nothing_of_the_gpu_is_a_remark_to_those_who_want_one(number: 
 
 
 @pytest.mark.parametrize("number", sorted(findings.INFORMATIVE_XIDS))
-def test_what_only_accompanies_something_else_is_no_remark(number: int) -> None:
+def test_an_accompanying_xid_is_no_remark(number: int) -> None:
     assert of_xid(number, remarks=True) is None
 
 
 @pytest.mark.parametrize("number", sorted(findings.XIDS))
-def test_remarks_change_nothing_of_what_says_something_of_the_gpu(number: int) -> None:
+def test_remarks_do_not_change_real_findings(number: int) -> None:
     assert of_xid(number, remarks=True) == of_xid(number) == findings.XIDS[number]
 
 
@@ -92,7 +92,7 @@ def test_each_fact_that_is_read_has_its_finding(
 
 
 @pytest.mark.parametrize("bits", [0x1, 0x2, 0x4, 0x8, 0x20, 0x100])
-def test_what_a_gpu_does_to_its_clocks_in_daily_work_is_nothing(bits: int) -> None:
+def test_normal_clock_changes_are_no_finding(bits: int) -> None:
     assert examined(Vitals(slowdown=bits)).findings == ()
 
 
@@ -124,7 +124,7 @@ def test_a_gpu_out_of_reach_has_nvmls_reason_and_nothing_else_is_known(
 
 
 @pytest.mark.parametrize("number", sorted(findings.APPLICATION_XIDS | findings.INFORMATIVE_XIDS))
-def test_what_a_program_can_cause_or_only_accompanies_says_nothing(number: int) -> None:
+def test_program_and_accompanying_xids_are_no_finding(number: int) -> None:
     assert of_xid(number) is None
 
 
@@ -147,7 +147,7 @@ def test_no_xid_is_in_two_tables() -> None:
     assert not findings.APPLICATION_XIDS & findings.INFORMATIVE_XIDS
 
 
-def test_an_xid_that_nobody_knows_is_a_fault() -> None:
+def test_an_unknown_xid_is_a_fault() -> None:
     finding = of_xid(999)
     assert finding is not None
     assert (finding.severity, finding.remedy) == (Severity.FAULT, Remedy.RESET)

@@ -61,13 +61,13 @@ class World:
 XID = GpuEvent(gpu="GPU-1", xid=79)
 
 
-def test_an_event_is_heard_and_gpus_are_looked_at() -> None:
+def test_an_event_causes_a_scan() -> None:
     world = World(None, XID)
     with world.heard_out():
         assert (world.heard, world.looks) == ([XID], 1)
 
 
-def test_a_storm_of_events_is_one_look_and_one_more_when_its_time_has_come() -> None:
+def test_many_events_cause_one_scan_and_one_more_later() -> None:
     world = World(*[XID] * 500)
     with world.heard_out():
         assert (len(world.heard), world.looks) == (500, 1)
@@ -79,13 +79,13 @@ def test_a_storm_of_events_is_one_look_and_one_more_when_its_time_has_come() -> 
         assert world.looks == 2
 
 
-def test_what_programs_cause_is_heard_and_no_reason_to_look() -> None:
+def test_xids_of_programs_are_counted_without_a_scan() -> None:
     world = World(*[XID] * 500, is_reason=False)
     with world.heard_out():
         assert (len(world.heard), world.looks) == (500, 0)
 
 
-def test_a_loss_without_a_name_is_a_reason_to_look() -> None:
+def test_a_loss_without_a_gpu_causes_a_scan() -> None:
     world = World(LostError("lost"))
     with world.heard_out():
         assert (world.heard, world.looks) == ([], 1)

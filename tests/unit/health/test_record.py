@@ -71,7 +71,7 @@ def test_once_all_is_well_the_file_says_so(tmp_path: Path) -> None:
         seal({"boot_id": "boot-1", "gpus": []}),
     ],
 )
-def test_a_damaged_file_is_kept_for_people_and_said_once(tmp_path: Path, data: bytes) -> None:
+def test_a_damaged_file_is_kept_and_logged_once(tmp_path: Path, data: bytes) -> None:
     (tmp_path / FILE).write_bytes(data)
     with pytest.raises(StateError, match="cannot be read"):
         read_health(tmp_path)
@@ -95,7 +95,7 @@ def test_a_newer_versions_file_is_kept_under_another_name(tmp_path: Path) -> Non
     assert HealthFile(tmp_path, "boot-1").read() == {"GPU-a": SICK}
 
 
-def test_so_is_one_with_a_finding_that_only_a_newer_version_knows(tmp_path: Path) -> None:
+def test_a_file_with_a_newer_finding_is_kept_under_another_name(tmp_path: Path) -> None:
     HealthFile(tmp_path, "boot-1").write({"GPU-a": SICK})
     payload = json.loads((tmp_path / FILE).read_bytes())["payload"]
     payload["gpus"]["GPU-a"]["conditions"][0]["finding"]["cause"] = "torn"
@@ -109,7 +109,7 @@ def test_so_is_one_with_a_finding_that_only_a_newer_version_knows(tmp_path: Path
     assert file.read() == {"GPU-b": SICK}
 
 
-def test_a_disk_that_cannot_be_written_is_said_once_and_tried_again(tmp_path: Path) -> None:
+def test_an_unwritable_disk_is_logged_once_and_retried(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("in the way")
     file = HealthFile(tmp_path / "data", "boot-1")
     with capture_logs() as lines:

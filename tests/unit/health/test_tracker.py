@@ -78,7 +78,7 @@ def test_steady_health_changes_nothing_and_writes_nothing(driver: Driver) -> Non
 
 
 @pytest.mark.parametrize("xid", [43, 119])
-def test_a_remark_is_of_the_moment_and_asks_for_no_look(tmp_path: Path, xid: int) -> None:
+def test_a_remark_is_momentary_and_causes_no_scan(tmp_path: Path, xid: int) -> None:
     driver = Driver(tmp_path, remarks=True)
     driver.look()
     assert not driver.hear(GPUS[1], xid)
@@ -113,7 +113,7 @@ def test_a_remark_stands_behind_what_is_wrong_and_does_not_come_back_with_it(
     assert after.wrong() == {GPUS[1].uuid: ["62"]}
 
 
-def test_an_xid_is_one_gpus_and_the_look_after_it_leaves_it(driver: Driver) -> None:
+def test_an_xid_is_of_one_gpu_and_outlasts_the_next_scan(driver: Driver) -> None:
     assert driver.hear(GPUS[2], 62)
     assert driver.wrong() == {GPUS[2].uuid: ["62"]}
     driver.look()
@@ -130,13 +130,13 @@ def test_an_xid_of_a_program_or_one_that_the_admin_ignores_changes_nothing(
     assert (driver.wrong(), driver.changes, list(driver.folder.iterdir())) == ({}, 0, [])
 
 
-def test_other_events_and_154_are_reasons_to_look(driver: Driver) -> None:
+def test_other_events_and_xid_154_cause_a_scan(driver: Driver) -> None:
     assert driver.hear(GPUS[2], None)
     assert driver.hear(GPUS[2], 154)
     assert driver.wrong() == {}
 
 
-def test_a_storm_is_one_change_and_one_line(driver: Driver) -> None:
+def test_many_equal_events_are_one_change_and_one_line(driver: Driver) -> None:
     with capture_logs() as lines:
         for _ in range(100):
             driver.hear(GPUS[2], 62)
@@ -144,7 +144,7 @@ def test_a_storm_is_one_change_and_one_line(driver: Driver) -> None:
     assert [line["event"] for line in lines] == ["gpu sick"]
 
 
-def test_the_line_says_what_and_what_to_do(driver: Driver) -> None:
+def test_the_log_line_has_the_cause_and_advice(driver: Driver) -> None:
     with capture_logs() as lines:
         driver.hear(GPUS[2], 79)
     (line,) = lines
@@ -153,7 +153,7 @@ def test_the_line_says_what_and_what_to_do(driver: Driver) -> None:
     assert line["remedy"] == "a reboot of the node"
 
 
-def test_the_successor_knows_and_lifts(driver: Driver) -> None:
+def test_the_next_driver_knows_and_clears_conditions(driver: Driver) -> None:
     driver.hear(GPUS[2], 62)
     driver.look(*(replace(gpu, vitals=Vitals(recovery_action=1)) for gpu in GPUS[2:3]), *GPUS[:2])
     since = driver.tracker.in_force()[GPUS[2].uuid][0].since
@@ -167,7 +167,7 @@ def test_the_successor_knows_and_lifts(driver: Driver) -> None:
     assert (successor.wrong(), successor.changes) == ({}, 1)
 
 
-def test_what_an_admin_clears_are_the_xids_of_one_gpu(driver: Driver) -> None:
+def test_an_admin_clears_the_xids_of_one_gpu(driver: Driver) -> None:
     for gpu in GPUS[1:3]:
         driver.hear(gpu, 62)
     driver.look(*GPUS[:2], replace(GPUS[2], vitals=Vitals(recovery_action=1)), GPUS[3])
@@ -175,7 +175,7 @@ def test_what_an_admin_clears_are_the_xids_of_one_gpu(driver: Driver) -> None:
     assert driver.wrong() == {GPUS[1].uuid: ["62"], GPUS[2].uuid: ["gpu-reset"]}
 
 
-def test_a_reboot_heals(driver: Driver) -> None:
+def test_a_reboot_clears_conditions(driver: Driver) -> None:
     driver.hear(GPUS[2], 62)
     rebooted = Driver(driver.folder, boot_id="boot-2")
     rebooted.look()
@@ -208,7 +208,7 @@ def test_beside_a_lost_gpu_others_are_published_as_they_are_now(driver: Driver) 
     assert driver.tracker.published(latest).gpus == (changed, back, *GPUS[2:])
 
 
-def test_two_gpus_that_are_lost_at_once_are_told_apart(driver: Driver) -> None:
+def test_two_gpus_lost_at_once_are_distinguished(driver: Driver) -> None:
     driver.look(GPUS[0], GPUS[3], sick=(lost(GPUS[1]), lost(GPUS[2])))
     assert set(driver.wrong()) == {GPUS[1].uuid, GPUS[2].uuid}
 
@@ -220,7 +220,7 @@ def test_a_gpu_that_is_taken_out_is_not_published_and_not_sick(driver: Driver) -
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_gpu_that_comes_back_has_its_xid_no_more(driver: Driver, restarts: bool) -> None:
+def test_a_gpu_that_comes_back_has_no_xid(driver: Driver, restarts: bool) -> None:
     """A card without a recovery action (before R565) never says itself that it is well."""
     silent = [replace(gpu, vitals=Vitals()) for gpu in GPUS]
     driver.hear(GPUS[3], 62)
@@ -235,7 +235,7 @@ def test_a_gpu_that_comes_back_has_its_xid_no_more(driver: Driver, restarts: boo
     assert driver.wrong() == {}
 
 
-def test_a_gpu_that_was_never_described_is_known_by_nobody(tmp_path: Path) -> None:
+def test_a_gpu_that_was_never_described_stays_unknown(tmp_path: Path) -> None:
     driver = Driver(tmp_path)
     seen = driver.look(*GPUS[1:], sick=(lost(GPUS[0]),))
     assert driver.tracker.published(seen) == seen
@@ -250,7 +250,7 @@ def test_a_lost_gpu_is_known_again_by_the_successor(driver: Driver) -> None:
     assert successor.tracker.published(seen) == seen  # its facts went with the other process
 
 
-def test_a_look_without_a_driver_says_nothing_of_gpus(driver: Driver) -> None:
+def test_a_scan_without_a_driver_changes_no_gpu(driver: Driver) -> None:
     driver.hear(GPUS[2], 62)
     nothing = Inventory(driver_version=None, cuda_version=None, problem="no driver")
     for _ in range(10):
@@ -286,7 +286,7 @@ def test_an_event_before_the_first_look_is_of_the_gpu_that_the_look_finds(tmp_pa
 
 
 @pytest.mark.parametrize("xid", [48, 154, 999])
-def test_what_no_program_can_cause_is_a_reason_to_look(driver: Driver, xid: int) -> None:
+def test_xids_that_no_program_causes_cause_a_scan(driver: Driver, xid: int) -> None:
     assert driver.hear(GPUS[1], xid)
 
 
@@ -296,7 +296,7 @@ def test_a_gpu_that_is_lost_while_another_one_comes_before_it_is_the_one_that_is
     assert at_their_places([moved], away) == {GPUS[1].uuid: moved}
 
 
-def test_of_more_missing_than_sick_the_index_tells() -> None:
+def test_the_index_decides_if_more_are_missing_than_sick() -> None:
     away = {
         gpu.uuid: GpuHealth(name="", index=gpu.index, pci_address=gpu.pci_address)
         for gpu in GPUS[1:]
@@ -305,7 +305,7 @@ def test_of_more_missing_than_sick_the_index_tells() -> None:
     assert at_their_places([lost(make.gpu(9))], away) == {}
 
 
-def test_a_gpu_of_which_only_events_were_heard_is_at_no_place(driver: Driver) -> None:
+def test_a_gpu_known_only_by_events_has_no_position(driver: Driver) -> None:
     driver.look(*GPUS[1:], sick=(lost(GPUS[0]),))
     successor = Driver(driver.folder, now=driver.now)
     successor.hear(GPUS[1], 62)

@@ -72,7 +72,7 @@ def test_a_context_that_is_not_there_is_refused_with_those_that_are(home: dict[s
         connect(None, "prod", environment=home)
 
 
-def test_a_variable_that_names_no_file_is_said(home: dict[str, str]) -> None:
+def test_a_variable_without_an_existing_file_is_reported(home: dict[str, str]) -> None:
     with pytest.raises(SetupError, match="KUBECONFIG is '/nowhere/config'"):
         connect(None, "", environment=home | {"KUBECONFIG": "/nowhere/config"})
 

@@ -46,7 +46,7 @@ def test_the_time_is_utc_wherever_the_clock_is() -> None:
     assert event(time=here) == event()
 
 
-def test_what_is_too_long_is_cut_and_stays_text() -> None:
+def test_too_long_messages_are_cut_and_stay_text() -> None:
     made = event("a" * 236 + "." + "b" * 16, note="ä" * 1000)
     assert len(made["metadata"]["name"]) == 253
     assert made["metadata"]["name"].startswith("a" * 236 + ".1")

@@ -60,7 +60,7 @@ def world() -> World:
     return World()
 
 
-def test_what_is_put_again_while_it_waits_is_sent_once_in_its_latest_form(world: World) -> None:
+def test_a_waiting_message_is_replaced_by_its_latest_form(world: World) -> None:
     world.outbox.put(("one",), partial(world.send, "first"))
     world.put("other")
     world.outbox.put(("one",), partial(world.send, "latest"))
@@ -89,7 +89,7 @@ def test_a_burst_of_calls_is_left_alone_until_it_ends(world: World) -> None:
     assert world.sent.count("call") == 12
 
 
-def test_calls_that_never_end_hold_nothing_up_for_long(world: World) -> None:
+def test_endless_calls_do_not_delay_messages_for_long(world: World) -> None:
     world.put("one")
     world.calls_for(1000)
     began = world.clock.now
@@ -98,7 +98,7 @@ def test_calls_that_never_end_hold_nothing_up_for_long(world: World) -> None:
     assert GIVES_WAY <= world.clock.now - began < GIVES_WAY + 1
 
 
-def test_what_is_urgent_is_sent_beside_calls_and_first(world: World) -> None:
+def test_urgent_messages_are_sent_first_and_during_calls(world: World) -> None:
     def call() -> None:
         if not world.sent:
             world.put("urgent", urgent=True)
@@ -112,7 +112,7 @@ def test_what_is_urgent_is_sent_beside_calls_and_first(world: World) -> None:
     assert set(world.sent) > {"one"}
 
 
-def test_what_fails_is_sent_again_and_keeps_nothing_else_from_being_sent(world: World) -> None:
+def test_failed_messages_are_retried_and_block_no_other(world: World) -> None:
     world.failures = {"bad": [AWAY, AWAY], "raced": [StaleError("changed", status=409)]}
     for name in ("bad", "good", "raced"):
         world.put(name)
@@ -165,7 +165,7 @@ def test_an_api_server_that_is_away_is_asked_for_all_once_in_a_while(world: Worl
     ids=repr,
 )
 @pytest.mark.parametrize("again", [None, 600.0], ids=["dropped", "repeated"])
-def test_what_is_refused_is_dropped_or_repeated_seldom(
+def test_refused_messages_are_dropped_or_rarely_retried(
     world: World, error: ApiError, event: str, again: float | None
 ) -> None:
     world.failures = {"bad": [error] * 2}

@@ -48,7 +48,7 @@ def test_each_status_has_its_error(code: int, kind: type[Exception]) -> None:
     assert "said so" in str(error)
 
 
-def test_a_key_that_stands_twice_is_remembered() -> None:
+def test_a_duplicate_key_is_remembered() -> None:
     value = object_in(CALL, b'{"parameters": {"b": 1, "b": 2}, "c": []}')
     assert value == {"parameters": {"b": 2}, "c": []}
     assert isinstance(value["parameters"], DuplicateKeys)
@@ -93,7 +93,7 @@ def test_a_long_page_of_a_proxy_is_cut() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"3", b"\xff"])
-def test_a_success_that_is_no_object_is_not_believed(body: bytes) -> None:
+def test_a_success_that_is_not_an_object_is_an_error(body: bytes) -> None:
     with pytest.raises(UnavailableError):
         object_in(CALL, body)
 
@@ -112,7 +112,7 @@ def test_a_call_is_said_in_words() -> None:
     )
 
 
-def test_a_path_quotes_what_is_no_part_of_it() -> None:
+def test_a_path_quotes_special_characters() -> None:
     assert NODES.path("n1") == "/api/v1/nodes/n1"
     assert (
         RESOURCE_CLAIMS.path("a/b?c", namespace="x y")

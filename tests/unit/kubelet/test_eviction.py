@@ -70,7 +70,7 @@ def test_a_label_that_had_another_value_than_true_is_known_too(world: World) -> 
     assert world.eviction.wait_for_claims(world.pause)
 
 
-def test_it_ends_when_the_labels_are_back_for_then_another_driver_comes(world: World) -> None:
+def test_it_ends_when_the_labels_return(world: World) -> None:
     world.at_each_pause = lambda: setattr(world, "labels", USUAL) if world.now > 60 else None
     assert world.eviction.wait_for_claims(world.pause)
     assert 60 < world.now < 65

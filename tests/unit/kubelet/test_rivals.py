@@ -21,7 +21,7 @@ def listening(path: Path) -> Iterator[Rivals]:
     path.unlink()
 
 
-def test_when_it_was_registered_is_no_time_of_a_clock_that_is_set(tmp_path: Path) -> None:
+def test_the_registration_time_is_monotonic(tmp_path: Path) -> None:
     driver = Rivals(tmp_path / "dra.sock")
     driver.appear()
     driver.registered()

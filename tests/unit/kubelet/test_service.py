@@ -70,7 +70,7 @@ def test_a_claims_failure_stays_that_claims(operation: str) -> None:
     assert service.running() == ()
 
 
-def test_a_fault_of_ours_becomes_the_claims_error_text() -> None:
+def test_an_internal_fault_becomes_the_claims_error() -> None:
     def outcome(claim: ClaimRef) -> tuple[DeviceRecord, ...]:
         raise KeyError("gpu-7")
 
@@ -97,7 +97,7 @@ def test_the_work_is_told_when_the_caller_stops_listening(
     assert claims.asked == [("a", pytest.approx(1000.0 + granted))]
 
 
-def test_a_call_whose_caller_is_gone_begins_nothing() -> None:
+def test_a_call_without_a_caller_starts_nothing() -> None:
     claims = RecordedClaims(succeed)
     answers = calls(claims).prepare([ref("a"), ref("b")], 0.0)
     assert claims.asked == []
@@ -130,7 +130,7 @@ def test_of_a_thousand_claims_those_in_time_have_their_devices_and_no_other_is_b
     assert len(claims.asked) == len(quick) + PARALLEL_CLAIMS
 
 
-def test_what_is_not_urgent_leaves_calls_alone_while_one_runs_and_for_a_moment_after() -> None:
+def test_background_work_waits_for_calls_and_a_moment_longer() -> None:
     clock = Clock()
     during: list[float] = []
 

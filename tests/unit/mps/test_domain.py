@@ -66,7 +66,7 @@ def test_a_status_comes_back_from_its_bytes(status: Status) -> None:
 
 
 @given(DOMAINS, st.data())
-def test_a_damaged_domain_is_never_believed(domain: Domain, data: st.DataObject) -> None:
+def test_a_damaged_domain_is_refused(domain: Domain, data: st.DataObject) -> None:
     whole = encode(domain)
     at = data.draw(st.integers(0, len(whole) - 1))
     damage = bytes([data.draw(st.integers(0, 255).filter(lambda byte: byte != whole[at]))])
@@ -76,7 +76,7 @@ def test_a_damaged_domain_is_never_believed(domain: Domain, data: st.DataObject)
 
 
 @pytest.mark.parametrize("payload", [{}, {"id": 1}, {"id": "a", "devices": 3}, {"id": "a"}])
-def test_what_is_sealed_and_no_domain_or_status_is_said_to_be_none(
+def test_a_sealed_file_of_another_kind_is_refused(
     payload: dict[str, object],
 ) -> None:
     for decode in (decode_domain, decode_status):
@@ -84,7 +84,7 @@ def test_what_is_sealed_and_no_domain_or_status_is_said_to_be_none(
             decode(seal(payload))
 
 
-def test_a_file_of_a_newer_version_is_told_from_a_damaged_one() -> None:
+def test_a_newer_file_is_distinguished_from_a_damaged_one() -> None:
     newer = encode(domain()).replace(b'"version":1', b'"version":2')
     refused = "it has version 2, but this driver reads versions up to 1"
     with pytest.raises(StateError, match=refused):

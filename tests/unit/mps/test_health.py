@@ -36,7 +36,7 @@ def test_a_server_in_fault_is_found(
     assert at_fault is None or f"the MPS server (PID {at_fault}) is in state FAULT" in said
 
 
-def test_an_liveness_lasts_until_the_daemon_is_well_or_another() -> None:
+def test_ill_health_lasts_until_recovery_or_a_new_daemon() -> None:
     clock = Clock()
     liveness = Liveness(clock, replace_after=60.0)
     assert not liveness.must_replace()
@@ -56,7 +56,7 @@ def test_an_liveness_lasts_until_the_daemon_is_well_or_another() -> None:
     assert not liveness.note(OTHER, "it does not answer")
 
 
-def test_without_patience_no_daemon_is_ill_for_too_long() -> None:
+def test_with_replacement_off_no_daemon_is_replaced() -> None:
     clock = Clock()
     liveness = Liveness(clock, replace_after=0.0)
     liveness.note(ONE, "its server is in FAULT")

@@ -101,7 +101,7 @@ def test_a_folder_that_cannot_be_watched_is_polled(tmp_path: Path) -> None:
         watch.wait(3600.0)
 
 
-def test_a_watch_that_could_not_be_had_is_had_once_others_let_go(tmp_path: Path) -> None:
+def test_an_unavailable_watch_is_retried_until_it_works(tmp_path: Path) -> None:
     least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.dup(0)
     os.close(free)

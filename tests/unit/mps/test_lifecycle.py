@@ -81,7 +81,7 @@ def test_nothing_is_done_for_a_domain_removed_before_its_first_status(tmp_path: 
     assert not requests.paths(DOMAIN.id).folder.exists()
 
 
-def test_what_listens_counts_with_the_records_token_alone(tmp_path: Path, start: Start) -> None:
+def test_a_listener_counts_only_with_the_records_token(tmp_path: Path, start: Start) -> None:
     listener = known(start("ours"))
     one = life(tmp_path, listening=lambda _: listener)
     for token, found in (("ours", listener), ("another", None), ("", None)):
@@ -109,7 +109,7 @@ def test_a_killed_daemon_does_not_serve_although_it_keeps_its_pid_longer_than_it
     assert life(tmp_path)._running_daemon(record) is None
 
 
-def test_limits_of_servers_that_take_clients_are_put_back_and_said(tmp_path: Path) -> None:
+def test_limits_of_active_servers_are_restored_and_logged(tmp_path: Path) -> None:
     asked: list[str] = []
 
     def ask(_: object, commands: Sequence[str]) -> list[str]:

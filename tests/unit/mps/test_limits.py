@@ -98,7 +98,7 @@ def test_limits_that_a_client_has_changed_on_a_server_are_put_back() -> None:
 
 
 @pytest.mark.parametrize("answer", ["", "Server 7 not found", "thirty"])
-def test_what_a_server_does_not_tell_is_left_as_it_is(answer: str) -> None:
+def test_limits_that_a_server_does_not_report_are_kept(answer: str) -> None:
     servers = Servers()
     servers.limits["active_thread_percentage 41"] = answer
     assert restore_limits(servers, DOMAIN, [41, 7]) == []

@@ -68,7 +68,7 @@ def left(root: Path) -> list[str]:
     )
 
 
-def test_each_knows_of_the_other(requests: DomainRequests) -> None:
+def test_members_know_each_other(requests: DomainRequests) -> None:
     requests.join(NODE, "one")
     requests.join(NODE, "two")
     requests.join(OTHER, "two")
@@ -93,7 +93,7 @@ def test_leaving_again_is_fine_and_ends_nothing_that_others_use(requests: Domain
     assert asked_for(requests) == NODE
 
 
-def test_whoever_leaves_last_stays_a_member_until_the_domain_is_gone(
+def test_the_last_member_stays_until_the_domain_is_gone(
     requests: DomainRequests,
 ) -> None:
     requests.join(NODE, "one")
@@ -164,7 +164,7 @@ def test_a_claim_with_a_hostile_name_is_refused(
 
 
 @pytest.mark.parametrize("domain", ["", "../x", "a/b"])
-def test_what_is_no_domain_can_be_neither_joined_nor_left(
+def test_an_invalid_domain_can_be_neither_joined_nor_left(
     requests: DomainRequests, tmp_path: Path, domain: str
 ) -> None:
     with pytest.raises(StateError, match="not a valid domain id"):
@@ -173,7 +173,7 @@ def test_what_is_no_domain_can_be_neither_joined_nor_left(
 
 
 @pytest.mark.parametrize("has_folder", [True, False])
-def test_tidying_ends_what_nobody_is_left_in(
+def test_tidying_ends_domains_without_members(
     requests: DomainRequests, tmp_path: Path, *, has_folder: bool
 ) -> None:
     requests.join(NODE, "one")
@@ -209,7 +209,7 @@ def test_tidying_before_anything_was_joined_does_nothing(
     assert not (tmp_path / "mps").exists()
 
 
-def test_what_is_damaged_is_mended_by_the_next_to_join(
+def test_damaged_files_are_repaired_by_the_next_join(
     requests: DomainRequests, tmp_path: Path
 ) -> None:
     requests.join(NODE, "one")
@@ -218,7 +218,7 @@ def test_what_is_damaged_is_mended_by_the_next_to_join(
     assert asked_for(requests) == NODE
 
 
-def test_a_domain_that_failed_is_asked_for_once_more_by_whoever_joins(
+def test_a_failed_domain_is_requested_again_by_the_next_join(
     requests: DomainRequests, tmp_path: Path
 ) -> None:
     requests.join(NODE, "one")

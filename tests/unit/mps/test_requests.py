@@ -55,7 +55,7 @@ def test_a_domain_that_no_supervisor_has_answered_needs_none_to_end(
     assert requests.list() == frozenset()
 
 
-def test_what_was_begun_is_not_gone_without_a_supervisor(requests: DomainRequests) -> None:
+def test_a_begun_domain_is_not_gone_without_a_supervisor(requests: DomainRequests) -> None:
     requests.write_desired(DOMAIN)
     requests.paths(DOMAIN.id).folder.mkdir()
     requests.remove(DOMAIN.id)
@@ -77,7 +77,7 @@ def test_asking_for_the_same_again_touches_nothing(tmp_path: Path) -> None:
     assert requests.desired(DOMAIN.id) is None
 
 
-def test_damaged_files_say_nothing(tmp_path: Path) -> None:
+def test_damaged_files_count_as_absent(tmp_path: Path) -> None:
     requests = DomainRequests(tmp_path, time.monotonic)
     requests.write_desired(DOMAIN)
     (tmp_path / "desired/claim.json").write_bytes(b"{")
@@ -104,7 +104,7 @@ def test_what_a_newer_driver_asks_for_is_not_asked_for_in_an_older_way(tmp_path:
     assert not path.exists()
 
 
-def test_what_another_supervisor_has_said_before_is_no_answer(
+def test_an_earlier_supervisors_status_is_no_answer(
     requests: DomainRequests, busy_supervisor: None, tmp_path: Path
 ) -> None:
     requests.write_desired(DOMAIN)
@@ -117,7 +117,7 @@ def test_what_another_supervisor_has_said_before_is_no_answer(
     assert requests.wait_ready(DOMAIN, NOW).supervisor == "busy"
 
 
-def test_the_answer_of_a_newer_supervisor_is_said_to_be_one(
+def test_a_newer_supervisors_answer_is_reported_as_such(
     tmp_path: Path, busy_supervisor: None
 ) -> None:
     requests = DomainRequests(tmp_path, time.monotonic)
@@ -166,7 +166,7 @@ def orphan(tmp_path: Path, requests: DomainRequests) -> Iterator[tuple[Status, s
         {"supervisor": "an earlier one"},
     ],
 )
-def test_a_domain_of_which_something_else_was_said_last_needs_a_supervisor(
+def test_a_domain_with_an_outdated_status_needs_a_supervisor(
     tmp_path: Path,
     requests: DomainRequests,
     orphan: tuple[Status, socket.socket],
@@ -201,7 +201,7 @@ def test_a_domain_that_was_joined_again_is_not_waited_for(
     assert requests.desired(SHARED.id) == SHARED
 
 
-def test_a_domain_tells_its_members(tmp_path: Path, requests: DomainRequests) -> None:
+def test_a_domain_lists_its_members(tmp_path: Path, requests: DomainRequests) -> None:
     assert requests.members(SHARED.id) == frozenset()
     folder = tmp_path / "members" / SHARED.id
     folder.mkdir(parents=True)
@@ -210,7 +210,7 @@ def test_a_domain_tells_its_members(tmp_path: Path, requests: DomainRequests) ->
     assert requests.members(SHARED.id) == {"one", "two"}
 
 
-def test_each_absence_of_the_supervisor_is_waited_for_again(tmp_path: Path) -> None:
+def test_each_absence_of_the_supervisor_has_its_own_grace(tmp_path: Path) -> None:
     clock, lock = Clock(), NamedLock(MpsFiles(root=tmp_path).lock)
     requests = DomainRequests(tmp_path, clock)
     there = iter([True, False, False])

@@ -95,7 +95,7 @@ class Broken(io.StringIO):
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
-def test_a_line_that_nobody_takes_is_lost_and_nothing_else(
+def test_only_lines_that_nobody_reads_are_lost(
     form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for stream in (Broken(), io.StringIO()):

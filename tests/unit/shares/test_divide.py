@@ -44,7 +44,7 @@ def test_an_empty_config_divides_nothing() -> None:
 COMBINED = dataclasses.replace(MPS, fail_requests_greater_than_one=False)
 
 
-def test_where_requests_for_several_belong_is_said_on_a_node_with_several_under_mps() -> None:
+def test_nodes_with_several_mps_gpus_advise_on_large_requests() -> None:
     gpus = [make.gpu(minor) for minor in (0, 1)]
     (said,) = divided(COMBINED, *gpus).remarks
     assert said == (
@@ -119,7 +119,7 @@ def test_a_config_may_name_the_gpus_that_are_divided_by_nvmls_positions(
         (("0:1",), "nvidia.com/gpu: no device 0:1"),
     ],
 )
-def test_what_is_named_and_not_there_is_said(devices: DeviceChoice, missing: str) -> None:
+def test_missing_named_devices_are_reported(devices: DeviceChoice, missing: str) -> None:
     config = dataclasses.replace(SLICED, resources=(dataclasses.replace(FOUR, devices=devices),))
     assert divided(config, make.gpu(0)).remarks == (missing,)
 
@@ -157,7 +157,7 @@ def test_each_resource_of_a_config_divides_devices_of_its_own() -> None:
     }
 
 
-def test_a_gpu_in_mig_mode_is_no_gpu_and_what_this_driver_made_is_no_mig_device() -> None:
+def test_gpus_in_mig_mode_and_own_mig_devices_are_not_divided() -> None:
     mine = replace(ONE, made_here=True)
     gpu = make.gpu(1, mig=make.mig(mine), mig_mode=MigMode.ENABLED)
     resource = dataclasses.replace(FOUR, name="nvidia.com/mig-2g.20gb")
@@ -167,7 +167,7 @@ def test_a_gpu_in_mig_mode_is_no_gpu_and_what_this_driver_made_is_no_mig_device(
     assert said.startswith("nvidia.com/mig-2g.20gb is not shared: its MIG devices are made on dem")
 
 
-def test_of_profiles_that_no_gpu_here_has_nothing_is_said() -> None:
+def test_profiles_that_no_gpu_has_are_not_reported() -> None:
     of_another_card = dataclasses.replace(FOUR, name="nvidia.com/mig-1g.5gb")
     config = dataclasses.replace(SLICED, resources=(of_another_card,))
     assert divided(config, mig_gpu(), make.gpu(0)).remarks == ()
@@ -177,7 +177,7 @@ def test_of_profiles_that_no_gpu_here_has_nothing_is_said() -> None:
     ("capability", "cuda", "most"),
     [((3, 5), (12, 2), 16), ((6, 1), (12, 2), 16), ((7, 0), (12, 2), 48), ((9, 0), (13, 1), 60)],
 )
-def test_mps_serves_so_many_clients_and_no_more(
+def test_mps_serves_a_limited_number_of_clients(
     capability: tuple[int, int], cuda: tuple[int, int], most: int
 ) -> None:
     gpu = make.gpu(0, cuda_compute_capability=capability)

@@ -88,7 +88,7 @@ def test_a_config_that_is_kept_already_is_not_written_again(tmp_path: Path) -> N
     assert path.stat().st_ino == was
 
 
-def test_what_cannot_be_written_says_where_and_why(tmp_path: Path) -> None:
+def test_a_failed_write_names_path_and_reason(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     path = tmp_path / "file" / "share-config.json"
     with pytest.raises(StateError, match=r"/file/share-config\.json cannot be written: .+"):

@@ -76,7 +76,7 @@ def count(configs: ShareConfigs) -> int:
     return 0 if config is None else len(config.resources)
 
 
-def test_half_a_file_is_not_taken(file: Path, configs: ShareConfigs, meanwhile: Meanwhile) -> None:
+def test_half_a_file_is_not_used(file: Path, configs: ShareConfigs, meanwhile: Meanwhile) -> None:
     file.write_text(HALF)
     meanwhile.do = lambda: file.write_text(WHOLE)
     configs._look_once(file, "")
@@ -96,16 +96,14 @@ def test_a_file_that_is_away_for_a_moment_is_no_problem(
     assert len(changes) == 1
 
 
-def test_what_is_no_plain_file_is_a_problem_and_not_waited_for(
-    file: Path, configs: ShareConfigs
-) -> None:
+def test_a_special_file_is_a_problem_and_not_waited_for(file: Path, configs: ShareConfigs) -> None:
     file.unlink()
     file.symlink_to("/dev/zero")
     configs._look_once(file, "")
     assert configs.current().problem == f"{file} cannot be read: it is not a plain file"
 
 
-def test_before_the_first_look_nothing_is_known_and_why_is_said(
+def test_before_the_first_look_the_state_is_unknown_with_a_reason(
     file: Path, changes: list[None], meanwhile: Meanwhile
 ) -> None:
     one = made_for(file, changes, meanwhile)

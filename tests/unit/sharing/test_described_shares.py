@@ -48,9 +48,7 @@ def described(by: Limiter) -> Description:
     ("mode", "name"),
     [(1, "EXCLUSIVE_THREAD"), (2, "PROHIBITED"), (3, "EXCLUSIVE_PROCESS"), (9, "9")],
 )
-def test_a_gpu_that_lets_no_second_process_in_is_refused_by_the_name_of_its_mode(
-    mode: int, name: str
-) -> None:
+def test_an_exclusive_gpu_is_refused_with_its_mode(mode: int, name: str) -> None:
     with pytest.raises(DeviceError) as caught:
         plan(mode, ShareStrategy.TIME_SLICING)
     assert str(caught.value) == (
@@ -60,7 +58,7 @@ def test_a_gpu_that_lets_no_second_process_in_is_refused_by_the_name_of_its_mode
 
 
 @pytest.mark.parametrize("mode", [0, None])
-def test_a_gpu_that_lets_all_in_or_has_no_modes_is_shared(mode: int | None) -> None:
+def test_a_gpu_in_default_mode_or_without_modes_is_shared(mode: int | None) -> None:
     assert plan(mode, ShareStrategy.TIME_SLICING).name == "Shares"
 
 
@@ -88,7 +86,7 @@ def test_a_limit_goes_by_what_enforces_it(
     assert "whyNotBetter" not in said.settings
 
 
-def test_where_nothing_limits_memory_this_is_said_and_why() -> None:
+def test_unlimited_memory_is_reported_with_the_reason() -> None:
     said = plan(strategy_of_shares=ShareStrategy.TIME_SLICING).describe(SHARES[3])
     assert said.words[-1] == "nothing limits memory"
     assert "time-slicing divides no memory" in str(said.settings["whyNotBetter"])
@@ -96,5 +94,5 @@ def test_where_nothing_limits_memory_this_is_said_and_why() -> None:
     assert not [name for name in said.settings if name.endswith("emoryMiB")]
 
 
-def test_of_a_share_that_the_step_does_not_know_nothing_is_said() -> None:
+def test_a_share_unknown_to_the_step_has_no_description() -> None:
     assert plan().describe(SHARES[4]) == Description()

@@ -54,14 +54,14 @@ def test_the_best_limits_memory_and_each_better_one_has_a_reason_against_it(
 
 
 @pytest.mark.parametrize("there", [OVER_LIMIT, NOTHING])
-def test_what_is_only_seen_afterwards_may_differ_between_tenants(there: Limiter) -> None:
+def test_limits_that_are_only_observed_may_differ(there: Limiter) -> None:
     assert found(tenants=[there]).by is OVER_LIMIT
     assert found(tenants=[there], has_size=False).by is NOTHING
 
 
 @pytest.mark.parametrize("why_no_groups", [None, "no more"])
 @pytest.mark.parametrize("before", [GROUPS, BY_MPS])
-def test_who_comes_later_is_limited_as_those_who_are_there(
+def test_later_claims_are_limited_like_the_existing_ones(
     why_no_groups: str | None, before: Limiter
 ) -> None:
     later = found(GPU, MPS, why_no_groups=why_no_groups, tenants=[NOTHING, before])

@@ -32,7 +32,7 @@ def test_people_are_told_which_deployment_it_is() -> None:
     assert said.words == ("Deployment mps-control-daemon-uid-abc",)
 
 
-def test_in_the_end_exclusive_gpus_are_put_back_and_no_others() -> None:
+def test_only_exclusive_gpus_are_restored_at_the_end() -> None:
     step = replace(STEP, devices=(*STEP.devices, make.device(TWO)))
     modes = Modes({ONE.uuid: 3, TWO.uuid: 2, MIG.parent: 3})
     NvidiaMps(modes).undo(step, 0.0)

@@ -65,9 +65,7 @@ def test_a_time_slice_is_read_by_its_name(
     assert smi.time_slice(GPU, clock.now + 5) == number
 
 
-def test_what_was_read_or_set_is_known_for_half_a_minute(
-    root: Path, smi: NvidiaSmi, clock: Clock
-) -> None:
+def test_settings_are_cached_for_half_a_minute(root: Path, smi: NvidiaSmi, clock: Clock) -> None:
     assert smi.recent(GPU) is None
     says(root, "|  0  Timeslice  Long  |")
     smi.time_slice(GPU, clock.now + 5)
@@ -83,7 +81,7 @@ def test_what_was_read_or_set_is_known_for_half_a_minute(
 @pytest.mark.parametrize(
     ("text", "status", "warnings"), [("broken", 9, 1), ("Not Supported", 9, 0), ("", 3, 0)]
 )
-def test_what_cannot_be_read_is_warned_of_once_unless_the_gpu_has_none(
+def test_an_unreadable_setting_warns_once(
     root: Path, smi: NvidiaSmi, clock: Clock, text: str, status: int, warnings: int
 ) -> None:
     says(root, text, status)
@@ -170,7 +168,7 @@ def test_a_program_that_does_not_answer_is_ended_and_leaves_nothing_open(
     assert open_descriptors() == before
 
 
-def test_a_missing_program_is_named_with_what_to_install(root: Path, smi: NvidiaSmi) -> None:
+def test_a_missing_program_gives_installation_advice(root: Path, smi: NvidiaSmi) -> None:
     with pytest.raises(DeviceError) as caught:
         smi.time_slice(GPU, 0.0)
     assert str(caught.value) == (

@@ -212,7 +212,7 @@ def part_key(share_id: str = "a") -> DeviceKey:
         (0, 0, (None, None)),
     ],
 )
-def test_what_was_consumed_is_the_limit_and_nothing_is_none(
+def test_consumed_capacity_is_the_limit_and_zero_is_none(
     memory: int, cores: int, wanted: Any
 ) -> None:
     found = limits(part(memory_mib=memory, cores=cores))[part_key()]

@@ -78,7 +78,7 @@ def test_a_card_is_asked_once_for_its_time_slices() -> None:
     assert card.time_slices == [0]
 
 
-def test_where_it_is_not_known_what_stood_before_the_default_is_put_back() -> None:
+def test_an_unknown_earlier_time_slice_becomes_the_default() -> None:
     card = Card()
     plan = TimeSlice(devices=(make.device(GPU),), interval=Interval.LONG, card="gpu-1")
     strategy = TimeSlicing(card, card)

@@ -116,7 +116,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("data", "reason"), WRONG.values(), ids=WRONG)
-def test_what_is_no_sound_archive_is_refused_with_the_reason(
+def test_an_unsound_archive_is_refused_with_the_reason(
     data: bytes, reason: str, file: Callable[[bytes], Path]
 ) -> None:
     path = file(data)

@@ -22,7 +22,7 @@ def test_more_gpus_than_the_shipped_machine_are_on_another_pci_domain() -> None:
     assert {gpu.minor for gpu in made} == set(range(8))
 
 
-def test_a_gpu_of_which_nothing_is_known_here_is_named() -> None:
+def test_an_unknown_gpu_is_named() -> None:
     with pytest.raises(ConfigError, match=r"p6-b300\.48xlarge has 8 NVIDIA B300, a card that"):
         profile_of("p6-b300.48xlarge")
 
@@ -35,6 +35,6 @@ def test_a_gpu_of_which_nothing_is_known_here_is_named() -> None:
         ("m5.large2xyz-nothing-like-it", r"is known\. Known are AWS: p3"),
     ],
 )
-def test_an_unknown_type_is_told_what_is_like_it(asked: str, near: str) -> None:
+def test_an_unknown_type_suggests_similar_ones(asked: str, near: str) -> None:
     with pytest.raises(ConfigError, match=near):
         profile_of(asked)

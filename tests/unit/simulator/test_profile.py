@@ -105,7 +105,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         ("driver_version: 1.2\ngpus: [l4]", "gpus.0: Input should be a valid dictionary"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(text: str, message: str) -> None:
+def test_mistakes_are_reported_with_their_place(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         parse(text)
     assert message in str(raised.value)
@@ -126,7 +126,7 @@ def test_a_card_of_the_profile_itself_goes_before_a_shipped_one() -> None:
     assert profile.parse(profile.dump(loaded), origin="dumped").cards["l4"].name == own.name
 
 
-def test_what_was_read_is_changed_by_no_later_reading() -> None:
+def test_later_reads_do_not_change_a_profile() -> None:
     shipped = profile.load("l4x2")
     named = profile.parse(profile.dump(shipped), origin="one").name
     with pytest.raises(ConfigError, match="lacking"):

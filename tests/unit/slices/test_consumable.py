@@ -61,11 +61,11 @@ def test_the_policies_are_those_of_nvidias_driver_and_one_of_cores(mode: str) ->
 
 
 @pytest.mark.parametrize("mode", ["disabled", "memory", "unlimited", "4"])
-def test_a_setting_is_told_as_it_was_given(mode: str) -> None:
+def test_a_setting_is_printed_as_it_was_given(mode: str) -> None:
     assert str(Consumable.of(mode)) == mode
 
 
-def test_what_a_claim_consumes_is_told_as_the_device_of_which_it_is_a_part() -> None:
+def test_a_consumed_part_is_described_like_its_device() -> None:
     of = make.whole(T4)
     share = ConsumedShare(share_id="s1", strategy=ShareStrategy.MPS)
     part = NodeDevice(gpu=T4, device=Device(base=of.device.base, share=share))
@@ -169,7 +169,7 @@ def test_what_the_driver_reserves_is_offered_to_nobody_and_published_as_before()
     assert amount(shared) == 15360 * MIB - 450 * MIB
 
 
-def test_a_card_that_tells_no_memory_is_shared_without_memory() -> None:
+def test_a_card_without_known_memory_is_shared_without_it() -> None:
     found = consumable({}, None, Consumable.of("4"))
     assert set(found) == {"memory", "shares", "cores"}
     assert found["memory"] == {"value": "0", "requestPolicy": {"default": "0"}}

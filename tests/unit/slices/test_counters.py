@@ -69,7 +69,7 @@ def consumed(*profiles: MigProfile) -> list[counters.Counters]:
     ]
 
 
-def test_a_memory_slice_says_nothing_that_is_never_taken_without_another() -> None:
+def test_a_slice_always_taken_with_another_needs_no_counter() -> None:
     told = counters.telling(consumed(*H100), counters.whole(H100))
     assert told == {"ofa-engines", *(f"memory-slice-{number}" for number in range(7))}
 
@@ -79,7 +79,7 @@ def test_of_slices_that_are_only_taken_together_one_is_enough() -> None:
     assert told == {"memory-slice-0", "memory-slice-4"}
 
 
-def test_a_counter_that_nobody_consumes_says_nothing() -> None:
+def test_an_unused_counter_is_left_out() -> None:
     assert counters.telling([{"a": 1, "b": 0}], {"a": 1, "b": 4, "c": 2}) == {"a"}
 
 

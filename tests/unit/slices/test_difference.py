@@ -38,7 +38,7 @@ def test_false_and_zero_are_not_absent() -> None:
     assert said({}, {"generation": 0}) == ["spec.generation added"]
 
 
-def test_a_bool_is_no_number() -> None:
+def test_a_bool_is_not_a_number() -> None:
     assert said({"x": 1}, {"x": True}) == ["spec.x changed"]
 
 

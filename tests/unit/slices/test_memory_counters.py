@@ -120,5 +120,5 @@ def test_an_older_scheduler_is_warned_of_once() -> None:
     assert warnings(None, (1, 36)) == [said]
 
 
-def test_nothing_is_warned_of_where_counters_cost_little() -> None:
+def test_there_is_no_warning_where_counters_cost_little() -> None:
     assert warnings((1, 37)) == []

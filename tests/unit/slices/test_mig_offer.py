@@ -67,7 +67,7 @@ def followed(node: Any, mig: str, on_change: Callable[[], None] = lambda: None) 
     return NodeOffer(node, node, MigSettings.of(mig, ""), on_change=on_change)
 
 
-def test_a_label_that_is_told_again_changes_no_offer() -> None:
+def test_a_repeated_label_changes_no_offer() -> None:
     node, changes = PlayedNode(LABELLED), list[MigSource]()
     offer = followed(node, "auto", lambda: changes.append(offer.current().source))
     assert offer.current().source == "existing"
@@ -132,7 +132,7 @@ def test_before_1_37_auto_is_existing_and_says_what_else_there_is(
 
 
 @pytest.mark.parametrize("mig", ["on-demand", "existing", "off"])
-def test_what_is_set_holds_on_any_kubernetes(mig: str) -> None:
+def test_explicit_settings_apply_on_any_kubernetes(mig: str) -> None:
     assert MigSettings.of(mig, "").offer({}, (1, 34)).source == mig
 
 
@@ -186,7 +186,7 @@ def test_devices_that_others_made_are_offered_unless_mig_is_off() -> None:
 
 
 @pytest.mark.parametrize("source", [MigSource.EXISTING, MigSource.OFF])
-def test_a_gpu_in_mig_mode_is_not_whole_for_whoever_may_not_turn_it_off(source: MigSource) -> None:
+def test_a_gpu_in_mig_mode_is_not_whole_if_it_cannot_be_turned_off(source: MigSource) -> None:
     found = offered(h100(mode=MigMode.ENABLED), source)
     assert names(found) == []
     assert "MIG mode is on" in found.withheld[0].reason
@@ -199,7 +199,7 @@ def test_only_the_profiles_that_are_wished_are_offered() -> None:
     assert len(found.counter_sets) == 1
 
 
-def test_what_claims_have_stays_published_or_its_place_would_be_given_out_again() -> None:
+def test_devices_of_claims_stay_published() -> None:
     """The scheduler counts what an allocated device consumes only if it is published."""
     before = make.mig_device(0, "2g.20gb", 2, made_here=True)
     found = offered(h100(before), MigSource.ON_DEMAND, "1g.10gb", "3g.40gb")
@@ -226,7 +226,7 @@ def test_a_gpu_with_none_of_the_profiles_is_whole_and_says_why() -> None:
     assert "none of the profiles of --mig-profiles: 1g.5gb" in found.notes[0].text
 
 
-def test_a_card_without_mig_has_nothing_to_be_said_of_it() -> None:
+def test_a_card_without_mig_needs_no_note() -> None:
     found = offered(make.gpu(0, mig_mode=MigMode.UNSUPPORTED), MigSource.EXISTING)
     assert names(found) == ["gpu-0"]
     assert found.notes == ()

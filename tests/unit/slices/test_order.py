@@ -28,7 +28,7 @@ def test_half_a_gpu_is_taken_from_the_half_where_only_it_fits() -> None:
     assert starts("4g.40gb") == [0]
 
 
-def test_what_needs_less_comes_first() -> None:
+def test_smaller_needs_come_first() -> None:
     ordered = in_packing_order(H100S[0], partitions(H100S[0]))
     names = list(dict.fromkeys(entry.profile for entry in ordered))
 

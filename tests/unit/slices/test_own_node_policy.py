@@ -111,13 +111,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("asked", "text"), REFUSED)
-def test_all_else_is_refused(asked: dict[str, Any], text: str) -> None:
+def test_everything_else_is_refused(asked: dict[str, Any], text: str) -> None:
     assert text in (said(**asked) or "")
     if "old" not in asked and "may not name" not in text:
         assert text in (said(**asked, old=asked["new"]) or ""), "although it is there already"
 
 
-def test_no_rule_can_be_left_out() -> None:
+def test_every_rule_is_needed() -> None:
     asked = [{"userInfo": user(node="n1"), **one} for one, _ in REFUSED]
     assert unneeded("own-node", asked) == []
 
@@ -133,7 +133,7 @@ def test_no_rule_can_be_left_out() -> None:
         {"new": changed(nodeName="n2"), "userInfo": user(f"{ACCOUNT}-2")},
     ],
 )
-def test_what_is_none_of_its_business_is_taken(asked: dict[str, Any]) -> None:
+def test_unrelated_objects_are_accepted(asked: dict[str, Any]) -> None:
     assert said(**asked) is None
 
 

@@ -58,11 +58,11 @@ def test_facts_that_a_card_lacks_are_left_out() -> None:
     } & set(found)
 
 
-def test_no_known_numa_node_is_no_attribute() -> None:
+def test_an_unknown_numa_node_is_omitted() -> None:
     assert "resource.kubernetes.io/numaNode" not in attributes(numa_node=-1)
 
 
-def test_unknown_memory_is_0_so_that_selectors_by_memory_are_false_there() -> None:
+def test_unknown_memory_is_0_so_memory_selectors_are_false() -> None:
     (device,) = project(make.inventory(make.gpu(0, memory_bytes=None)))
     assert device["capacity"] == {"memory": {"value": "0"}}
 
@@ -121,7 +121,7 @@ def test_a_version_that_cannot_be_written_is_omitted_with_a_reason() -> None:
     assert "'nightly'" in entry.reason
 
 
-def test_what_all_devices_of_a_gpu_lack_is_said_once() -> None:
+def test_attributes_missing_on_a_whole_gpu_are_reported_once() -> None:
     found = projection(make.inventory(make.gpu(0, mig=make.mig()), driver_version="nightly"))
     assert len(found.devices) > 2
     assert len([entry for entry in found.omitted if entry.attribute == "driverVersion"]) == 1
@@ -160,5 +160,5 @@ def test_the_order_and_every_byte_follow_from_the_machine_alone() -> None:
     assert json.dumps(one) == json.dumps(other)
 
 
-def test_no_driver_is_no_devices() -> None:
+def test_without_a_driver_there_are_no_devices() -> None:
     assert project(make.inventory(gpus=(), driver_version=None, cuda_version=None)) == ()

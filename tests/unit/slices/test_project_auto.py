@@ -86,7 +86,7 @@ def test_what_others_made_on_a_gpu_in_mig_mode_stands_beside_what_fits() -> None
     assert found.notes == ()
 
 
-def test_a_mode_that_awaits_a_reset_is_said() -> None:
+def test_a_mode_that_awaits_a_reset_is_reported() -> None:
     card = h100(needs_reset=True)
     waiting = make.gpu(
         0, mig_mode=MigMode.DISABLED, mig=make.mig(needs_reset=True, pending_mode=MigMode.ENABLED)

@@ -98,7 +98,7 @@ def test_the_whole_gpu_consumes_all_counters_and_has_the_capacity_of_its_largest
     assert whole["capacity"]["multiprocessors"] == {"value": "132"}
 
 
-def test_what_claims_make_and_unmake_changes_no_byte() -> None:
+def test_mig_devices_of_claims_change_no_byte() -> None:
     before = found(h100())
     for profile, start in (("1g.10gb", 6), ("3g.40gb", 0), ("7g.80gb", 0)):
         made = make.mig_device(0, profile, start, made_here=True)
@@ -177,7 +177,7 @@ def test_beside_instances_made_by_hand_only_what_fits_is_published() -> None:
     assert taken == {"ofa-engines", "memory", *(f"memory-slice-{n}" for n in range(4))}
 
 
-def test_a_gpu_instance_without_compute_instance_takes_its_place_and_is_said() -> None:
+def test_a_bare_gpu_instance_blocks_its_place_and_is_reported() -> None:
     half = BareInstance(
         parent=PARENT, profile=HAND_MADE.profile, placement=HAND_MADE.placement, gpu_instance=2
     )
@@ -187,7 +187,7 @@ def test_a_gpu_instance_without_compute_instance_takes_its_place_and_is_said() -
     assert "GPU instance 2 (3g.40gb at 4) has no compute instance" in published.notes[0].text
 
 
-def test_ampere_with_mode_off_is_a_whole_gpu_and_says_why_not_more() -> None:
+def test_ampere_with_mode_off_is_a_whole_gpu_with_the_reason() -> None:
     published = found(a100(MigMode.DISABLED))
 
     assert names(published) == ["gpu-0"]
@@ -315,7 +315,7 @@ def refusing(*waiting: tuple[int, int]) -> dict[Any, Refusal]:
     return {PARENT: Refusal(reason="dcgm (PID 9)", waiting=frozenset(s.slot for s in slots if s))}
 
 
-def test_a_gpu_that_refuses_mig_mode_is_published_as_a_whole_and_others_as_ever() -> None:
+def test_only_the_gpu_that_refuses_mig_mode_is_published_whole() -> None:
     inventory = make.inventory(h100(), h100(minor=1))
     before, published = projection(inventory), projection(inventory, refused=refusing())
 

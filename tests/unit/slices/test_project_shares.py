@@ -221,7 +221,7 @@ def test_what_the_nvidia_driver_reserves_is_not_divided() -> None:
     assert tenth == "8100Mi"  # ten of 8155 MiB would be 541 MiB more than there are
 
 
-def test_a_card_that_does_not_say_its_memory_has_shares_of_0_bytes() -> None:
+def test_a_card_of_unknown_memory_has_shares_of_0_bytes() -> None:
     found = project(make.gpu(0, memory_bytes=None, uuid=GpuUuid(T4.uuid)))
     assert device(found, "gpu-0-single-share-0-of-10")["capacity"] == {"memory": {"value": "0"}}
 

@@ -104,13 +104,13 @@ def test_a_dropped_field_makes_the_devices_unsafe_that_rely_on_it(
 
 
 @pytest.mark.parametrize("node", [{}, {"metadata": None}, {"metadata": {"name": "n1"}}])
-def test_a_node_without_uid_is_no_owner(node: dict[str, object]) -> None:
+def test_a_node_without_uid_cannot_own_slices(node: dict[str, object]) -> None:
     answers = Answers(node=node, listed=[], stored={})
     with pytest.raises(UnavailableError, match="no uid"):
         publication(answers).publish(make.inventory())
 
 
-def test_an_answer_that_is_no_slice_is_not_believed() -> None:
+def test_an_answer_that_is_not_a_slice_is_an_error() -> None:
     answers = Answers(node=NODE, listed=[], stored={"kind": "Status"})
     with pytest.raises(UnavailableError, match="has no spec"):
         publication(answers).publish(make.inventory())
@@ -135,7 +135,7 @@ class Stores(Answers):
         return dict(body)
 
 
-def test_what_is_left_out_of_other_gpus_is_not_told_again_when_one_gpu_changes() -> None:
+def test_omissions_are_logged_again_only_for_the_changed_gpu() -> None:
     def found(*notes: Note, withheld: tuple[Withheld, ...] = ()) -> Projection:
         omitted = (Omitted(device="gpu-7", attribute="numaNode", reason="unknown"),)
         return Projection(devices=(), notes=notes, withheld=withheld, omitted=omitted)

@@ -45,7 +45,7 @@ MIG = "gpu-0-mig-2g20gb-14-0"
         [share(SINGLE, 0), {**share(SINGLE, 0), "device": "gpu-1"}],
     ],
 )
-def test_what_a_request_may_have_is_allocated(results: list[Any]) -> None:
+def test_allowed_requests_are_allocated(results: list[Any]) -> None:
     assert said(results) is None
 
 
@@ -74,7 +74,7 @@ def test_claims_that_are_allocated_already_are_passed_over() -> None:
     assert said(there, before=there) is None
 
 
-def test_no_rule_can_be_left_out() -> None:
+def test_every_rule_is_needed() -> None:
     of_two = [[share(kind, 0), share(kind, 0, "gpu-1")] for kind in (SINGLE, BY_MPS)]
     asked = [{"new": claim(results), "old": claim(None)} for results in of_two]
     assert unneeded("share-requests", asked) == []

@@ -50,7 +50,7 @@ def divided_gpu(minor: int = 0) -> Gpu:
     return make.gpu(minor, mig_mode=MigMode.ENABLED, mig=make.mig(*devices))
 
 
-def test_a_sick_gpu_has_a_taint_that_says_what_and_since_when() -> None:
+def test_a_sick_gpu_has_a_taint_with_cause_and_time() -> None:
     found = tainted(projection(make.inventory(SICK, FINE)), LOST)
     assert taints(found) == {
         "gpu-0": [
@@ -108,7 +108,7 @@ def test_a_remark_has_a_taint_where_that_is_set_and_gives_way_to_what_is_wrong()
     assert (taint["value"], taint["effect"]) == ("79", "NoSchedule")
 
 
-def test_of_one_cause_the_gravest_is_told_and_it_comes_first() -> None:
+def test_the_most_severe_finding_of_a_cause_comes_first() -> None:
     conditions = (LOST, GpuCondition(finding=findings.XIDS[62], since=1))
     (taint,) = taints(tainted(projection(make.inventory(SICK)), *conditions))["gpu-0"]
     assert taint["value"] == "79"
@@ -142,7 +142,7 @@ def test_a_gpu_is_sick_with_all_its_partitions_and_shares() -> None:
             assert set(taints(tainted(found, LOST, gpu=one))) == names
 
 
-def test_what_one_mig_device_has_taints_it_alone() -> None:
+def test_a_mig_devices_condition_taints_it_alone() -> None:
     gpu = divided_gpu()
     assert gpu.mig is not None
     mine, *others = gpu.mig.devices
@@ -193,7 +193,7 @@ def test_without_taints_a_mere_remark_is_dropped_and_the_device_stays() -> None:
     assert without_taints(found).devices == projection(make.inventory(SICK)).devices
 
 
-def test_who_asks_for_devices_gets_their_conditions() -> None:
+def test_conditions_are_looked_up_by_device() -> None:
     gpu = divided_gpu()
     assert gpu.mig is not None
     mine, other = gpu.mig.devices[:2]

@@ -152,7 +152,7 @@ def test_slices_of_a_node_that_was_made_again_get_its_uid_and_keep_their_generat
     assert writes[0].body["metadata"]["ownerReferences"] == [new]  # type: ignore[index]
 
 
-def test_a_reply_that_was_not_as_asked_is_asked_for_once() -> None:
+def test_a_slice_not_stored_as_requested_is_written_once() -> None:
     wanted = devices(1, taints=[TAINT])
     existing = served(devices(1))
     asked = pool(wanted).spec(0, generation=1)

@@ -108,14 +108,14 @@ def test_an_empty_checkpoint_has_no_claims() -> None:
     assert parse_checkpoint(b'{"checksum":4166374854}').claims == ()
 
 
-def test_what_newer_versions_add_beside_is_passed_over_while_v2_counts() -> None:
+def test_additions_of_newer_versions_are_ignored_with_v2() -> None:
     data = checkpoint({UID: claim(gpu())})
     data = b'{"version":"v2","v3":{"a":1},' + data[1:]
     assert len(parse_checkpoint(data).claims) == 1
 
 
 @pytest.mark.parametrize("start", [b'{"version":"v3",', b'{"v3":{},', b'{"version":7,'])
-def test_where_another_version_counts_it_is_not_read(start: bytes) -> None:
+def test_a_checkpoint_of_another_version_is_not_read(start: bytes) -> None:
     with pytest.raises(VersionError, match="this driver reads v1 and v2"):
         parse_checkpoint(start + checkpoint({UID: claim(gpu())})[1:])
 
@@ -143,7 +143,7 @@ def test_what_that_driver_never_writes_is_not_read_and_hides_no_other_claim(
     assert reason in left.reason
 
 
-def test_of_a_claim_that_is_not_read_the_pods_are_told() -> None:
+def test_an_unreadable_claim_is_reported_with_its_pods() -> None:
     odd = claim({"gpu": None}) | {"status": {"reservedFor": [{"name": "train-0"}, {"name": "b"}]}}
     (left,) = parse_checkpoint(checkpoint({UID: odd})).unread
     assert left.pods == ("train-0", "b")
@@ -161,7 +161,7 @@ def test_a_parents_uuid_in_place_of_its_own_says_that_the_device_was_made_for_th
     assert found.is_made_for_claims
 
 
-def test_claims_are_struck_out_of_a_file_and_the_others_stay_to_the_letter() -> None:
+def test_claims_are_removed_from_a_file_and_others_stay_exact() -> None:
     one, two = claim(gpu()), claim(gpu(), timeSliceApplied=True)
     data = checkpoint({"one": one, "two": two}, boot_id="boot-1")
     assert without(data, {"one"}) == checkpoint({"two": two}, boot_id="boot-1")

@@ -59,7 +59,7 @@ def test_without_control_groups_the_processes_that_were_seen_are_ended(
     without_groups()(victim(replace(seen(os.getpid()), pid=running.pid)))  # it has ended by now
 
 
-def test_a_pid_that_was_given_again_is_left_alone(
+def test_a_reused_pid_is_left_alone(
     running: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[object] = []
@@ -73,7 +73,7 @@ def test_a_pid_that_was_given_again_is_left_alone(
     assert len(sent) == 1
 
 
-def test_that_it_is_not_allowed_is_an_error(
+def test_a_missing_right_to_end_processes_is_an_error(
     running: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(descriptor: int, number: int) -> None:

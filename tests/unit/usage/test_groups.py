@@ -73,7 +73,7 @@ def test_only_the_kernels_end_of_a_line_is_one(sign: str) -> None:
         f"kubepods/pod{UID}/{ID}",
     ],
 )
-def test_what_is_no_pods_path_is_nobodys(path: str) -> None:
+def test_other_paths_belong_to_no_pod(path: str) -> None:
     assert pod_process(f"0::{path}\n") is None
 
 

@@ -94,7 +94,7 @@ def test_what_is_not_known_of_one_process_is_not_known_of_the_sum() -> None:
     assert (user.memory_bytes, user.sm) == (None, None)
 
 
-def test_who_ended_meanwhile_is_left_out_and_the_nodes_own_are_others() -> None:
+def test_ended_processes_are_omitted_and_node_processes_are_others() -> None:
     (device,) = used(
         load(on_gpu(7), on_gpu(8)), {8: seen(8)}, Known(records=[claim("one", POD_A)])
     ).devices
@@ -103,7 +103,7 @@ def test_who_ended_meanwhile_is_left_out_and_the_nodes_own_are_others() -> None:
     assert (idle.pod, idle.processes, idle.claims) == ("train-0", (), ("team-a/one",))
 
 
-def test_a_pod_without_a_claim_is_told_without_one() -> None:
+def test_a_pod_without_a_claim_is_listed_without_one() -> None:
     (user, idle) = users(
         load=load(on_gpu(7)),
         seen=[seen(7, "uid-b", ID_B)],
@@ -135,7 +135,7 @@ def test_a_pod_of_a_group_has_the_groups_claim() -> None:
     assert (idle.claims, idle.pod) == (("team-a/one",), "train-0")
 
 
-def test_a_group_without_a_process_is_told_by_its_name() -> None:
+def test_an_idle_pod_group_is_listed_by_its_name() -> None:
     gang = replace(claim("gang"), groups=(ConsumerGroup(name="workers", uid="uid-g"),), pods=())
     known = Known(records=[gang])
     (user,) = users(load=load(), seen=[], known=known)
@@ -152,7 +152,7 @@ def test_a_pod_that_has_ended_is_idle_no_more_but_its_last_process_is_still_its_
     assert (user.claims, user.pod) == (("team-a/one",), "train-0")
 
 
-def test_the_server_of_mps_is_told_apart_by_its_daemon() -> None:
+def test_an_mps_server_is_recognised_by_its_daemon() -> None:
     known = Known(daemons=[Daemon(pid=50, start_ticks=150)])
     (device,) = used(
         load(on_gpu(60), on_gpu(7, kind=ProcessKind.MPS)),
@@ -163,7 +163,7 @@ def test_the_server_of_mps_is_told_apart_by_its_daemon() -> None:
     assert [user.processes[0].kind for user in device.users] == ["mps"]
 
 
-def test_claims_that_are_released_have_nothing() -> None:
+def test_released_claims_have_no_devices() -> None:
     known = Known(records=[claim("one", POD_A, state=RecordState.RELEASED)])
     assert users(load=load(), seen=[], known=known) == ()
 
@@ -305,7 +305,7 @@ def test_a_container_and_its_successor_have_one_limit_and_what_both_use() -> Non
     assert found[UsageMetric.CONTAINER_PROCESSES] == 2
 
 
-def test_who_has_more_than_the_limit_is_marked() -> None:
+def test_containers_above_the_limit_are_marked() -> None:
     process = Process(pid=1, start_ticks=0, name="a", kind="compute", memory_bytes=5 * GIB, sm=0.1)
     user = User(namespace="team-a", pod="train-0", pod_uid="uid-a", processes=(process,))
     users = tuple(replace(user, limit_bytes=limit * GIB) for limit in (4, 5))

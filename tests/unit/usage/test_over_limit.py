@@ -25,7 +25,7 @@ def tenants() -> Tenants:
 
 
 @pytest.mark.parametrize("by", ["share", "part", "mps"])
-def test_who_is_above_the_limit_in_two_looks_is_ended_and_told_why(
+def test_a_container_above_the_limit_twice_is_ended_with_an_event(
     tenants: Tenants, by: str
 ) -> None:
     tenants.claim("greedy", LIMIT, "a", by=by)
@@ -46,14 +46,14 @@ def test_who_is_above_the_limit_in_two_looks_is_ended_and_told_why(
     assert len(tenants.ended) == 1
 
 
-def test_what_a_context_takes_may_be_had_above_the_limit(tenants: Tenants) -> None:
+def test_a_cuda_context_is_allowed_above_the_limit(tenants: Tenants) -> None:
     tenants.claim("one", LIMIT, "a")
     tenants.run(7, "a", LIMIT + CONTEXT)
     tenants.look(3)
     assert (tenants.ended, tenants.told) == ([], [])
 
 
-def test_who_falls_below_the_limit_in_between_begins_again(tenants: Tenants) -> None:
+def test_a_container_below_the_limit_once_starts_again(tenants: Tenants) -> None:
     tenants.claim("one", LIMIT, "a")
     for mib in (MUCH, 10, MUCH, 10, MUCH):
         tenants.run(7, "a", mib)
@@ -75,7 +75,7 @@ def test_a_container_that_came_since_the_first_look_is_not_ended_for_the_one_bef
     assert tenants.ended == ["a/other"]
 
 
-def test_by_default_who_is_above_is_reported_once_in_a_while_and_goes_on() -> None:
+def test_by_default_a_container_above_the_limit_is_only_reported() -> None:
     tenants = Tenants(action="report")
     tenants.claim("one", LIMIT, "a")
     tenants.run(7, "a", MUCH)
@@ -93,7 +93,7 @@ def test_by_default_who_is_above_is_reported_once_in_a_while_and_goes_on() -> No
 @pytest.mark.parametrize(
     ("node", "resource", "ended"), [("report", "end", True), ("end", "report", False)]
 )
-def test_what_the_share_config_says_of_a_resource_counts_more_than_the_setting(
+def test_the_share_config_overrides_the_setting_for_a_resource(
     node: str, resource: str, ended: bool
 ) -> None:
     tenants = Tenants(action=node, resources={"nvidia.com/gpu.slow": resource})
@@ -115,7 +115,7 @@ def test_a_party_is_ended_only_if_all_of_its_resources_say_so() -> None:
     assert tenants.watch.check() == 0.5  # a pod may have a claim of the fast ones alone
 
 
-def test_who_also_has_the_gpu_without_a_limit_has_none(tenants: Tenants) -> None:
+def test_a_party_with_an_unlimited_claim_has_no_limit(tenants: Tenants) -> None:
     tenants.claim("one", LIMIT, "a")
     tenants.claim("all", None, "a")
     tenants.run(7, "a", 3 * MUCH)
@@ -124,9 +124,7 @@ def test_who_also_has_the_gpu_without_a_limit_has_none(tenants: Tenants) -> None
 
 
 @pytest.mark.parametrize("is_one_claim", [True, False])
-def test_admin_access_beside_a_share_takes_no_limit_away(
-    tenants: Tenants, is_one_claim: bool
-) -> None:
+def test_admin_access_does_not_remove_a_shares_limit(tenants: Tenants, is_one_claim: bool) -> None:
     tenants.claim("one", LIMIT, "a")
     tenants.claim("seen", None, "a", by="seen")
     if is_one_claim:
@@ -141,9 +139,7 @@ def test_admin_access_beside_a_share_takes_no_limit_away(
     assert "its limit is 5000 MiB" in tenants.told[0][2]
 
 
-def test_a_look_that_fails_comes_between_two_in_a_row(
-    tenants: Tenants, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_look_interrupts_a_row(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:
     tenants.claim("one", LIMIT, "a")
     tenants.run(7, "a", MUCH)
     tenants.look()
@@ -176,7 +172,7 @@ def test_a_container_that_starts_its_processes_again_is_ended_again_and_told_onc
     assert len(tenants.told) == 2
 
 
-def test_who_was_ended_and_keeps_its_memory_is_told(tenants: Tenants) -> None:
+def test_an_ended_container_that_keeps_memory_is_reported(tenants: Tenants) -> None:
     tenants.claim("one", LIMIT, "a", "b")
     tenants.run(7, "a", MUCH)
     tenants.run(8, "b", 10)
@@ -271,7 +267,7 @@ def test_the_next_of_a_party_is_ended_only_after_the_last_one_is_gone(tenants: T
 
 
 @pytest.mark.parametrize("trouble", ["silent", "late", "no figure", "no container", "no pod"])
-def test_nobody_is_ended_of_whom_it_is_not_sure(tenants: Tenants, trouble: str) -> None:
+def test_doubtful_containers_are_not_ended(tenants: Tenants, trouble: str) -> None:
     tenants.claim("one", LIMIT, "a")
     tenants.run(7, "a", MUCH)
     match trouble:
@@ -347,7 +343,7 @@ def test_a_later_pod_whose_containers_no_log_link_names_is_ended_like_any_other(
     assert tenants.ended == ["hidden/unnamed-ctr"]
 
 
-def test_who_cannot_be_ended_is_told_so_once(tenants: Tenants) -> None:
+def test_a_failure_to_end_is_reported_once(tenants: Tenants) -> None:
     tenants.can_end = False
     tenants.claim("one", LIMIT, "a")
     tenants.run(7, "a", MUCH)
@@ -360,7 +356,7 @@ def test_who_cannot_be_ended_is_told_so_once(tenants: Tenants) -> None:
 
 
 @pytest.mark.parametrize("container", ["unnamed-ctr", "sandbox"])
-def test_what_has_no_name_is_told_as_what_it_is(container: str) -> None:
+def test_unnamed_things_are_described(container: str) -> None:
     tenants = Tenants(action="report")
     tenants.claim("one", LIMIT, "a")
     tenants.run(7, "a", MUCH, container=container)
@@ -370,7 +366,7 @@ def test_what_has_no_name_is_told_as_what_it_is(container: str) -> None:
     assert tenants.told[0][2].startswith(f"{who[container]} has 5511 MiB")
 
 
-def test_nothing_is_looked_at_while_no_claim_has_a_limit(tenants: Tenants) -> None:
+def test_there_is_no_look_while_no_claim_has_a_limit(tenants: Tenants) -> None:
     tenants.is_silent = True  # who asks would notice
     tenants.claim("all", None, "a")
     assert tenants.watch.check() > REPORT_SECONDS
@@ -396,7 +392,7 @@ def test_claims_that_come_and_go_do_not_make_two_looks_one(
     assert waited == [0.5, 9.5]
 
 
-def test_claims_and_the_pods_that_have_memory_are_told(tenants: Tenants) -> None:
+def test_claims_and_pods_with_memory_get_events(tenants: Tenants) -> None:
     tenants.claim("one", LIMIT, "a", "b")
     posted: list[tuple[str, str, dict[str, str]]] = []
 

@@ -34,13 +34,13 @@ def test_this_process_is_there_with_its_parent() -> None:
     assert 0 < found.start_ticks <= now_ticks()
 
 
-def test_who_has_ended_is_not_there() -> None:
+def test_an_ended_process_is_not_found() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     assert Processes(Path("/proc")).see(child.pid, before=now_ticks()) is None
 
 
-def test_a_pid_that_was_given_again_is_not_believed(proc: Path) -> None:
+def test_a_reused_pid_is_not_believed(proc: Path) -> None:
     put(proc, 7, start=500, group=f"/kubepods/pod{UID}/{ID}")
     assert Processes(proc).see(7, before=499) is None
     found = Processes(proc).see(7, before=500)
@@ -74,13 +74,13 @@ def test_a_name_is_made_harmless(proc: Path, name: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "7 (a", "7 (a) S 1", "7 (a) S x " + "0 " * 40])
-def test_what_cannot_be_read_is_not_there(proc: Path, text: str) -> None:
+def test_an_unreadable_process_is_absent(proc: Path, text: str) -> None:
     put(proc, 7)
     (proc / "7/stat").write_text(text)
     assert Processes(proc).see(7, before=1000) is None
 
 
-def test_a_folder_that_is_no_procfs_is_passed_over(tmp_path: Path) -> None:
+def test_other_folders_than_procfs_are_skipped(tmp_path: Path) -> None:
     found = Processes(tmp_path, Path("/proc")).see(os.getpid(), before=now_ticks())
     assert found is not None
 

@@ -147,9 +147,7 @@ TAKEN = [
 @pytest.mark.parametrize(
     ("policy", "body"), [(policy, body) for policy, bodies in REFUSED.items() for body in bodies]
 )
-def test_what_is_wrong_is_told_when_it_is_created_or_its_spec_changes(
-    policy: str, body: Any
-) -> None:
+def test_mistakes_give_warnings_on_create_and_spec_changes(policy: str, body: Any) -> None:
     said = refusal(policy, body)
     assert said
     assert refusal(policy, body, {**body, "spec": {}}) == said
@@ -157,12 +155,12 @@ def test_what_is_wrong_is_told_when_it_is_created_or_its_spec_changes(
 
 
 @pytest.mark.parametrize("policy", REFUSED)
-def test_no_rule_can_be_left_out(policy: str) -> None:
+def test_every_rule_is_needed(policy: str) -> None:
     assert unneeded(policy, [{"new": body} for body in REFUSED[policy]]) == []
 
 
 @pytest.mark.parametrize("body", TAKEN)
-def test_nothing_else_is_told(body: Any) -> None:
+def test_nothing_else_gives_a_warning(body: Any) -> None:
     policies = ["pinned-pods"] if "containers" in str(body) else ["claim-configs", "near-misses"]
     for policy in policies:
         assert refusal(policy, body) is None

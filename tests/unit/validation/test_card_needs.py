@@ -69,7 +69,7 @@ def test_a_config_that_some_cards_cannot_follow_is_a_warning_with_the_selector(
         claim(LIMITED, class_name="mig.nvidia.com", kind="MigDeviceConfig"),
     ],
 )
-def test_what_every_card_can_do_or_has_chosen_its_cards_is_no_finding(text: str) -> None:
+def test_configs_for_every_card_or_chosen_cards_pass(text: str) -> None:
     assert check_manifest(text).findings == ()
 
 

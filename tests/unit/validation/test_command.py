@@ -50,7 +50,7 @@ def test_a_wrong_config_is_a_line_with_its_place_and_status_1(
     assert printed.err == f"{REST}\n2 objects and 2 configs in 2 files: 1 error\n"
 
 
-def test_a_folder_without_manifests_is_not_passed_over_in_silence(
+def test_a_folder_without_manifests_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["validate", str(tmp_path)]) == 0

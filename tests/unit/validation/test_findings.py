@@ -148,7 +148,7 @@ def test_a_device_class_and_lists_are_looked_into() -> None:
         ),
     ],
 )
-def test_what_is_not_for_this_driver_is_passed_over(text: str) -> None:
+def test_other_drivers_configs_are_skipped(text: str) -> None:
     report = check_manifest(text)
     assert report.findings == ()
     assert report.configs == 0
@@ -172,7 +172,7 @@ def test_a_config_without_parameters_is_refused() -> None:
     assert finding.text.endswith("a config must be a JSON object with apiVersion and kind")
 
 
-def test_errors_before_a_broken_document_are_told_too() -> None:
+def test_errors_before_a_broken_document_are_kept() -> None:
     first, second = check_manifest(TEMPLATE + "---\na: [\n").findings
     assert first.line == 22
     assert second.line == 25

@@ -27,7 +27,7 @@ def test_the_generated_files_have_not_drifted(path: Path) -> None:
     assert (REPOSITORY / path).read_text(encoding="utf-8") == generated()[path]
 
 
-def test_no_schema_of_a_kind_that_is_no_more_is_left() -> None:
+def test_schemas_of_removed_kinds_are_deleted() -> None:
     assert {path.stem for path in (REPOSITORY / SCHEMAS).iterdir()} == set(MODELS)
 
 

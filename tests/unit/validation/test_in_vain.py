@@ -72,7 +72,7 @@ def config(*requests: str, kind: str = "GpuConfig") -> dict[str, Any]:
         ("nvidia.com/GRID_A100-5C", "this is a vGPU for virtual machines"),
     ],
 )
-def test_a_resource_name_that_nothing_serves_is_told(name: str, text: str) -> None:
+def test_an_unserved_resource_name_is_reported(name: str, text: str) -> None:
     ((severity, found),) = said(pod({name: 1}))
     assert severity == "warning"
     assert text in found
@@ -81,7 +81,7 @@ def test_a_resource_name_that_nothing_serves_is_told(name: str, text: str) -> No
 @pytest.mark.parametrize(
     "name", [GPU, "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb", "example.com/own"]
 )
-def test_names_that_may_be_served_are_not(name: str) -> None:
+def test_names_that_may_be_served_are_not_reported(name: str) -> None:
     assert said(pod({name: 1})) == []
 
 
@@ -112,7 +112,7 @@ def test_a_pod_that_names_its_node_gets_no_devices() -> None:
         (f"{OWN}.profile == '1g.5gb'", "warning", "this fails on each device of this driver"),
     ],
 )
-def test_a_selector_that_selects_nothing_is_told_with_what_to_write(
+def test_a_selector_that_selects_nothing_gets_advice(
     selector: str, severity: str, text: str
 ) -> None:
     ((found, said_of_it),) = said(claim(selector=selector))
@@ -131,7 +131,7 @@ def test_a_selector_that_selects_nothing_is_told_with_what_to_write(
         "ip('10.0.0.1').family() == 4",
     ],
 )
-def test_one_that_may_select_something_is_not(selector: str) -> None:
+def test_a_selector_that_may_select_something_is_fine(selector: str) -> None:
     assert said(claim(selector=selector)) == []
 
 
@@ -185,7 +185,7 @@ def test_a_part_of_a_device_needs_a_setting() -> None:
         (config("gpu"), config("gpu", kind="MigDeviceConfig"), False),
     ],
 )
-def test_a_config_whose_place_another_takes_is_told(
+def test_a_config_overridden_by_another_is_reported(
     first: dict[str, Any], second: dict[str, Any], is_told: bool
 ) -> None:
     texts = [
@@ -220,7 +220,7 @@ def test_what_has_no_effect_in_a_share_config_is_a_warning(text: str, told: str)
 
 
 @pytest.mark.parametrize("text", [SEVERAL % "1", SEVERAL.replace("false", "true") % "all"])
-def test_nothing_is_told_where_requests_cannot_get_shares_of_several_gpus(text: str) -> None:
+def test_requests_that_stay_on_one_gpu_give_no_warning(text: str) -> None:
     told = [finding.text for finding in check_manifest(text).findings]
     assert not any("belong on nodes" in one for one in told)
 
@@ -243,7 +243,7 @@ def test_a_share_config_of_one_line_in_a_config_map_is_found() -> None:
     assert any('did you mean "replicas"?' in text for _, text in found)
 
 
-def test_fields_that_have_lost_their_indent_are_told_below_what_to_indent_them() -> None:
+def test_fields_that_lost_their_indent_get_advice() -> None:
     opaque = {"driver": "gpu.nvidia.com", "parameters": None, "sharing": {}}
     wanted = 'spec.devices.config[0].opaque: unknown field "sharing": it belongs under `parameters`'
     assert ("error", wanted) in said(claim({"opaque": opaque}))

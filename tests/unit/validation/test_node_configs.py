@@ -85,7 +85,7 @@ def test_a_text_that_is_quoted_stands_at_its_key() -> None:
         ("    version: v2\n    sharing: {mps: {}}\n", 7, "version: must be v1"),
     ],
 )
-def test_what_was_meant_to_be_one_is_not_passed_over(text: str, line: int, error: str) -> None:
+def test_intended_share_configs_are_not_skipped(text: str, line: int, error: str) -> None:
     manifest = CONFIG_MAP.partition("    version")[0] + text
     findings = check_manifest(manifest).findings
     assert findings[0].line == line

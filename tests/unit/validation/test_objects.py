@@ -17,7 +17,7 @@ def test_what_a_cluster_refuses_is_an_error_at_its_line(bad: BadObject) -> None:
         assert one.text[: len(text)] == text
 
 
-def test_what_a_cluster_takes_is_no_finding() -> None:
+def test_what_a_cluster_accepts_is_no_finding() -> None:
     report = check_manifest(GOOD)
     assert report.findings == ()
     assert report.objects == 2
