@@ -1,6 +1,6 @@
 """Files with device metadata, read as Kubernetes' own reader does, and checked by the API's rules.
 
-The reader (k8s.io/dynamic-resource-allocation/devicemetadata, 0.37.1) takes the first object of a
+The reader (k8s.io/dynamic-resource-allocation/devicemetadata, 0.37.2) takes the first object of a
 file whose version it knows, and refuses the file for any other flaw. Rules are those that
 api/metadata/v1beta1 and api/resource/v1 declare; and, what only the API server checks yet, those of
 attributes in slices: how long values are, and what a version is. That both agree is tested by
