@@ -143,7 +143,7 @@ def _error(
     if status == HTTPStatus.NOT_FOUND and not _names_an_object(status_object):
         return ApiError(
             f"cannot {call}: the API server does not serve {call.resource.api_version}; "
-            "this driver needs Kubernetes 1.34 or newer with DynamicResourceAllocation on",
+            "this driver needs Kubernetes 1.34 or newer, where nothing switches this API off",
             status=status,
         )
     return _REFUSALS.get(status, ApiError)(

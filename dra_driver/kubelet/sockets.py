@@ -10,6 +10,7 @@ pkg/kubelet/pluginmanager/pluginwatcher; unix(7).)
 import base64
 import hashlib
 import os
+import re
 import secrets
 import socket
 import stat
@@ -29,11 +30,10 @@ from dra_driver.host.files import is_of_the_disk
 MOST_CALLS = 1024
 """Calls that a server has at once, including those that wait; a kubelet has one for each pod."""
 
-MAX_SOCKET_PATH_BYTES = 107
-"""sun_path has 108 bytes, and one is the closing NUL (unix(7))."""
+MAX_SOCKET_PATH_BYTES = 107  # sun_path has 108 bytes, and one is the closing NUL (unix(7))
+_PLAIN = re.compile(r"/[^/?#%\0-\x1f\x7f][^?#%\0-\x1f\x7f]*")  # kubelets of 1.38 take no other
 
-Attach = Callable[[grpc.Server], None]
-"""Adds one service to a server, before the server starts."""
+Attach = Callable[[grpc.Server], None]  # adds one service to a server that has not started
 
 
 class SocketPaths(Struct, frozen=True, kw_only=True):
@@ -70,8 +70,8 @@ def socket_paths(*, plugins: Path, registrar: Path, pod_uid: str = "") -> Socket
     ):
         if not _fits(path):
             raise SetupError(
-                f"socket path {path} is {len(os.fsencode(path))} bytes long, and may have at most "
-                f"{MAX_SOCKET_PATH_BYTES}; choose a shorter {setting}"
+                f"socket path {str(path)!r} is {len(os.fsencode(path))} bytes long; kubelets take "
+                f"absolute ones of up to {MAX_SOCKET_PATH_BYTES}, without %, # and ?; set {setting}"
             )
     return SocketPaths(data_directory=data, service=service, registration=registration)
 
@@ -83,12 +83,12 @@ def _short(text: str, size: int) -> str:
 
 def _first_that_fits(folder: Path, names: Sequence[str]) -> Path:
     """Return the first path that is not too long; the last one if all are."""
-    paths = [folder / name for name in names]
-    return next((path for path in paths if _fits(path)), paths[-1])
+    return next((path for name in names if _fits(path := folder / name)), folder / names[-1])
 
 
 def _fits(path: Path) -> bool:
-    return len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES
+    fits = len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES
+    return fits and _PLAIN.fullmatch(str(path)) is not None
 
 
 def remove_dead_sockets(paths: SocketPaths) -> tuple[Path, ...]:

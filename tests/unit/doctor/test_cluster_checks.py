@@ -62,12 +62,22 @@ def test_clock_differences_are_reported(
     assert words in seen.text
 
 
-def test_missing_features_are_reported_with_their_use() -> None:
+ADVICE = {
+    "v1.34.10": "run Kubernetes 1.36 or newer",
+    "v1.35.8": "set the feature gate DRAPartitionableDevices=true",
+    "what?": "set the feature gate DRAPartitionableDevices=true",
+    "v1.38.0-beta.0": "take DRAPartitionableDevices=false",
+}
+
+
+@pytest.mark.parametrize("version", ADVICE)
+def test_missing_features_are_reported_with_their_use(version: str) -> None:
     has = dict.fromkeys(Feature, True) | {Feature.COUNTERS: False}
-    seen = list(cluster_checks.features(FeatureFacts(has=has), "v1.36.1"))
+    seen = list(cluster_checks.features(FeatureFacts(has=has), version))
     assert severities(seen) == [OK, WARNING]
-    assert "DRAPartitionableDevices" in seen[1].text
-    assert "DRAPartitionableDevices=true" in seen[1].advice
+    assert "DRAPartitionableDevices: only existing MIG" in seen[1].text
+    assert ADVICE[version] in seen[1].advice
+    assert ("feature gate" in seen[1].advice) is ("=true" in ADVICE[version])
 
 
 def test_a_dry_run_that_is_not_allowed_leaves_a_feature_unknown() -> None:
@@ -110,7 +120,7 @@ def test_a_kubelet_without_dra_is_an_error() -> None:
     off = KubeletFacts(gates={"a": {"DynamicResourceAllocation": False}, "b": {}})
     (seen,) = cluster_checks.kubelet_gates(off)
     assert (seen.severity, "on a" in seen.text) == (ERROR, True)
-    well = KubeletFacts(gates={"a": {"ResourceHealthStatus": True}})
+    well = KubeletFacts(gates={"a": {"ResourceHealthStatus": True}})  # as of 1.38, without DRA's
     (seen,) = cluster_checks.kubelet_gates(well)
     assert (seen.severity, "ResourceHealthStatus" in seen.text) == (OK, True)
 
@@ -212,16 +222,6 @@ def test_classes_of_a_server_that_drops_resource_names_are_as_shipped_without_th
     assert seen.severity is OK
     assert WARNING in severities(cluster_checks.classes(found, ALL))
     assert WARNING in severities(cluster_checks.classes(found, {}))
-
-
-@pytest.mark.parametrize(
-    ("version", "by_gate"), [("v1.34.10", False), ("v1.35.8", True), ("what?", True)]
-)
-def test_a_gate_is_advised_where_there_is_one(version: str, by_gate: bool) -> None:
-    facts = FeatureFacts(has={Feature.COUNTERS: False})
-    (seen,) = cluster_checks.features(facts, version)
-    assert "run Kubernetes 1.36 or newer" in (seen.advice or "")
-    assert ("set the feature gate" in (seen.advice or "")) is by_gate
 
 
 def test_a_second_class_behind_a_resource_name_is_named() -> None:

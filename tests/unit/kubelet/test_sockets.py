@@ -42,8 +42,15 @@ def test_a_path_may_have_just_as_many_bytes_as_the_kernel_takes() -> None:
 
 def test_a_path_of_one_byte_more_is_refused_and_says_which_setting_to_change() -> None:
     root = root_for_registration_bytes(MAX_SOCKET_PATH_BYTES + 1, "gpu.nvidia.com-reg.sock")
-    with pytest.raises(SetupError, match=r"108 bytes.*at most 107.*registrar-directory-path"):
+    with pytest.raises(SetupError, match=r"108 bytes.*up to 107.*registrar-directory-path"):
         paths(root)
+
+
+@pytest.mark.parametrize("root", ["kubelet", "//kubelet", "/a%2e", "/a?b", "/a#b", "/a\n"])
+def test_a_path_that_newer_kubelets_refuse_is_refused(root: str) -> None:
+    with pytest.raises(SetupError, match=r"without %, # and \?; set --kubelet"):
+        paths(Path(root))
+    assert paths(Path("/var/lib/ä b~+"))
 
 
 def test_on_microk8s_two_instances_have_service_sockets_of_their_own() -> None:

@@ -71,15 +71,10 @@ WITHOUT: Mapping[Feature, str] = {
 
 GATE_FROM: Mapping[Feature, tuple[int, int]] = {
     Feature.COUNTERS: (1, 35),  # 1.34 wants counters elsewhere in slices
-    Feature.TAINTS: FIRST_KUBERNETES,
-    Feature.CONSUMABLE: FIRST_KUBERNETES,
-    Feature.EXTENDED_RESOURCE: FIRST_KUBERNETES,
 }
-"""The first Kubernetes in which a feature can be switched on by its gate."""
+"""The first Kubernetes in which a feature can be switched on by its gate, if not any."""
 
 _OLDEST, _WITH_ALL = (".".join(map(str, each)) for each in (FIRST_KUBERNETES, ALL_FEATURES_ON))
-
-_NEEDED_GATE = "DynamicResourceAllocation"
 
 
 def server(facts: ServerFacts) -> Iterator[Seen]:
@@ -119,7 +114,10 @@ def features(facts: FeatureFacts, version: str) -> Iterator[Seen]:
     for feature, has in facts.has.items():
         if not has:
             advice = f"run Kubernetes {_WITH_ALL} or newer"
-            if numbers is None or numbers >= GATE_FROM[feature]:
+            if numbers is not None and numbers >= ALL_FEATURES_ON:
+                advice = f"take {feature}=false and older emulated versions out of the flags of "
+                advice += "API server, scheduler and controller manager"
+            elif numbers is None or numbers >= GATE_FROM.get(feature, FIRST_KUBERNETES):
                 advice += (
                     f", or set the feature gate {feature}=true for API server, scheduler and"
                     " controller manager"
@@ -175,10 +173,11 @@ def kubelet_versions(nodes: Iterable[Object]) -> Iterator[Seen]:
 
 def kubelet_gates(facts: KubeletFacts) -> Iterator[Seen]:
     """Check the feature gates of kubelets."""
-    off = [name for name, gates in facts.gates.items() if gates.get(_NEEDED_GATE) is False]
+    needed = "DynamicResourceAllocation"  # up to 1.37; off only where 1.34 was told so
+    off = [name for name, gates in facts.gates.items() if gates.get(needed) is False]
     if off:
         yield error(
-            f"the feature gate {_NEEDED_GATE} is off on {named(off)}",
+            f"the feature gate {needed} is off on {named(off)}",
             "remove it from the kubelet's featureGates and restart the kubelet",
         )
     elif facts.gates:
