@@ -31,11 +31,8 @@ def daemon_set(image: str, *command: str, **status: int) -> Object:
         ("gpu-stack", ("gpu-kubelet-plugin",), "nvidias"),
         ("nvcr.io/nvidia/k8s-dra-driver-gpu:v25.3.0", (), "nvidias"),
         ("localhost:5000/dra-driver-nvidia-gpu:v0.5.0", ("gpu-kubelet-plugin",), "nvidias"),
-        (
-            "dra-driver-nvidia-gpu:v0.5.0",
-            ("bash", "-c", "compute-domain-kubelet-plugin -v 4"),
-            None,
-        ),
+        ("dra-driver-nvidia-gpu", ("sh", "-c", "compute-domain-kubelet-plugin -v 4"), None),
+        ("dra-driver-nvidia-gpu:v0.5.0", ("compute-domain-daemon", "-v", "4", "run"), None),
         ("nvcr.io/nvidia/k8s-device-plugin:v0.17.1", ("nvidia-device-plugin",), "device_plugins"),
         ("nvcr.io/nvidia/k8s-device-plugin:v0.17.1", (), "device_plugins"),
         ("nvcr.io/nvidia/k8s-device-plugin:v0.17.1", ("gpu-feature-discovery",), None),

@@ -24,8 +24,8 @@ _NAME_LABEL, _COMPONENT_LABEL = "app.kubernetes.io/name", "app.kubernetes.io/com
 _NVIDIAS_PROGRAM = "gpu-kubelet-plugin"
 
 _NVIDIAS = ("dra-driver-nvidia-gpu", "k8s-dra-driver-gpu", "k8s-dra-driver")
-_NO_GPUS = "compute-domain-kubelet-plugin"
-"""Programs in the image of NVIDIA's DRA driver that give out no GPUs."""
+_NO_GPUS = "compute-domain-"
+"""How programs in the image of NVIDIA's DRA driver begin that give out no GPUs."""
 
 _DEVICE_PLUGINS = ("k8s-device-plugin", "nvidia-device-plugin", "nvidia-gpu-device-plugin")
 _NO_PLUGINS = ("gpu-feature-discovery", "mps-control-daemon")
