@@ -5,10 +5,10 @@
 # nothing of it is in `driver`.
 #
 # Everything is put together on the builder's own architecture (downloaded, unpacked, compiled to byte code,
-# none of it run), so that another one needs no emulation.
-ARG BASE=docker.io/library/debian:trixie-slim
+# none of it run), so that another one needs no emulation. The base is written out in each FROM, where Dependabot
+# finds it.
 
-FROM --platform=$BUILDPLATFORM ${BASE} AS build
+FROM --platform=$BUILDPLATFORM docker.io/library/debian:trixie-slim@sha256:a29215f6a35e51e22adffa17f89e9d2ef06214e64a2bad10d765c46aea49f11f AS build
 ARG TARGETARCH
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3.13-venv \
@@ -34,7 +34,7 @@ RUN hack/image/site driver /rootfs . \
 
 
 # Simulated GPUs compile their libnvidia-ml.so.1 where they run, so this one has a compiler and a shell.
-FROM ${BASE} AS simulator
+FROM docker.io/library/debian:trixie-slim@sha256:a29215f6a35e51e22adffa17f89e9d2ef06214e64a2bad10d765c46aea49f11f AS simulator
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends gcc libc6-dev python3.13 \
  && rm -rf /var/lib/apt/lists/*

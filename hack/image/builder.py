@@ -1,13 +1,14 @@
 """Builds images with Debian's buildah, without a registry and without a daemon.
 
 In: a recipe. Out: an archive, kept in the user's cache under the recipe's key. The base image is
-made with debootstrap and has the name that the Dockerfile gives it. Each build has a storage of its
-own, which is removed afterwards; a build runs in a chroot, so root is needed, but no user
+made with debootstrap and stands for the one that the Dockerfile names. Each build has a storage of
+its own, which is removed afterwards; a build runs in a chroot, so root is needed, but no user
 namespaces, and no control groups.
 """
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -195,8 +196,11 @@ class _Buildah:
             *(f"--platform=linux/{recipe.arch}", f"--target={recipe.target}", f"--tag={NAME}"),
             # Given by name, or this buildah looks for a base of the target's architecture.
             f"--build-arg=BUILDPLATFORM=linux/{own_architecture()}",
-            *(f"--build-arg=BASE={BASE}", f"--build-arg=VERSION={version(recipe.repository)}"),
+            f"--build-arg=VERSION={version(recipe.repository)}",
+            f"--file={self.folder}/Dockerfile",
         ]
+        text = (recipe.repository / "Dockerfile").read_text()
+        (self.folder / "Dockerfile").write_text(re.sub("@sha256:[0-9a-f]+", "", text))
         self._do("build", *words, ".", folder=recipe.repository)
 
     def layout(self) -> Path:
