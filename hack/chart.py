@@ -5,7 +5,6 @@ In: helm and manifests/chart. Out: these files below a folder that stands for th
 
 import argparse
 import subprocess
-import sys
 from pathlib import Path
 
 import yaml
@@ -43,12 +42,8 @@ ALERTS_HEADER = f"""\
 VALUES = {INSTALL: "createNamespace=true", CLEANUP: "createNamespace=true,cleanup.enabled=true"}
 
 
-class ChartError(Exception):
-    """The chart cannot be rendered; the text is helm's error."""
-
-
 def rendered(helm: str, path: Path = INSTALL) -> str:
-    """Return the manifest at a path. Raises ChartError if helm refuses the chart."""
+    """Return the manifest at a path."""
     lines = (line.rstrip() for line in template(helm, VALUES[path]).splitlines())
     text = "\n".join(line for line in lines if not line.startswith("# Source: "))
     # Each template ends with blank lines of its own.
@@ -56,7 +51,7 @@ def rendered(helm: str, path: Path = INSTALL) -> str:
 
 
 def alerts(helm: str) -> str:
-    """Return the chart's alerts as a file of Prometheus' rules. Raises ChartError."""
+    """Return the chart's alerts as a file of Prometheus' rules."""
     text = template(helm, "prometheusRule.enabled=true")
     rules = (document for document in documents(text) if "\nkind: PrometheusRule\n" in document)
     spec = yaml.safe_load(next(rules))["spec"]
@@ -64,13 +59,10 @@ def alerts(helm: str) -> str:
 
 
 def template(helm: str, values: str) -> str:
-    """Return what helm makes of the chart. Raises ChartError if it refuses."""
+    """Return what helm makes of the chart. Raises CalledProcessError after helm said why not."""
     words = ("--namespace", NAME, "--set", values)
     command = [helm, "template", NAME, str(REPOSITORY / CHART), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ChartError(done.stderr.strip())
-    return done.stdout
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def documents(text: str) -> list[str]:
@@ -79,26 +71,18 @@ def documents(text: str) -> list[str]:
     return [part for part in parts if yaml.safe_load(part) is not None]
 
 
-def main() -> int:
-    """Write these files; return the exit status."""
+def main() -> None:
+    """Write these files."""
     parser = argparse.ArgumentParser(description="write what is generated from the chart")
     parser.add_argument("helm", help="the program")
     parser.add_argument("folder", type=Path, help="stands for the repository's root")
     options = parser.parse_args()
-    try:
-        made = {
-            **{path: rendered(options.helm, path) for path in VALUES},
-            ALERTS: alerts(options.helm),
-        }
-    except ChartError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    for path, text in made.items():
+    made = {path: rendered(options.helm, path) for path in VALUES}
+    for path, text in (made | {ALERTS: alerts(options.helm)}).items():
         target = options.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -6,25 +6,16 @@ import sys
 from pathlib import Path
 
 from cluster.binaries import of_this_user
-from cluster.errors import ClusterError
 from cluster.progress import Progress
 from cluster.versions import DEFAULT_MINOR, resolve
 
 
-class PromtoolError(Exception):
-    """Promtool is not available; the text says why."""
-
-
 def program() -> Path:
-    """Return where promtool is; download it if it is missing. Raises PromtoolError."""
-    here = shutil.which("promtool")
-    if here:
+    """Return where promtool is; download it if it is missing. Raises ClusterError."""
+    if here := shutil.which("promtool"):
         return Path(here)
     store = of_this_user(Progress(stream=sys.stderr))
-    try:
-        return store.fetch(resolve(DEFAULT_MINOR), ["promtool"]).path("promtool")
-    except ClusterError as error:
-        raise PromtoolError(str(error)) from error
+    return store.fetch(resolve(DEFAULT_MINOR), ["promtool"]).path("promtool")
 
 
 def said(promtool: Path, *words: object) -> str:

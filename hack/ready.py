@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 
 import promtool
+from cluster.errors import ClusterError
 from image.archive import ImageError
 from image.builder import driver_archive
 from testbed.cluster import COMMAND, version_flags
@@ -102,7 +103,7 @@ def main() -> None:
                 NEEDS[name][0]()
         except subprocess.CalledProcessError:
             lacking.append(name)  # it said why
-        except (ImageError, promtool.PromtoolError, SetupError) as error:
+        except (ImageError, ClusterError, SetupError) as error:
             say(f"ready: {name} is not available: {error}")
             lacking.append(name)
     print(*lacking)

@@ -1,14 +1,15 @@
 """Prepares a release, checks it, prints its notes: `hack/release.py prepare|check|notes VERSION`.
 
 In: the version, as of semantic versions, without build metadata. `prepare` writes it where it is
-said, and dates the changelog's section; `check` fails where another is said, the section is
-missing, or pages still say that nothing was released. See "Releases" in CONTRIBUTING.md.
+said, and makes the changelog's section out of the fragments in changes/; `check` fails where
+another is said, the section is missing, or pages still say that nothing was released. See
+"Releases" in CONTRIBUTING.md.
 """
 
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
@@ -25,18 +26,18 @@ FILES = (
 UNRELEASED = {
     "README.md": "There is no published image yet",
     "CONTRIBUTING.md": "Until the first release, no code reads",
+    "SECURITY.md": "There is no release yet",
     "docs/compatibility.md": "no releases yet: you build the image",
-    "CHANGELOG.md": "Nothing has been released yet",
 }
 """Texts of pages that stop being true with the first release."""
 
 
 def prepare(version: str) -> None:
-    """Write a version wherever it is said, and date the changelog's section."""
+    """Write a version wherever it is said, and the changelog's section."""
     for path in (path for pattern in FILES for path in REPOSITORY.glob(pattern)):
         path.write_text(SAID.sub(lambda match: match[1] + version, path.read_text()))
-    section = f"## Unreleased\n\n## {version} - {datetime.now(UTC).date()}"
-    CHANGELOG.write_text(CHANGELOG.read_text().replace("## Unreleased", section, 1))
+    towncrier = (REPOSITORY / ".venv/bin/towncrier", "build", "--yes", "--version", version)
+    subprocess.run(towncrier, cwd=REPOSITORY, check=True)
 
 
 def notes(version: str) -> str:
@@ -54,6 +55,8 @@ def complaints(version: str) -> Iterator[str]:
                 yield f"{path.relative_to(REPOSITORY)} says {said}: hack/release.py prepare"
     if not notes(version):
         yield f"CHANGELOG.md has no section '## {version} - YYYY-MM-DD' that says something"
+    for fragment in sorted({*REPOSITORY.glob("changes/*.md")} - {REPOSITORY / "changes/README.md"}):
+        yield f"changes/{fragment.name} is not in CHANGELOG.md: hack/release.py prepare"
     for page, words in UNRELEASED.items():
         if words in (REPOSITORY / page).read_text():
             yield f"{page} still says {words!r}: say what a release brings"

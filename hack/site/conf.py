@@ -7,6 +7,7 @@ host. Rule: Sphinx's warnings are errors, so a link, an anchor or an entry of th
 leads nowhere fails the build, and so does a page that the navigation lacks.
 """
 
+import re
 import shutil
 import tomllib
 from pathlib import Path
@@ -25,12 +26,13 @@ copybutton_prompt_text = "$ "  # without which a command is copied, and without 
 copybutton_copy_empty_lines = False  # which may be the output's
 root_doc = "README"
 include_patterns = [
-    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "hack/cluster/README.md"),
+    *("*.md", "changes/README.md", "hack/cluster/README.md"),
     *("docs/**.md", "manifests/demos/**README.md"),
 ]
 exclude_patterns = [".*", "build", "dist", "tests", "dra_driver", "api"]
 myst_heading_anchors = 4  # with GitHub's names for them
-suppress_warnings = ["misc.highlighting_failure"]  # shortened examples are no valid JSON or YAML
+# Shortened examples are no valid JSON or YAML; what no release has yet stands below no title.
+suppress_warnings = ["misc.highlighting_failure", "myst.header"]
 
 html_theme = "furo"
 html_title = f"{project} {version}"
@@ -85,6 +87,10 @@ NAVIGATION = {
     ],
     "I change the code": [
         "CONTRIBUTING.md",
+        "changes/README.md",
+        "CODE_OF_CONDUCT.md",
+        "GOVERNANCE.md",
+        "SECURITY.md",
         "docs/how-it-works.md",
         "docs/simulator.md",
         "hack/cluster/README.md",
@@ -100,8 +106,9 @@ LISTS = {"docs/decisions/README": ["0*.md"], "manifests/demos/README": ["*/READM
 
 
 def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
-    """Append to a page the directives for Sphinx's navigation; the file itself has none."""
+    """Append to a page the directives for Sphinx's navigation, which files lack; drop badges."""
     if page == root_doc:
+        source[0] = re.sub(r"(?m)^\[!\[.*\n", "", source[0])  # badges are images of other hosts
         source[0] += "".join(
             toctree(pages, f":caption: {caption}") for caption, pages in NAVIGATION.items()
         )

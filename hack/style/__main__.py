@@ -18,7 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 TEXTS = (
-    *("*.md", "docs/**/*.md", "manifests/**/*.md", "hack/cluster/README.md"),
+    *("*.md", "changes/*.md", "docs/**/*.md", "manifests/**/*.md", "hack/cluster/README.md"),
     *("tests/data/help/*.txt", "dra_driver/**/*.py", "api/**/*.py", "hack/**/*.py"),
     *("tests/**/*.py", "manifests/alerts.yaml", "manifests/chart/templates/NOTES.txt"),
 )

@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from promtool import PromtoolError, program
+from cluster.errors import ClusterError
+from promtool import program
 from testbed.apiserver.server import ApiServer
 from testbed.disk import SmallDisk
 
@@ -36,7 +37,7 @@ def promtool() -> Path:
     """Prometheus' own program, of this machine or of Debian's package."""
     try:
         return program()
-    except PromtoolError as error:
+    except ClusterError as error:
         lacks("promtool", str(error))
 
 
