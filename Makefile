@@ -1,6 +1,6 @@
 # The tasks of this project. Each is a script in hack/ that makes its own preparations.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit e2e check format generate docs image chart bench mutants hardware clean
+.PHONY: help setup demo test unit e2e check generate docs image package bench chaos mutants hardware clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,11 +20,8 @@ unit: setup ## run the tests that need no cluster
 e2e: setup ## run the end-to-end tests on a real local cluster; ONLY=neighbours runs what stands beside the driver for real: Kueue, autoscalers
 	@hack/test e2e
 
-check: setup ## linters, types, import contracts, lengths, English, generated code, links of the docs
+check: setup ## linters, types, import contracts, lengths, English, workflows, generated code, links of the docs; FIX=1 first formats the code
 	@hack/check
-
-format: setup ## format the code and mend what the linter can
-	@.venv/bin/ruff format && .venv/bin/ruff check --fix-only
 
 generate: setup ## write generated code
 	@hack/generate
@@ -35,11 +32,14 @@ docs: setup ## build the documentation as a site, in build/site
 image: setup ## build the driver's image without a registry, as root; print where the archive is
 	@.venv/bin/python hack/image $(ARGS)
 
-chart: setup ## pack the chart into dist, as a release does: IMAGE=REGISTRY/dra-driver names the image
-	@IMAGE="$(IMAGE)" PAGES="$(PAGES)" HELM="$(HELM)" hack/pack
+package: setup ## pack chart, manifests and wheels into dist, as a release does: IMAGE=REGISTRY/dra-driver names the image; REHEARSE=1, as root, also builds the image and publishes everything to a registry on this machine
+	@$(if $(REHEARSE),hack/rehearse,hack/pack)
 
 bench: setup ## measure prepare and unprepare; WHAT=fleet what slices cost a cluster, WHAT=pods how long pods take to start; ARGS are passed on
 	@.venv/bin/python hack/bench/$(or $(WHAT),prepare) $(ARGS)
+
+chaos: setup ## as root, make and delete pods on a cluster while everything around them breaks, for ten rounds; ARGS="--minutes 60 --seed 7" for longer
+	@.venv/bin/python hack/chaos $(ARGS)
 
 mutants: setup ## put small faults into the code that must not break, and list those that no test notices; takes a night; ARGS="dra_driver.cdi.*" picks some
 	@.venv/bin/mutmut run $(ARGS) && { .venv/bin/mutmut results | grep ': survived' || echo "no fault survived"; }

@@ -25,6 +25,7 @@ from cluster.progress import Progress
 from cluster.release import Downloads, assets
 from cluster.toolchain import Go, find_go, required_go
 from cluster.versions import (
+    ACTIONLINT_GO_MOD,
     ALLOCATOR_GO_MOD,
     AUTOSCALER_GO_MOD,
     AUTOSCALER_MODULE,
@@ -86,6 +87,7 @@ OTHER_GROUPS: Mapping[str, tuple[str, ...]] = {
     "kueue": ("kueue",),
     "metadata": tuple(f"read-metadata-{minor}" for minor in METADATA_GO_MODS),
     "vale": ("vale",),
+    "actionlint": ("actionlint",),
     "promtool": ("promtool",),
 }
 """Programs that are fetched only by name."""
@@ -174,6 +176,7 @@ class Store:
             "kueue": pinned(KUEUE_GO_MOD, KUEUE_MODULE),
             "metadata": "-".join(pinned(path, DRA_MODULE) for path in METADATA_GO_MODS.values()),
             "vale": pinned(VALE_GO_MOD, VALE_MODULE),
+            "actionlint": pinned(ACTIONLINT_GO_MOD, "github.com/rhysd/actionlint"),
             "etcd": versions.etcd,
             "crio": versions.crio,
             "runc": versions.runc,

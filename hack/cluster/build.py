@@ -22,6 +22,7 @@ from cluster.errors import SourceError
 from cluster.progress import Progress, duration
 from cluster.toolchain import Go
 from cluster.versions import (
+    ACTIONLINT_GO_MOD,
     ALLOCATOR_GO_MOD,
     AUTOSCALER_GO_MOD,
     CDI_GO_MOD,
@@ -51,6 +52,7 @@ KUBERNETES_PROGRAMS = (
 )
 CONTAINERD_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr")
 TOOLKIT_PROGRAMS = ("nvidia-cdi-hook", "nvidia-ctk")
+ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint"
 KUEUE_CONFIG = "config"
 """The folder of Kueue's manifests, beside its program."""
 
@@ -132,6 +134,7 @@ def jobs(group: str, versions: Versions) -> list[Job]:
         "helm": [_tool("helm", HELM_GO_MOD, HELM_MODULE, "internal/version.version")],
         "kueue": [_tool("kueue", KUEUE_GO_MOD, KUEUE_MODULE, "pkg/version.GitVersion")],
         "vale": [vale],
+        "actionlint": [_own_job("actionlint", ACTIONLINT_GO_MOD, ACTIONLINT)],
         "metadata": [_own_job(program, path) for program, path in readers.items()],
     }.get(group, [])
 

@@ -29,6 +29,7 @@ CONTAINERD_MODULES = {
 }
 CDI_GO_MOD = MODULES / "cdi" / "go.mod"
 ETCD_GO_MOD = MODULES / "etcd" / "go.mod"
+ACTIONLINT_GO_MOD = MODULES / "actionlint" / "go.mod"
 ALLOCATOR_GO_MOD = MODULES / "allocator" / "go.mod"
 AUTOSCALER_GO_MOD = MODULES / "autoscaler" / "go.mod"
 AUTOSCALER_MODULE = "sigs.k8s.io/cluster-autoscaler"
