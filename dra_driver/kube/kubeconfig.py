@@ -1,4 +1,4 @@
-"""A client from a kubeconfig; the one door to the `kubernetes` package.
+"""A client from a kubeconfig; the one adapter to the `kubernetes` package.
 
 In: kubeconfig files. Out: a `KubeClient`. The package reads the file and gives certificates,
 proxies and credential plugins. A driver in a pod has none of that, and the package takes 9 MiB and

@@ -1,4 +1,4 @@
-"""CUDA: the only door to it, by NVIDIA's own bindings of the driver's interface and of NVRTC.
+"""CUDA: the only adapter to it, by NVIDIA's own bindings of the driver's interface and of NVRTC.
 
 In: kernels' source, sizes, launches. Out: memory, compiled kernels, and errors of our own tree
 with CUDA's own words. A container needs the driver's libcuda.so.1 and the dependencies of

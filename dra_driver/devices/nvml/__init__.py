@@ -1,1 +1,1 @@
-"""The door to NVML: nothing else imports pynvml."""
+"""The adapter to NVML: nothing else imports pynvml."""

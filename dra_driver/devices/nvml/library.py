@@ -1,4 +1,4 @@
-"""The NVML library: together with the other modules of this folder, the only door to pynvml.
+"""The NVML library: together with the other modules of this folder, the only adapter to pynvml.
 
 Facts that a card does not have are None; every other refusal is a `DeviceError` with NVML's own
 words and what to do. nvmlInit fixes which GPUs a process sees, so a change of hardware needs

@@ -1,4 +1,4 @@
-"""NVML's memory limits of control groups (driver R615 or newer); part of the door to pynvml.
+"""NVML's memory limits of control groups (driver R615 or newer); part of the adapter to pynvml.
 
 Processes in a group, and in those below it, get no more of a GPU's memory than the hard limit.
 Allocations above it fail, but the processes go on. Source: nvml.h, nvmlDeviceSetMemoryLimits_v1.

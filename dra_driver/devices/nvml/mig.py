@@ -1,4 +1,4 @@
-"""NVML's MIG calls: one method for each effect and each question; part of the door to pynvml.
+"""NVML's MIG calls: one method for each effect and each question; part of the adapter to pynvml.
 
 NVML's pitfalls are dealt with here: profiles are read by enumeration but created by id, placements
 are passed by reference, MIG indices have gaps, and an instance may disappear between two calls. The

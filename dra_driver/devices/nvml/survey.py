@@ -1,4 +1,4 @@
-"""What NVML says about a machine, call by call with return codes; part of the door to pynvml.
+"""What NVML says about a machine, call by call with return codes; part of the adapter to pynvml.
 
 In: the open library. Out: one document of plain values, for people who are not at the machine
 (`dra-driver gather`). Nothing is interpreted and nothing is changed: an answer is

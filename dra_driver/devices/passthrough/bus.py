@@ -1,4 +1,4 @@
-"""The door to the PCI bus: what /sys says about its functions. Nothing is written here.
+"""The adapter to the PCI bus: what /sys says about its functions. Nothing is written here.
 
 In: PCI addresses. Out: facts (Documentation/ABI/testing/sysfs-bus-pci). Other drivers own the
 functions, so any of them can change or disappear between two reads.
