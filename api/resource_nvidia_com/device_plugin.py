@@ -23,7 +23,7 @@ from resource_nvidia_com.problems import (
     dotted,
     hint,
 )
-from resource_nvidia_com.resource_names import resource_name, shareable_name
+from resource_nvidia_com.resource_names import GPU, resource_name, shareable_name
 from resource_nvidia_com.share_devices import DeviceChoice, device_choice, is_whole_gpu
 
 VERSION = "v1"
@@ -284,7 +284,8 @@ def _resource_problems(section: ReplicatedSection, by: SharedBy) -> Iterator[tup
             yield (index,), str(error)
         if resource.memory is not None and by is SharedBy.MPS:
             yield (index, "memory"), "mps always divides memory: remove this field"
-        for reference in _whole_gpus(resource):
+        listed = resource.devices if isinstance(resource.devices, tuple) else ()
+        for reference in filter(is_whole_gpu, listed if resource.name != GPU else ()):
             text = f"{reference} is a whole GPU, but {resource.name} is a MIG device"
             how = 'name it by indexes such as "0:1" (GPU:MIG) or by its MIG UUID'
             yield (index, "devices"), f"{text}: {how}"
@@ -311,11 +312,6 @@ def _chosen_before(resource: ReplicatedResource, chosen: dict[str, set[str] | No
     both = [reference for reference in listed if reference in known]
     known.update(listed)
     return f" with {', '.join(both[:3])}: name each device once" if both else ""
-
-
-def _whole_gpus(resource: ReplicatedResource) -> Iterator[str]:
-    if resource.name.startswith("nvidia.com/mig-") and isinstance(resource.devices, tuple):
-        yield from filter(is_whole_gpu, resource.devices)
 
 
 def _node_config(config: DevicePluginFile) -> NodeConfig:
@@ -346,12 +342,13 @@ def _node_config(config: DevicePluginFile) -> NodeConfig:
                 over_limit=resource.over_limit,
             )
         )
+    plugin = config.flags and config.flags.plugin
     return NodeConfig(
         mig_strategy=config.flags.mig_strategy if config.flags else None,
         shared_by=kind if resources else None,
         fail_requests_greater_than_one=bool(resources) and _fails_at_two(kind, section),
         compute=section.compute if isinstance(section, MpsSection) else Compute.DIVIDED,
-        packed=_policy(config) is AllocationPolicy.PACKED,
+        packed=bool(plugin and plugin.shared_devices_allocation_policy is AllocationPolicy.PACKED),
         resources=tuple(resources),
         warnings=tuple(warnings),
     )
@@ -367,11 +364,6 @@ def _sections(
 def _fails_at_two(kind: SharedBy | None, section: ReplicatedSection | None) -> bool:
     said = section.fail_requests_greater_than_one if section else None
     return kind is SharedBy.MPS if said is None else said
-
-
-def _policy(config: DevicePluginFile) -> AllocationPolicy | None:
-    plugin = config.flags and config.flags.plugin
-    return plugin.shared_devices_allocation_policy if plugin else None
 
 
 def _warnings(config: DevicePluginFile) -> Iterator[str]:

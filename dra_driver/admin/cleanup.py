@@ -24,9 +24,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from dra_driver.admin.api.reads import each
-from dra_driver.admin.connect import connect
+from dra_driver.admin.connect import NODE_NAME, connect
 from dra_driver.admin.removal import Removal, look
-from dra_driver.admin.stored import is_folder
+from dra_driver.admin.stored import is_folder, supervisor_runs
 from dra_driver.admin.takeover import checkpoint_file, peer_claims
 from dra_driver.admin.takeover.take_over import TakeOver
 from dra_driver.cdi.edits_cache import EditsCache
@@ -37,7 +37,6 @@ from dra_driver.claims.state.ledger import Ledger
 from dra_driver.claims.state.locks import locks_of
 from dra_driver.commands import common_settings
 from dra_driver.commands.command_line import changed, option
-from dra_driver.commands.common_settings import NODE_NAME
 from dra_driver.devices import control_groups
 from dra_driver.devices.holders import Holders
 from dra_driver.devices.mig.making import MigInstances
@@ -233,7 +232,8 @@ class _Node(Struct, frozen=True, kw_only=True):
         try:
             # Nobody waits for the end of a daemon while no supervisor is there to end it.
             end = time.monotonic() + _MPS_SECONDS
-            while not self.requests.supervisor_runs() and time.monotonic() < end:
+            mps = self.settings.kubelet_plugins_directory_path / DRIVER_NAME / "mps"
+            while not supervisor_runs(mps) and time.monotonic() < end:
                 time.sleep(_LOOK_SECONDS)
             yield
         finally:

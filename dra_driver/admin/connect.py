@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from dra_driver.commands.command_line import option
+from dra_driver.commands.command_line import option, shaped
 from dra_driver.errors import SetupError
 from dra_driver.kube.client import SERVICE_ACCOUNT_DIRECTORY, KubeClient
 
@@ -17,6 +17,7 @@ KUBECONFIG = option(
     default=None,
     help="Kubeconfig file; unset: KUBECONFIG, ~/.kube/config, or the pod's ServiceAccount.",
 )
+NODE_NAME = shaped(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?", "the name of a Node")
 CONTEXT = option(default="", help="Context of the kubeconfig.")
 
 

@@ -11,6 +11,8 @@ from dra_driver.claims.state.records import SUFFIX, Unusable, disk_refused, entr
 from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.errors import StateError, VersionError
 from dra_driver.host.files import MOVE_AWAY, listing_advice
+from dra_driver.host.ofd_lock import holder_of
+from dra_driver.mps.files import MpsFiles
 from dra_driver.shares.notes import FILE, ShareNotes, read_sealed
 
 
@@ -70,6 +72,11 @@ def made_for(record: ClaimRecord) -> list[MigSlot]:
 def read_notes(directory: Path) -> ShareNotes:
     """Return the notes about shares; empty ones if there are none, or they are damaged."""
     return read_sealed(directory / FILE, ShareNotes) or ShareNotes()
+
+
+def supervisor_runs(mps: Path) -> bool:
+    """Tell whether a supervisor serves a directory of MPS domains now. Raises StateError."""
+    return holder_of(MpsFiles(root=mps).lock) is not None
 
 
 def is_folder(path: Path) -> bool:

@@ -195,11 +195,7 @@ class CommandSettings:
         return frozenset(self.__dict__["given"])
 
     def check(self) -> None:
-        """Check the settings together. Raises ValueError, or calls `refuse`."""
-
-    def refuse(self, name: str, reason: str) -> NoReturn:
-        """Raise ValueError for one setting, from `check`."""
-        raise ValueError(self.line(name, reason))
+        """Check the settings together. Raises ValueError, for one setting with its `line`."""
 
     def cli_cmd(self) -> None:
         """Run the command. Ends the process with SystemExit for a status other than 0."""

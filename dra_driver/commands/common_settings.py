@@ -21,8 +21,6 @@ MOST_SECONDS = 604_800
 SECONDS = bounds(above=0, most=MOST_SECONDS)
 SECONDS_OR_OFF = bounds(least=0, most=MOST_SECONDS)
 
-NODE_NAME = shaped(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?", "the name of a Node")
-
 
 def _checked_shares(text: str) -> str:
     if text in {"disabled", "memory", "unlimited"} or (text.isdecimal() and int(text) > 0):
@@ -51,14 +49,6 @@ NVIDIA_DEV_ROOT = option(
     help="Folder with the device nodes' dev, on the host; unset: the driver root if it has "
     "dev/nvidiactl, else /.",
 )
-CONTAINER_DEV_ROOT = option(
-    group=PLACES,
-    default=None,
-    names=("dev_root_ctr_path",),
-    variable=True,
-    help="The same as this process sees it; unset: --container-driver-root if it is the driver "
-    "root, else the same path.",
-)
 NVIDIA_CDI_HOOK_PATH = option(
     group=PLACES,
     default="",
@@ -84,7 +74,14 @@ class RootSettings(CommandSettings):
     nvidia_driver_root: Path = NVIDIA_DRIVER_ROOT
     container_driver_root: Path | None = CONTAINER_DRIVER_ROOT
     nvidia_dev_root: Path | None = NVIDIA_DEV_ROOT
-    container_dev_root: Path | None = CONTAINER_DEV_ROOT
+    container_dev_root: Path | None = option(
+        group=PLACES,
+        default=None,
+        names=("dev_root_ctr_path",),
+        variable=True,
+        help="The same as this process sees it; unset: --container-driver-root if it is the driver "
+        "root, else the same path.",
+    )
     sys_root: Path = SYS_ROOT
     proc_root: Path = PROC_ROOT
 

@@ -89,7 +89,8 @@ class Holders:
         for pid in sorted(filter(str.isdecimal, entries_of(proc)), key=int):
             minors = set() if pid == own else self._opened(f"{proc}/{pid}/fd")
             for minor in minors:
-                by_minor.setdefault(minor, []).append(Holder(pid=int(pid), name=_name(proc / pid)))
+                name = harmless(text_of(f"{proc}/{pid}/comm").strip())
+                by_minor.setdefault(minor, []).append(Holder(pid=int(pid), name=name))
         return {minor: tuple(holders) for minor, holders in by_minor.items()}
 
     def _opened(self, folder: str) -> set[int]:
@@ -132,10 +133,6 @@ def _mount(fdinfo: Path) -> str | None:
     """Return the ID of the mount that an open file is on (proc_pid_fdinfo(5))."""
     lines = fdinfo.read_text().splitlines()
     return next((line.split()[1] for line in lines if line.startswith("mnt_id:")), None)
-
-
-def _name(process: Path) -> str:
-    return harmless(text_of(process / "comm").strip())
 
 
 def harmless(name: str) -> str:

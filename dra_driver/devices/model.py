@@ -149,11 +149,6 @@ class MigFacts(Struct, frozen=True, kw_only=True):
     instances: tuple[Instance, ...] = ()
     problem: str | None = None
 
-    @property
-    def devices(self) -> tuple[MigDevice, ...]:
-        """The MIG devices that exist."""
-        return tuple(entry for entry in self.instances if isinstance(entry, MigDevice))
-
 
 class NvLink(Struct, frozen=True, kw_only=True):
     """One NVLink of a GPU that could lead to another GPU.

@@ -13,7 +13,7 @@ import struct
 from pathlib import Path
 
 from dra_driver.errors import StateError
-from dra_driver.host.files import file_error
+from dra_driver.host.files import file_error, text_of
 
 _ROOM = 256
 
@@ -89,16 +89,8 @@ def holder_of(path: Path) -> str | None:
 
 
 def last_holder_of(path: Path) -> str | None:
-    """Return the name of the process that holds or last held a lock. Raises StateError."""
-    try:
-        with path.open("rb") as file:
-            return file.read(_ROOM).decode() or None
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise file_error("read", path, error) from error
-    except UnicodeDecodeError:
-        return None  # damaged: nobody's name
+    """Return the name of the process that holds or last held a lock; None if it is not known."""
+    return text_of(path)[:_ROOM] or None
 
 
 def _flock(kind: int, start: int, length: int) -> bytes:

@@ -28,7 +28,7 @@ from dra_driver.kube.connections import (
     Response,
     over_tls,
 )
-from dra_driver.kube.resource import NODES, PODS, RESOURCE_CLAIMS, Call, Resource
+from dra_driver.kube.resource import NODES, RESOURCE_CLAIMS, Call, Resource
 from dra_driver.kube.responses import WatchStream, error_in, object_in
 
 SERVICE_ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -196,14 +196,8 @@ class KubeClient:
 
     def read(self, call: Call, *, timeout: float) -> Answer:
         """Return an object or another page, and the time of the answer by the server's clock."""
-        response = self._send("GET", call, timeout=timeout)
+        response = self.send("GET", call, timeout=timeout)
         return Answer(body=object_in(call, response.data), date=response.headers.get("date"))
-
-    def log(self, namespace: str, pod: str, *, query: Mapping[str, str], timeout: float) -> str:
-        """Return what a container of a pod has written; `query` holds container and limits."""
-        call = Call(verb="get", resource=PODS, name=pod, namespace=namespace, subresource="log")
-        data = self._send("GET", call, query=query, timeout=timeout).data
-        return data.decode(errors="replace")
 
     def list(
         self,
@@ -304,7 +298,7 @@ class KubeClient:
         """
         call = Call(verb="watch", resource=resource)
         asked = {**query, "watch": "1", "allowWatchBookmarks": "true"}
-        response = self._send("GET", call, query=asked, timeout=_WATCH_IDLE_SECONDS, stream=True)
+        response = self.send("GET", call, query=asked, timeout=_WATCH_IDLE_SECONDS, stream=True)
         return WatchStream(call, response)
 
     def close(self) -> None:
@@ -321,10 +315,10 @@ class KubeClient:
         query: Mapping[str, str] | None = None,
         timeout: float,
     ) -> JsonObject:
-        response = self._send(method, call, body=body, form=form, query=query, timeout=timeout)
+        response = self.send(method, call, body=body, form=form, query=query, timeout=timeout)
         return object_in(call, response.data)
 
-    def _send(  # noqa: PLR0913 (all that a request is made of)
+    def send(  # noqa: PLR0913 (all that a request is made of)
         self,
         method: str,
         call: Call,

@@ -192,7 +192,10 @@ class Connections:
         connection = self._taken() or self._connected(timeout)
         try:
             connection.settimeout(timeout)
-            response = _asked(connection, request, monotonic() + timeout)
+            # A server may refuse a request, and say why, before it has read all of it.
+            with suppress(ConnectionError, ssl.SSLEOFError):
+                connection.sendall(request)
+            response = Response(connection, monotonic() + timeout)
             if stream and response.status == HTTPStatus.OK:
                 response.stream(timeout)
                 return response
@@ -264,10 +267,3 @@ def over_tls(host: str, port: int, authority: Path) -> Connect:
             raise
 
     return connect
-
-
-def _asked(connection: socket.socket, request: bytes, deadline: float) -> Response:
-    # A server may refuse a request, and say why, before it has read all of it.
-    with suppress(ConnectionError, ssl.SSLEOFError):
-        connection.sendall(request)
-    return Response(connection, deadline)

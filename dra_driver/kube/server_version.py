@@ -6,7 +6,7 @@ read. While the server is unreachable, the last answer stays valid. A server tha
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import structlog
 
@@ -47,7 +47,9 @@ class ServerVersion:
         version, refusal = None, None
         try:
             page = self._api.read(Call(verb="get", resource=VERSION), timeout=_REQUEST_SECONDS).body
-            version = version_of(page)
+            # Some clusters leave the minor version out.
+            version = version_numbers(f"{page.get('major', '')}.{page.get('minor', '')}")
+            version = version or version_numbers(str(page.get("gitVersion", "")))
             refusal = f"{page.get('gitVersion')!r} is not understood"
         except UnavailableError:
             if self._known is None:
@@ -67,12 +69,6 @@ class ServerVersion:
             )
         elif before is not None and before[0] != version:
             log.info("kubernetes version changed", version=".".join(map(str, version)))
-
-
-def version_of(page: Mapping[str, object]) -> tuple[int, int] | None:
-    """Return what the page /version says; None if it cannot be understood."""
-    numbers = version_numbers(f"{page.get('major', '')}.{page.get('minor', '')}")
-    return numbers or version_numbers(str(page.get("gitVersion", "")))
 
 
 def version_numbers(version: str) -> tuple[int, int] | None:

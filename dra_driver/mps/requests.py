@@ -239,10 +239,6 @@ class DomainRequests:
         except OSError as error:
             raise file_error("read", status, error) from error
 
-    def supervisor_runs(self) -> bool:
-        """Tell whether a supervisor serves this node now."""
-        return holder_of(self._files.lock) is not None
-
     def stop(self) -> None:
         """End every wait, now and later."""
         self._stopping.set()

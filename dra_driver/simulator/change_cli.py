@@ -117,10 +117,12 @@ class Set(CommandSettings):
             raise ValueError("nothing to set: say what the GPU reports or a process does")
         for name in sorted(self.given & _OF_A_GPU):
             if not self.gpu:
-                self.refuse(name, "needs --gpu: an index, UUID, PCI address, minor:N")
+                raise ValueError(
+                    self.line(name, "needs --gpu: an index, UUID, PCI address, minor:N")
+                )
         for name in sorted(self.given & _NO_MIG_DEVICE):
             if self._is_mig:
-                self.refuse(name, "is of a whole GPU, not of a MIG device")
+                raise ValueError(self.line(name, "is of a whole GPU, not of a MIG device"))
 
     @property
     def _is_mig(self) -> bool:

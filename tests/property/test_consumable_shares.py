@@ -119,7 +119,7 @@ def prepared(tenant: Tenant, gpu: Gpu, device: str) -> Prepared:
 
 def existing(gpu: Gpu) -> MigDevice:
     assert gpu.mig is not None
-    (found,) = gpu.mig.devices
+    (found,) = gpu.mig.instances
     return found
 
 

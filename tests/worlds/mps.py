@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dra_driver.admin.stored import supervisor_runs
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.driver_root.programs import MPS_CONTROL, MPS_SERVER
 from dra_driver.errors import SilenceError
@@ -71,6 +72,9 @@ class MpsDomains:
         )
         self.control = Control(self.machine.driver_root, self.machine.proc_root)
         ends.OPEN.add(self)
+
+    def supervisor_runs(self) -> bool:
+        return supervisor_runs(self.files.root)
 
     def close(self) -> None:
         ends.OPEN.discard(self)

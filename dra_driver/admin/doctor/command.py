@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from dra_driver.admin.connect import CONTEXT, KUBECONFIG, connect
+from dra_driver.admin.connect import CONTEXT, KUBECONFIG, NODE_NAME, connect
 from dra_driver.admin.doctor.checks.finding import Finding, Place, Severity
 from dra_driver.admin.doctor.every_check import CHECKS, SERVER
 from dra_driver.admin.doctor.facts.cluster_facts import Cluster
@@ -23,7 +23,7 @@ from dra_driver.admin.doctor.sources import Sources
 from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_programs
 from dra_driver.commands import common_settings
 from dra_driver.commands.command_line import changed, option
-from dra_driver.commands.common_settings import NODE_NAME, SECONDS
+from dra_driver.commands.common_settings import SECONDS
 from dra_driver.devices.gpu_words import gpu_words
 from dra_driver.errors import SetupError
 

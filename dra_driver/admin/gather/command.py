@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from dra_driver.admin.connect import CONTEXT, KUBECONFIG, connect
+from dra_driver.admin.connect import CONTEXT, KUBECONFIG, NODE_NAME, connect
 from dra_driver.admin.doctor.facts.cluster_facts import Cluster
 from dra_driver.admin.doctor.facts.node_facts import library
 from dra_driver.admin.doctor.facts.places import NodeSettings, Places
@@ -26,7 +26,7 @@ from dra_driver.admin.gather.profile import profile_of
 from dra_driver.admin.gather.reading import Missing, documents_of
 from dra_driver.admin.gather.stand_ins import StandIns
 from dra_driver.commands.command_line import argument, option
-from dra_driver.commands.common_settings import NODE_NAME, SECONDS
+from dra_driver.commands.common_settings import SECONDS
 from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.nvml.library import NvmlLibrary
 from dra_driver.devices.nvml.survey import Document, survey

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import asdict, replace
 
+from dra_driver.admin.connect import NODE_NAME
 from dra_driver.admin.inspect.slices import Object, Offered, as_list, node_names, printed, slices_of
 from dra_driver.admin.inspect.templates import Template, node_name_of, template
 from dra_driver.admin.inspect.view import as_json, mig_devices, report, spec_text, table
@@ -32,7 +33,6 @@ from dra_driver.claims.state.ledger import Ledger
 from dra_driver.commands import common_settings
 from dra_driver.commands.command_line import bounds, changed, option, shaped
 from dra_driver.commands.common_settings import (
-    NODE_NAME,
     MigSetting,
     WholeGpusBesideShares,
 )
@@ -149,12 +149,14 @@ class Inspect(common_settings.RootSettings):
             raise ValueError("--cdi is of this node's files: leave out --profile and --slices")
         for name in ("template", "driver_version"):
             if name in self.given and not self._is_made_up:
-                self.refuse(name, "give --profile, or a cloud's --instance-type")
+                raise ValueError(self.line(name, "give --profile, or a cloud's --instance-type"))
         for name in ("node_name", "count"):
             if name in self.given and not self._prints_slices:
-                self.refuse(name, "works only with --slices: add that, or leave it out")
+                raise ValueError(
+                    self.line(name, "works only with --slices: add that, or leave it out")
+                )
         if self.slices and self.template is None and not self.node_name:
-            self.refuse("node_name", "is missing")
+            raise ValueError(self.line("node_name", "is missing"))
         if self.template is not None and self.count > 1:
             raise ValueError("a template is of one node: leave out --count, or --template")
 

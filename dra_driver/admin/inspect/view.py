@@ -140,7 +140,7 @@ def _row(gpu: Gpu) -> tuple[str, ...]:
 
 def mig_devices(gpu: Gpu) -> tuple[MigDevice, ...]:
     """Return the MIG devices of a GPU."""
-    return () if gpu.mig is None else gpu.mig.devices
+    return tuple(each for each in gpu.mig_instances if isinstance(each, MigDevice))
 
 
 def _mig_rows(gpu: Gpu) -> Iterable[tuple[str, ...]]:

@@ -16,17 +16,22 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from dra_driver.admin.connect import KUBECONFIG
+from dra_driver.admin.connect import KUBECONFIG, NODE_NAME
 from dra_driver.admin.output import WIDE_OUTPUT, WideOutput, aligned, for_programs, is_for_programs
 from dra_driver.admin.status import gone_part, health_part, shares_part
 from dra_driver.admin.status.usage_command import PLUGINS
-from dra_driver.admin.stored import StoredRecords, is_folder, read_notes, stored_records
+from dra_driver.admin.stored import (
+    StoredRecords,
+    is_folder,
+    read_notes,
+    stored_records,
+    supervisor_runs,
+)
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.claims.report.descriptions import description_of, strategy_of
 from dra_driver.commands import common_settings
 from dra_driver.commands.command_line import CommandSettings, changed, option
-from dra_driver.commands.common_settings import NODE_NAME
 from dra_driver.devices.names import DRIVER_NAME, in_order, undivided_name
 from dra_driver.errors import SetupError, StateError
 from dra_driver.host.process import read_boot_id
@@ -78,14 +83,20 @@ class ShowStatus(CommandSettings):
             return
         for name in ("kubeconfig", "context", "node"):
             if getattr(self, name):
-                self.refuse(name, "works only with --cluster: add that, or leave it out")
+                raise ValueError(
+                    self.line(name, "works only with --cluster: add that, or leave it out")
+                )
 
     def _check_cluster(self) -> None:
         for name in ("kubelet_plugins_directory_path", "proc_root"):
             # Every pod of the driver has them as variables, which is not a request.
             usual = {str(self.options[name].default), os.environ.get(name.upper())}
             if str(getattr(self, name)) not in usual:
-                self.refuse(name, "does not work with --cluster, which reads no files of this node")
+                raise ValueError(
+                    self.line(
+                        name, "does not work with --cluster, which reads no files of this node"
+                    )
+                )
 
     def cli_cmd(self) -> None:
         """Look and print."""
@@ -173,7 +184,7 @@ def look(directory: Path, boot_id: str, proc_root: Path | None = None) -> NodeSt
             str(domain): _read(partial(requests.members, domain)) or frozenset()
             for domain in domains
         },
-        supervisor_runs=requests.supervisor_runs(),
+        supervisor_runs=supervisor_runs(directory / "mps"),
         shares=read_notes(directory),
         health=health_part.read_notes(directory, boot_id),
     )

@@ -5,7 +5,7 @@ of their machine is ahead.
 """
 
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
@@ -17,12 +17,18 @@ from dra_driver.bench.pods import manifests
 from dra_driver.bench.pods.pod_status import is_over, why_not_pulled
 from dra_driver.errors import InvalidError, NotFoundError, UnavailableError
 from dra_driver.kube.client import KubeClient
-from dra_driver.kube.resource import PODS
+from dra_driver.kube.resource import PODS, Call
 
 JsonObject = dict[str, Any]
 
 _TIMEOUT = 15.0
 _LOG = {"container": manifests.TENANT, "limitBytes": str(1 << 20)}
+
+
+def pod_log(client: KubeClient, namespace: str, pod: str, query: Mapping[str, str]) -> str:
+    """Return what a container of a pod has written; `query` holds container and limits."""
+    call = Call(verb="get", resource=PODS, name=pod, namespace=namespace, subresource="log")
+    return client.send("GET", call, query=query, timeout=_TIMEOUT).data.decode(errors="replace")
 
 
 class CasePods:
@@ -58,7 +64,7 @@ class CasePods:
     def _listen(self, number: int) -> Gathered:
         before, name = self.heard[number], manifests.pod_name(number)
         try:
-            text = self._client.log(self._namespace, name, query=_LOG, timeout=_TIMEOUT)
+            text = pod_log(self._client, self._namespace, name, _LOG)
         except (NotFoundError, InvalidError):  # no such container yet
             seconds = time.monotonic() - self.launched[number]
             why = why_not_pulled(self.pod(number), seconds)

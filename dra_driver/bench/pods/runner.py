@@ -25,7 +25,7 @@ from dra_driver.bench.gathering import (
 )
 from dra_driver.bench.model import Card, Case, Tenant
 from dra_driver.bench.pods import manifests
-from dra_driver.bench.pods.case_pods import CasePods
+from dra_driver.bench.pods.case_pods import CasePods, pod_log
 from dra_driver.bench.pods.offer import Offer, offered
 from dra_driver.bench.pods.pod_status import (
     ended_seconds,
@@ -301,7 +301,7 @@ class PodRunner:
         text = ""
         with suppress(NotFoundError, UnavailableError, InvalidError):
             name = manifests.pod_name(number)
-            text = self._client.log(self.namespace, name, query=_TAIL, timeout=_TIMEOUT)
+            text = pod_log(self._client, self.namespace, name, _TAIL)
         if tenant.result is None:
             words = [line for line in text.splitlines() if line.strip() and not lines.heard(line)]
             return tenant.model_copy(

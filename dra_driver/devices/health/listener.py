@@ -60,7 +60,10 @@ class Listener(Worker):
         while not self._stop.is_set():
             pause = self._listen()
             self._owes_look |= bool(self._asked())
-            self._look_if_due()
+            now = self._clock()
+            if self._owes_look and now - self._looked_at >= LEAST_BETWEEN_LOOKS:
+                self._owes_look, self._looked_at = False, now
+                self._look()
             if pause:
                 self._stop.wait(pause)
 
@@ -81,10 +84,3 @@ class Listener(Worker):
         if event is not None:
             self._owes_look |= self._hear(event)
         return 0.0
-
-    def _look_if_due(self) -> None:
-        now = self._clock()
-        if self._owes_look and now - self._looked_at >= LEAST_BETWEEN_LOOKS:
-            self._owes_look = False
-            self._looked_at = now
-            self._look()

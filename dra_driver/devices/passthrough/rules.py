@@ -116,8 +116,9 @@ class PassthroughGpus:
 
     def look(self, inventory: Inventory) -> Inventory:
         """Return an inventory with the GPUs of the PCI bus."""
-        addresses = sorted(filter(self._is_gpu, self._bus.addresses()), key=pci_order)
-        functions = [self._bus.function(address) for address in addresses]
+        kinds = {address: self._bus.kind(address) for address in self._bus.addresses()}
+        gpus = [address for address, kind in kinds.items() if kind and kind.is_nvidia_gpu]
+        functions = [self._bus.function(address) for address in sorted(gpus, key=pci_order)]
         physical = [each for each in functions if each is not None and not each.is_virtual]
         common = self._rules.why_none()
         has_iommufd = (self._dev() / "iommu").exists()
@@ -136,10 +137,6 @@ class PassthroughGpus:
             for number, each in enumerate(physical)
         )
         return replace(inventory, passthrough=tuple(found))
-
-    def _is_gpu(self, address: PciAddress) -> bool:
-        kind = self._bus.kind(address)
-        return kind is not None and kind.is_nvidia_gpu
 
     def _gpu(self, address: PciAddress) -> Gpu:
         """Return what is known about a GPU without NVML."""

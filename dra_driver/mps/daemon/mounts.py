@@ -24,7 +24,7 @@ _CLONE_FS, _CLONE_NEWNS = 0x00000200, 0x00020000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_RELATIME = 0x2, 0x4, 0x8, 0x200000
 _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
 _TENANTS = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC | _MS_RELATIME
-_MNT_DETACH, _UMOUNT_NOFOLLOW = 0x2, 0x8
+_DETACH = 0x2 | 0x8  # MNT_DETACH, UMOUNT_NOFOLLOW
 
 _MOUNT_INFO = Path("/proc/thread-self/mountinfo")
 _MOUNT_POINT, _OPTIONAL = 4, 6  # fields of mountinfo, proc_pid_mountinfo(5)
@@ -36,13 +36,15 @@ _TMP_BYTES = 1024**2
 
 def layers(folder: Path) -> int:
     """Return how many file systems are mounted on a folder, one over another."""
-    return _mount_points().count(_escaped(folder.resolve()))
+    return _mount_points().count(str(folder.resolve()))
 
 
 def hides_mounts(folder: Path) -> bool:
     """Tell whether nobody else sees the mounts in a mounted folder (it is not Bidirectional)."""
-    point = _escaped(folder.resolve())
-    there = [fields for fields, _ in mounts(_MOUNT_INFO) if fields[_MOUNT_POINT] == point]
+    point = str(folder.resolve())
+    there = [
+        fields for fields, _ in mounts(_MOUNT_INFO) if unescaped(fields[_MOUNT_POINT]) == point
+    ]
     return bool(there) and not any(field.startswith("shared:") for field in there[-1][_OPTIONAL:])
 
 
@@ -64,7 +66,7 @@ def unmount_all(folder: Path) -> None:
     for _ in range(_MOST_LAYERS):
         if not layers(folder):
             return
-        if _libc().umount2(os.fsencode(folder), _MNT_DETACH | _UMOUNT_NOFOLLOW) != 0:
+        if _libc().umount2(os.fsencode(folder), _DETACH) != 0:
             raise _refused(f"unmount {folder}")
     raise DeviceError(f"{folder} has more than {_MOST_LAYERS} file systems mounted on it")
 
@@ -129,16 +131,14 @@ def _enter_private_mounts() -> None:
 
 
 def _hide(folder: Path) -> None:
-    inside = f"{_escaped(folder.resolve())}/"
+    inside = f"{folder.resolve()}/"
     for point in reversed(_mount_points()):
-        if point.startswith(inside):
-            path = unescaped(point)
-            if _libc().umount2(os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW) != 0:
-                raise _refused(f"hide {path}")
+        if point.startswith(inside) and _libc().umount2(os.fsencode(point), _DETACH) != 0:
+            raise _refused(f"hide {point}")
 
 
 def _mount_points() -> list[str]:
-    return [fields[_MOUNT_POINT] for fields, _ in mounts(_MOUNT_INFO)]
+    return [unescaped(fields[_MOUNT_POINT]) for fields, _ in mounts(_MOUNT_INFO)]
 
 
 def _bind(source: Path, target: Path) -> None:
@@ -176,9 +176,3 @@ def _refused(what: str) -> DeviceError:
         f"cannot {what}: {reason}; run the MPS supervisor as a privileged container, with "
         "mountPropagation: Bidirectional on the kubelet's plugins directory"
     )
-
-
-def _escaped(path: Path) -> str:
-    """Return a path as mountinfo writes it."""
-    text = str(path).replace("\\", "\\134")
-    return text.replace(" ", "\\040").replace("\t", "\\011").replace("\n", "\\012")

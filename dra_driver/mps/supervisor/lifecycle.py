@@ -129,7 +129,8 @@ class Lifecycle:
         """Make sure that a daemon serves the domain; `serving` is what the last call returned."""
         record = self._begin(wanted)
         daemon = self._running_daemon(record)
-        if daemon is not None and _generation(daemon) != wanted.daemon_generation:
+        environment = processes.environment_of(daemon.pid) if daemon is not None else {}
+        if daemon and environment.get(processes.GENERATION) != wanted.daemon_generation:
             self._log.info("mps daemon replaced", reason="it was started for other devices")
             self._stop_daemon(record)
             daemon, record = None, replace(record, daemon=None)
@@ -400,7 +401,3 @@ def read_record(path: Path, boot_id: str) -> DomainRecord | None:
 def write_record(path: Path, record: DomainRecord) -> None:
     """Write the record; it survives a crash from now on."""
     write_file(path, seal(record), durable=True, mode=0o600)
-
-
-def _generation(daemon: Daemon) -> str | None:
-    return processes.environment_of(daemon.pid).get(processes.GENERATION)

@@ -74,17 +74,15 @@ class Supervisor(Worker):
         """
         known_by = self._clock() + _EVICTION_SECONDS
         while self.domains():
-            if self._is_awaited():
+            driver = None
+            with suppress(StateError):
+                driver = holder_of(self._files.eviction)
+            if driver is not None:
                 known_by = self._clock()
             elif self._clock() >= known_by:
                 return
             if pause(_LOCK_SECONDS):
                 return
-
-    def _is_awaited(self) -> bool:
-        with suppress(StateError):
-            return holder_of(self._files.eviction) is not None
-        return False
 
     def domains(self) -> frozenset[DomainId]:
         """Return the ids of the domains that have a worker now."""

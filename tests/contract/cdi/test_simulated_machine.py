@@ -121,7 +121,7 @@ def test_content_of_a_mig_device_shows_that_device_and_no_other(
         machine.create_mig(machine.gpus[3].uuid, "1g.10gb", start)
     (gpu,) = (gpu for gpu in look(roots) if gpu.uuid == machine.gpus[3].uuid)
     assert gpu.mig is not None
-    device = gpu.mig.devices[1]
+    device = gpu.mig.instances[1]
     content = content_of(roots)
     container = tmp_path / "container"
     on_node = NodeDevice(gpu=gpu, device=make.device(device))

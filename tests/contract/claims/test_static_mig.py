@@ -31,7 +31,7 @@ def test_a_bare_gpu_instance_of_others_is_not_completed(node: Node) -> None:
     node.machine.set_mig_mode(node.uuid(0), enabled=True)
     node.machine.create_mig(node.uuid(0), "1g.10gb", 0)
     node.look()
-    (device,) = node.gpu().mig.devices  # type: ignore[union-attr]
+    (device,) = node.gpu().mig.instances  # type: ignore[union-attr]
     with node.session.mig() as calls:
         calls.destroy_compute_instance(device.parent, device.gpu_instance, device.compute_instance)
     with pytest.raises(DeviceError, match="it is not a whole MIG device"):

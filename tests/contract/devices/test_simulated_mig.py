@@ -147,7 +147,7 @@ def test_instances_made_and_removed_by_hand_are_seen_at_the_next_look(h100: Card
     uuid = h100.machine.create_mig(h100.gpu.uuid, "2g.20gb", 2)
     mig = h100.gpu.mig
     assert mig is not None
-    (device,) = mig.devices
+    (device,) = mig.instances
     assert (device.uuid, device.placement.start, device.made_here) == (uuid, 2, False)
     h100.machine.destroy_mig(uuid)
     assert h100.present() == []

@@ -80,7 +80,7 @@ def test_a_kill_during_the_start_of_an_unwanted_domain_leaves_nothing(
     assert child.was_killed(start(step))
     mps.requests.remove(domain.id)
     run(mps.supervised())
-    eventually(mps.requests.supervisor_runs, "the supervisor to run")
+    eventually(mps.supervisor_runs, "the supervisor to run")
     mps.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
     assert mps.left(domain) == []
 
@@ -95,7 +95,7 @@ def test_killed_while_a_domain_goes_the_next_finishes(
     mps.requests.remove(domain.id)
     assert child.was_killed(process)
     run(mps.supervised())
-    eventually(mps.requests.supervisor_runs, "the supervisor to run")
+    eventually(mps.supervisor_runs, "the supervisor to run")
     mps.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
     assert mps.left(domain) == []
 
@@ -125,7 +125,7 @@ def test_killed_with_its_daemons_at_work_they_go_on_and_are_adopted(
     before, doomed = mps.ready(steady), mps.ready(struck)
     process.kill()
     process.join(PATIENCE)
-    assert not mps.requests.supervisor_runs()
+    assert not mps.supervisor_runs()
     assert mps.ask(steady.id, "get_default_active_thread_percentage") == ["100.0"]
     assert doomed.daemon is not None
     os.kill(doomed.daemon.pid, signal.SIGKILL)

@@ -28,7 +28,7 @@ def test_daemons_whose_record_is_lost_are_adopted_or_ended(
     mps.requests.remove(unwanted.id)
 
     run(mps.supervised())
-    eventually(mps.requests.supervisor_runs, "the supervisor to run")
+    eventually(mps.supervisor_runs, "the supervisor to run")
 
     assert mps.ready(kept).daemon == daemon
     mps.requests.wait_gone(unwanted.id, time.monotonic() + PATIENCE)

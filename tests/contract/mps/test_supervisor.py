@@ -288,7 +288,7 @@ def test_unwanted_domains_are_removed_at_the_start(mps: MpsDomains, run: Run) ->
     with pytest.raises(TransientError, match="the MPS supervisor is not running on this node"):
         mps.impatient.wait_gone(domain.id, time.monotonic() + PATIENCE)
     run(mps.supervised())
-    eventually(mps.requests.supervisor_runs, "the supervisor to run")
+    eventually(mps.supervisor_runs, "the supervisor to run")
     mps.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
     assert mps.left(domain) == []
 

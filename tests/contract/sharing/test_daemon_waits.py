@@ -80,7 +80,7 @@ def test_a_tenant_leaves_while_others_wait_for_a_supervisor_that_is_dead(
         with pytest.raises(DriverError, match=NOT_RUNNING):
             call.result(PATIENCE)
     with node.mps.supervised():
-        eventually(node.mps.requests.supervisor_runs, "the supervisor to run")
+        eventually(node.mps.supervisor_runs, "the supervisor to run")
         assert node.driver.reconciler(ReconcileTiming()).mend() == set()
     assert node.left() == []
 
@@ -169,7 +169,7 @@ def test_without_a_supervisor_a_claim_is_unprepared_without_a_wait(node: Node) -
     ((strategy, reason),) = node.driver.cleanups(ref)
     assert (strategy, NOT_RUNNING in reason) == ("MPS", True)
     with node.mps.supervised():
-        eventually(node.mps.requests.supervisor_runs, "the supervisor to run")
+        eventually(node.mps.supervisor_runs, "the supervisor to run")
         assert node.driver.reconciler(ReconcileTiming()).mend() == set()
         assert node.left() == []
 

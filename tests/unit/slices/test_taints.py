@@ -145,7 +145,7 @@ def test_a_gpu_is_sick_with_all_its_partitions_and_shares() -> None:
 def test_a_mig_devices_condition_taints_it_alone() -> None:
     gpu = divided_gpu()
     assert gpu.mig is not None
-    mine, *others = gpu.mig.devices
+    mine, *others = gpu.mig.instances
     assert others
     condition = GpuCondition(
         finding=findings.XIDS[62], since=0, instance=InstanceId(gpu_instance=mine.gpu_instance)
@@ -181,7 +181,7 @@ def test_a_gpu_of_which_one_mig_device_is_sick_is_left_out_as_a_whole() -> None:
     condition = GpuCondition(
         finding=findings.XIDS[62],
         since=0,
-        instance=InstanceId(gpu_instance=gpu.mig.devices[0].gpu_instance),
+        instance=InstanceId(gpu_instance=gpu.mig.instances[0].gpu_instance),
     )
     found = tainted(projection(make.inventory(gpu, FINE)), condition, gpu=gpu)
     assert [device["name"] for device in without_taints(found).devices] == ["gpu-1"]
@@ -196,7 +196,7 @@ def test_without_taints_a_mere_remark_is_dropped_and_the_device_stays() -> None:
 def test_conditions_are_looked_up_by_device() -> None:
     gpu = divided_gpu()
     assert gpu.mig is not None
-    mine, other = gpu.mig.devices[:2]
+    mine, other = gpu.mig.instances[:2]
     of_one = GpuCondition(
         finding=findings.XIDS[62], since=0, instance=InstanceId(gpu_instance=mine.gpu_instance)
     )
