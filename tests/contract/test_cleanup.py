@@ -259,13 +259,19 @@ def test_a_taken_over_node_is_left_clean(node: ProcessNode) -> None:
     assert files(node) == []
 
 
-def test_another_programs_socket_is_kept(node: ProcessNode) -> None:
+def test_what_the_driver_of_compute_domains_has_is_kept(node: ProcessNode) -> None:
     node.install_gpus("h100x8")
-    node.place.registry.mkdir(parents=True)
+    place, name = node.place, "compute-domain.nvidia.com"
+    theirs = [place.plugins / name / "checkpoint.json", place.cdi_root / f"k8s.{name}-claim_1.yaml"]
+    place.registry.mkdir(parents=True)
+    for path in theirs:
+        path.parent.mkdir(parents=True)
+        path.touch()
     with socket.socket(socket.AF_UNIX) as other:
-        other.bind(str(node.place.registry / "other-reg.sock"))
-        assert main(command(node)) == 0
-        assert (node.place.registry / "other-reg.sock").exists()
+        other.bind(str(place.registry / f"{name}-reg.sock"))
+        before = files(node)
+        assert main(command(node, "--force")) == 0
+        assert files(node) == before
 
 
 @pytest.mark.usefixtures("needs_root", "real_userspace")

@@ -299,6 +299,13 @@ def test_a_policy_of_slices_that_binds_no_names_is_told(lost: str) -> None:
     assert seen[1].advice == cluster_checks.INSTALL_AGAIN
 
 
+def test_a_policy_of_another_drivers_slices_may_leave_names_alone() -> None:
+    found = manifests.installed("ValidatingAdmissionPolicy")
+    theirs = json.loads(json.dumps(found).replace("pool.name", "x").replace("dra-driver", "other"))
+    seen = cluster_checks.own_node_policy([*found, *theirs], [], [USER])
+    assert not [one.text for one in seen if "pool of another node" in one.text]
+
+
 def test_the_policy_of_claims_status_is_known_and_has_to_be_bound() -> None:
     found = manifests.installed("ValidatingAdmissionPolicy")
     bindings = manifests.installed("ValidatingAdmissionPolicyBinding")
