@@ -15,7 +15,7 @@ INSTALL = Path("manifests/install.yaml")
 CLEANUP = Path("manifests/cleanup.yaml")
 ALERTS = Path("manifests/alerts.yaml")
 NAME = "dra-driver"
-"""Of release and namespace in both manifests."""
+"""The name of release and namespace in both manifests."""
 
 HEADERS = {
     INSTALL: f"""\
@@ -59,14 +59,14 @@ def alerts(helm: str) -> str:
 
 
 def template(helm: str, values: str) -> str:
-    """Return what helm makes of the chart. Raises CalledProcessError after helm said why not."""
+    """Return the chart as rendered by helm. Raises CalledProcessError; helm prints the reason."""
     words = ("--namespace", NAME, "--set", values)
     command = [helm, "template", NAME, str(REPOSITORY / CHART), *words]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def documents(text: str) -> list[str]:
-    """The documents of a YAML stream, without those of comments alone."""
+    """The documents of a YAML stream, without those that are only comments."""
     parts = f"\n{text}".split("\n---\n")
     return [part for part in parts if yaml.safe_load(part) is not None]
 

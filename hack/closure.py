@@ -1,4 +1,4 @@
-"""How large the code may be: what a node runs, the product, hack, tests, each file and function.
+"""Limits the size of the code: of a node, the product, hack, tests, each file and function.
 
 In: the graph of imports, and the files that git knows or would add. Out: the sums, and status 1 if
 one is larger than hack/sizes.yaml allows, or a file or a Python function is too long. A process is
@@ -65,7 +65,7 @@ def sizes(modules: dict[str, set[str]]) -> dict[str, int]:
 
 
 def too_long() -> Iterator[str]:
-    """Yield what is wrong with each file and function that is too long, for people."""
+    """Yield a complaint about each file and function that is too long."""
     for name in tracked(REPOSITORY):
         path = REPOSITORY / name
         text = path.read_text(errors="replace") if path.suffix in SOURCES else ""

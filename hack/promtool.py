@@ -19,7 +19,7 @@ def program() -> Path:
 
 
 def said(promtool: Path, *words: object) -> str:
-    """Return promtool's output; it has to succeed."""
+    """Return promtool's output; raise if it fails."""
     command = [str(word) for word in (promtool, *words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]

@@ -1,13 +1,13 @@
-"""Provides what tests need and this machine does not have, before they run.
+"""Provides missing prerequisites of tests before they run.
 
     hack/ready.py                    everything
     hack/ready.py NEED...            these: cluster, cdi, helm, image, judge, metadata, …
     hack/ready.py --for PATH...      what the tests in these files and folders need
 
 No test compiles, downloads or installs anything, because that takes longer than a test may, and
-stops the tests beside it. A test whose need is not ready fails at once, and names this command.
-What exists already takes no time; the rest is kept in ~/.cache/dra-driver. Progress goes to
-standard error; standard output has the needs that this machine cannot provide.
+delays parallel tests. A test whose need is not ready fails at once, and names this command. What
+exists already takes no time; the rest is kept in ~/.cache/dra-driver. Progress goes to standard
+error; standard output lists the needs that this machine cannot meet.
 """
 
 import argparse
@@ -78,8 +78,7 @@ NEEDS: Mapping[str, tuple[Callable[[], object], str]] = {
     "kueue": _fetched(r"kueue_manager", of="kueue"),
     "image": (_image, r"image_archive"),
 }
-"""What provides each, and the words that show that a test file needs it. What takes longest comes
-last."""
+"""The provider of each need, and the words by which a test file needs it; the slowest is last."""
 
 
 def needed(paths: list[Path]) -> list[str]:
@@ -94,7 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="hack/ready.py", description=__doc__)
     parser.add_argument("needs", nargs="*", metavar="NEED", help=", ".join(NEEDS))
     parser.add_argument("--for", dest="paths", nargs="+", type=Path, help="test files, folders")
-    parser.add_argument("--but", nargs="+", default=[], metavar="NEED", help="leave these out")
+    parser.add_argument("--but", nargs="+", default=[], metavar="NEED", help="needs to skip")
     given = parser.parse_args()
     lacking = []
     for name in needed(given.paths) if given.paths else given.needs or NEEDS:
@@ -102,7 +101,7 @@ def main() -> None:
             if name not in given.but:
                 NEEDS[name][0]()
         except subprocess.CalledProcessError:
-            lacking.append(name)  # it said why
+            lacking.append(name)  # it has printed why
         except (ImageError, ClusterError, SetupError) as error:
             say(f"ready: {name} is not available: {error}")
             lacking.append(name)

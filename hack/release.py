@@ -29,7 +29,7 @@ UNRELEASED = {
     "SECURITY.md": "There is no release yet",
     "docs/compatibility.md": "no releases yet: you build the image",
 }
-"""Texts of pages that stop being true with the first release."""
+"""Texts of pages that are no longer true after the first release."""
 
 
 def prepare(version: str) -> None:
@@ -48,7 +48,7 @@ def notes(version: str) -> str:
 
 
 def complaints(version: str) -> Iterator[str]:
-    """Yield what a release of a version lacks."""
+    """Yield the obstacles to a release of a version."""
     for path in (path for pattern in FILES for path in sorted(REPOSITORY.glob(pattern))):
         for _, said in SAID.findall(path.read_text()):
             if said != version:

@@ -91,7 +91,7 @@ def shown_default(option: Option) -> str:
 
 
 def explains(text: str, choices: Iterable[str]) -> bool:
-    """Whether a text has a word on each choice already, such as `off: none`."""
+    """Whether a text explains each choice already, such as `off: none`."""
     return all(f"{choice}:" in text for choice in choices if choice)
 
 
@@ -106,7 +106,7 @@ def escaped(text: str) -> str:
 
 
 def section(name: str, command: cli.Command, told: dict[str, str]) -> str:
-    """What the page says of a sub-command; its rows are added to `told`, each with its command."""
+    """The page's section on a sub-command; its rows are added to `told`, each with its command."""
     model = command.load()
     if not issubclass(model, CommandSettings):
         raise TypeError(f"{name} has sub-commands, which need rows of their own")
@@ -130,7 +130,7 @@ def without_effect() -> str:
 
 
 def gates() -> str:
-    """What each feature gate of NVIDIA's driver does here."""
+    """The effect of each of NVIDIA's feature gates here."""
     return _GATES + table((f"`{gate}`", here) for gate, here in FEATURE_GATES.items())
 
 
@@ -145,7 +145,7 @@ def table(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def exit_statuses() -> str:
-    """What each exit status means: first for most commands, then for those that differ."""
+    """The meaning of exit statuses: first for most commands, then for those that differ."""
     models = {name: command.load() for name, command in commands.COMMANDS.items()}
     own = {name: model.statuses for name, model in models.items()}
     numbers = range(max(map(len, own.values())))

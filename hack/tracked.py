@@ -1,4 +1,4 @@
-"""Which files are this repository's."""
+"""The files of this repository."""
 
 import subprocess
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""Benchmarks of the driver; what they share."""
+"""Benchmarks of the driver, and what they have in common."""

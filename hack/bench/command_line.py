@@ -1,4 +1,4 @@
-"""What the benchmarks' command lines share: options, lists of values, facts about the machine."""
+"""Common parts of the benchmarks' command lines: options, lists of values, machine facts."""
 
 import argparse
 import os
@@ -35,7 +35,7 @@ def say_as(name: str) -> Callable[[str], None]:
 
 
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every benchmark on a cluster of its own."""
+    """Add the options of every benchmark that has its own cluster."""
     parser.add_argument("--kubernetes", default="", help="its version, such as 1.36")
     parser.add_argument("--output", type=Path, help="file for all that was measured, as JSON")
 
@@ -46,7 +46,7 @@ def numbers_of(thing: str, *, most: int | None = None) -> Callable[[str], list[i
     def numbers(text: str) -> list[int]:
         chosen = [int(word) for word in text.split(",")]
         if min(chosen) < 1:
-            raise argparse.ArgumentTypeError(f"there has to be at least one {thing}")
+            raise argparse.ArgumentTypeError(f"give at least one {thing}")
         if most is not None and max(chosen) > most:
             raise argparse.ArgumentTypeError(f"there can be {most} at most, not {max(chosen)}")
         return chosen

@@ -1,4 +1,4 @@
-"""Columns of figures beside each other, each figure ÷ that of a baseline column. Pure."""
+"""Columns of figures side by side, each with its ratio to the baseline column. Pure."""
 
 from collections.abc import Mapping
 

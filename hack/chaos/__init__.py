@@ -1,1 +1,1 @@
-"""A seeded campaign of pods and troubles on a real local cluster; see docs/chaos.md."""
+"""A seeded campaign of pods and faults on a real local cluster; see docs/chaos.md."""

@@ -1,7 +1,7 @@
-"""`python hack/chaos`: make and delete pods while everything around them breaks.
+"""`python hack/chaos`: make and delete pods while everything around them fails.
 
-A real local cluster with simulated GPUs; after each round everything is mended, and the invariants
-are checked. Exit status 1: an invariant did not hold. See docs/chaos.md.
+A real local cluster with simulated GPUs; after each round everything is repaired, and the
+invariants are checked. Exit status 1: an invariant did not hold. See docs/chaos.md.
 """
 
 import sys

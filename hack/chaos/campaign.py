@@ -1,4 +1,4 @@
-"""Runs the rounds of a plan on a node, mends everything after each, and checks the invariants."""
+"""Runs a plan's rounds on a node, repairs everything after each, and checks the invariants."""
 
 import json
 import re
@@ -37,12 +37,12 @@ _DIFFERS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|[\w-]*\d[\w.-]*")
 
 
 class Violation(Exception):  # noqa: N818  # what a campaign finds is no error of its own
-    """Something did not hold; the text says what."""
+    """An invariant did not hold; the text says which."""
 
 
 @dataclass(kw_only=True)
 class Report:
-    """What a campaign did and saw."""
+    """The events and observations of a campaign."""
 
     seed: int
     rounds: int = 0
@@ -52,7 +52,7 @@ class Report:
 
     pods: int = 0
     settled: list[float] = field(default_factory=list)
-    """Seconds from mending until everything held, by round."""
+    """Seconds from repair until everything held, by round."""
 
     needs: list[dict[str, ProcessSeen]] = field(default_factory=list)
     """Memory and descriptors of our processes at the end of each round."""
@@ -115,7 +115,7 @@ class Campaign:
         )
 
     def _offered(self, division: str) -> dict[str, tuple[str, ...]]:
-        """Have the GPUs divided, and return what is published then, by GPU."""
+        """Let the driver divide the GPUs, and return what is published then, by GPU."""
         put_share_config(self._configs, config(division))
 
         def is_applied() -> bool:
@@ -128,7 +128,7 @@ class Campaign:
         return looks.by_gpu(self._node, self._parts)
 
     def run(self, plan: Round) -> None:
-        """Run a round, mend everything, and wait until everything holds.
+        """Run a round, repair everything, and wait until everything holds.
 
         Raises Violation if something does not.
         """
@@ -307,6 +307,6 @@ def _kind(event: Event) -> str:
 
 
 def _plain(message: str) -> str:
-    """A message without what differs from pod to pod."""
+    """A message without its pod-specific parts."""
     plain = message.removeprefix("Failed to prepare dynamic resources: prepare dynamic resources: ")
     return _DIFFERS.sub("…", plain)[:300]

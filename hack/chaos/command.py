@@ -31,7 +31,7 @@ _SHORT = 3.0
 
 
 def main(words: Sequence[str]) -> int:
-    """Run a campaign; return 1 when something did not hold, 2 when it could not be run."""
+    """Run a campaign; return 1 if an invariant did not hold, 2 if it could not be run."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # with its clean-up
     options = _options(words)
     if options.plan:
@@ -64,13 +64,13 @@ def _print_plan(options: argparse.Namespace) -> None:
 
 def _options(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="hack/chaos", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1, help="what happens follows from it")
+    parser.add_argument("--seed", type=int, default=1, help="determines what happens")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--rounds", type=int, default=0, help="how many rounds (default: 10)")
-    length.add_argument("--minutes", type=float, default=0, help="how long; ends after a round")
+    length.add_argument("--minutes", type=float, default=0, help="ends after a round")
     parser.add_argument("--name", default="chaos", help="name of the cluster")
     parser.add_argument("--kubernetes", default="", help="its version, such as 1.36")
-    parser.add_argument("--containerd", default="", help="that of its containerd, such as 1.7")
+    parser.add_argument("--containerd", default="", help="containerd version, such as 1.7")
     parser.add_argument(
         "--runtime",
         choices=RUNTIMES,
@@ -81,12 +81,12 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--logs", type=Path, help="folder to keep the logs of driver and supervisor in"
     )
-    parser.add_argument("--plan", action="store_true", help="only print what would happen")
+    parser.add_argument("--plan", action="store_true", help="only print the plan")
     return parser.parse_args(words)
 
 
 def _run(campaign: Campaign, options: argparse.Namespace) -> None:
-    """Run enough rounds, and a last one that leaves nothing."""
+    """Run the rounds, and a last one that removes everything."""
     end = time.monotonic() + options.minutes * 60
     plan = Round(0, (), ())
     for plan in rounds(options.seed):

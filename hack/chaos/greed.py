@@ -1,8 +1,8 @@
-"""Containers with memory of GPUs: one has more than its limit, and all others stay within theirs.
+"""Containers that take GPU memory: one takes more than its limit, all others stay within theirs.
 
 In: the claims of long-running workloads, and the containers of their pods. Out: memory of simulated
 GPUs, as if their first processes had it, because nothing computes there; and which container must
-be ended for it. A container without a limit takes as much as the greedy one, and is not ended.
+be ended for it. A container without a limit takes just as much and is not ended.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""The invariants when everything was mended: a view of the node, and what is wrong with it.
+"""The invariants after repair: a view of the node, and what is wrong with it.
 
 `judge` is pure, so that each rule can be tested with a node that breaks it.
 """
@@ -53,7 +53,7 @@ class ContainerSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSeen:
-    """One of our processes: whether it is the one that was started, and what it uses."""
+    """One of our processes: whether it is still the started one, and its resources."""
 
     same_life: bool
     resident: int
@@ -79,7 +79,7 @@ class Look:
     """Names of MPS domains' files and folders."""
 
     members: tuple[str, ...]
-    """Who has joined a shared MPS domain, as `domain/claim UID`."""
+    """The members of shared MPS domains, as `domain/claim UID`."""
 
     daemons: Mapping[int, str]
     """MPS control daemons' PIDs and domains."""
@@ -172,7 +172,7 @@ def judge_containers(
 
 
 def _exclusive(container: ContainerSeen, kind: Kind) -> Iterable[str]:
-    """What nobody else may see: MIG devices, and GPUs that are not only parents of those."""
+    """The devices that nobody else may see: MIG devices, and GPUs used as a whole."""
     return (*container.migs, *(container.gpus if not kind.migs else ()))
 
 

@@ -1,4 +1,4 @@
-"""Looks at a node by the means of a person on it; chaos.holds judges what was seen."""
+"""Inspects a node by the means of a person on it; chaos.holds judges the result."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def by_gpu(node: GpuNode, parts: Parts) -> dict[str, tuple[str, ...]]:
 
 
 def ours(node: GpuNode) -> dict[str, DriverProcess]:
-    """The processes that have to stay, by name."""
+    """The processes that must keep running, by name."""
     return {"driver": node.driver, "MPS supervisor": node.supervisor}
 
 
@@ -57,7 +57,7 @@ def claims(node: GpuNode, parts: Parts) -> tuple[ClaimSeen, ...]:
 
 
 def look(node: GpuNode, lives: Mapping[str, int], parts: Parts) -> Look:
-    """Look at everything but the inside of containers.
+    """Inspect everything except the inside of containers.
 
     `lives` are the PIDs of our processes as they were started.
     """
@@ -161,7 +161,7 @@ def _grouped() -> Iterator[int]:
 
 
 def _of_us(pids: Iterable[int], folder: Path) -> Iterator[int]:
-    """Those that belong to this node and not to another on the same machine."""
+    """Those of this node, not of another node on the same machine."""
     for pid in {*pids}:
         with suppress(OSError):
             if os.fsencode(folder) in Path(f"/proc/{pid}/environ").read_bytes():

@@ -1,4 +1,4 @@
-"""What happens in a campaign, computed only from its seed: the same seed gives the same events.
+"""The events of a campaign, which depend only on its seed.
 
 A round is a short time line: workloads come and go while one to three troubles begin and end. At
 any time all workloads need at most BUDGET of the node's GPUs, so that all of them must run after
@@ -18,7 +18,7 @@ BUDGET = 7
 """GPUs for all workloads at one time; one is left for workloads that are still being ended."""
 
 _DIVIDED_AGAIN = 0.4
-"""How likely it is that a round changes the shares into which the GPUs are divided."""
+"""The probability that a round changes the division of GPUs into shares."""
 
 _MAKE_UNTIL = 6.0
 """Seconds into a round until which workloads come and go and troubles begin."""
@@ -26,7 +26,7 @@ _MAKE_UNTIL = 6.0
 
 @dataclass(frozen=True, slots=True, order=True)
 class Event:
-    """One thing that happens, `at` seconds after its round's beginning."""
+    """An event, `at` seconds after the beginning of its round."""
 
     at: float
     verb: str
@@ -36,7 +36,7 @@ class Event:
     """A workload's, a trouble's or a share config's name."""
 
     detail: str = ""
-    """What the trouble strikes: a GPU by its slot, an NVML function; see chaos.troubles."""
+    """The target of the trouble: a GPU by its slot, an NVML function; see chaos.troubles."""
 
     def __str__(self) -> str:
         return f"{self.at:5.1f} s  {self.verb:<6} {self.what} {self.detail}".rstrip()

@@ -42,22 +42,22 @@ _CODES = (15, 19, 999)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """One kind of trouble. Two that strike the same thing never happen together."""
+    """One kind of trouble. Two with the same target never happen together."""
 
     name: str
     strikes: str
     lasts: bool = True
-    """Whether it goes on until it is ended; the others are over at once."""
+    """Whether it lasts until it is ended; the others are over at once."""
 
     alone: bool = False
     gpu: bool = False
-    """Whether it strikes one GPU, which is chosen."""
+    """Whether its target is one GPU, which is chosen."""
 
     calls: tuple[str, ...] = ()
     """NVML functions of which one is chosen."""
 
     def choose(self, chance: random.Random, gpus: int) -> str:
-        """Choose what it strikes: `slot`, `function slot`, and so on, as chaos.node reads it."""
+        """Choose its target: `slot`, `function slot`, and so on, as chaos.node reads it."""
         words = []
         if self.calls:
             words.append(chance.choice(self.calls))

@@ -1,6 +1,6 @@
-"""What runs on the node: claims and pods of every kind, and what each must see at the end.
+"""The workloads: claims and pods of every kind, and what each must see at the end.
 
-And the share configs between which a campaign changes. Each of them divides all GPUs, so that a
+Also the share configs between which a campaign switches. Each of them divides all GPUs, so that a
 workload with a share always has a place; claims for whole GPUs and for MIG devices get theirs, too.
 Shares serve a name that whole GPUs do not serve.
 """
@@ -29,7 +29,7 @@ class Kind:
 
     pods: int = 1
     gpus: int = 1
-    """The most GPUs that it keeps from others."""
+    """The most GPUs that others cannot get because of it."""
 
     whole: int = 0
     """Whole GPUs that each pod sees."""

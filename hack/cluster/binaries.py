@@ -144,7 +144,7 @@ class Store:
     def fetch(self, versions: Versions, groups: Iterable[str] = BY_DEFAULT) -> Binaries:
         """Groups of programs, fetched or compiled if they are missing.
 
-        Raises BinariesUnavailableError if no source has one of the groups; says what each answered.
+        Raises BinariesUnavailableError, with each source's reason, if no source has a group.
         """
         folders: dict[str, Path] = {}
         for group in groups:
@@ -274,13 +274,13 @@ class Store:
 
 
 def _of_judge(go_mod: Path, module: str, source: str = "main.go") -> str:
-    """The version of the library that a judge asks, and of the questions that it knows."""
+    """The version of the library that a judge calls, and of its own protocol."""
     own = hashlib.sha256((go_mod.parent / source).read_bytes()).hexdigest()
     return f"{pinned(go_mod, module)}-{own[:8]}"
 
 
 def of_this_user(progress: Progress) -> Store:
-    """Where programs are, and where they are kept, according to the environment."""
+    """The store that the environment describes."""
     return Store(cache=default_cache(os.environ), env=os.environ, progress=progress)
 
 
@@ -313,7 +313,7 @@ def _keep(folder: Path, target: Path, source: str) -> Path:
 
 
 def _check_runs(folder: Path, programs: tuple[str, ...]) -> None:
-    """Refuse programs that do not start here, such as those of another processor."""
+    """Refuse programs that do not start here, such as those for another processor."""
     for name in programs:
         try:
             done = subprocess.run(
@@ -325,8 +325,9 @@ def _check_runs(folder: Path, programs: tuple[str, ...]) -> None:
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise SourceError(f"{name} does not run on this machine: {error}") from error
-        # Most answer a status of their own (a CNI plugin wants its order in the environment);
-        # the loader answers 127 when a shared library is missing, a crash ends by a signal.
+        # Most exit with a status of their own (a CNI plugin expects its command in the
+        # environment); the loader exits with 127 when a shared library is missing, a crash ends by
+        # a signal.
         if done.returncode == 127 or done.returncode < 0:
             why = done.stderr.decode(errors="replace").strip() or f"status {done.returncode}"
             raise SourceError(f"{name} does not run on this machine: {why}")

@@ -74,7 +74,7 @@ class Job:
     program: str = ""
     tags: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Of packages, to be set by the linker."""
+    """Variables of packages for the linker to set."""
 
     cgo: bool = False
     c_flags: str = "-O2 -g"
@@ -109,7 +109,7 @@ def jobs(group: str, versions: Versions) -> list[Job]:
         program="vale",
         variables={"main.version": _pinned(VALE_GO_MOD, VALE_MODULE)},
         cgo=True,
-        # For its parsers of programming languages: 100 MB of C, which pages do not need to be fast.
+        # Its parsers are 100 MB of C, which our pages do not need to be fast.
         c_flags="-O0",
     )
     plugin = Job(
@@ -151,7 +151,7 @@ def _tool(name: str, go_mod: Path, module: str, variable: str) -> Job:
 
 
 def _own_job(program: str, go_mod: Path, package: str = ".") -> Job:
-    """A program of ours."""
+    """The job of one of our own programs."""
     return Job(title=program, go_mod=go_mod, packages=(package,), program=program)
 
 

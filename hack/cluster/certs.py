@@ -3,7 +3,7 @@
 Out: what kubeadm would make: an authority for the cluster, one for the front proxy
 (the API server's aggregation layer), a certificate for each component whose subject is the
 identity RBAC and the node authorizer know (`system:node:NAME` in `system:nodes` …), and a
-key pair that signs service account tokens. Keys are P-256: made in milliseconds.
+key pair that signs service account tokens. Keys are P-256, because these are made in milliseconds.
 """
 
 import base64
@@ -72,7 +72,7 @@ def identities(cluster: Cluster) -> list[Identity]:
 
 
 def write_pki(cluster: Cluster) -> None:
-    """Write certificates, keys and kubeconfigs that do not exist yet."""
+    """Write missing certificates, keys and kubeconfigs."""
     folder = cluster.pki
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in ("ca", "front-proxy-ca"):

@@ -1,8 +1,8 @@
-"""The cluster's cgroups: one subtree in every hierarchy that is mounted.
+"""The cluster's cgroups: one subtree in every mounted hierarchy.
 
 On cgroup v2 there is one hierarchy; on v1, and if both are mounted side by side, one for each
 controller. The kubelet wants its root cgroup to exist in all of them; runc adds
-children, and at the end the empty subtree is removed bottom-up, as the kernel demands.
+children, and at the end the empty subtree is removed bottom-up, as the kernel requires.
 """
 
 import os

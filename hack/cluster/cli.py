@@ -42,7 +42,7 @@ _RUNTIME_OPTIONS = {
 def main(arguments: Sequence[str]) -> int:
     """Run one command; its exit status."""
     if arguments[:1] == ["kubelet-view"]:
-        # By which this program starts a kubelet; not for people.
+        # Only for this program, which starts a kubelet by it.
         become(Path(arguments[1]), arguments[2:])
     options = _parser().parse_args(arguments)
     progress = Progress(stream=sys.stderr)
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         progress.say(f"hack/cluster {options.command}: {error}")
         return error.exit_status
     except OSError as error:
-        # The machine refused something (a mount, a bridge, a write): errno and path say what.
+        # The machine refused an operation (a mount, a bridge, a write): errno and path say which.
         progress.say(f"hack/cluster {options.command}: {error}")
         return 1
     except KeyboardInterrupt:
@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "--signal", default="TERM", help="TERM (default), KILL … sent to stop it"
             )
-    fetch = add("fetch", "get or compile the programs, without starting anything")
+    fetch = add("fetch", "download or compile the programs without starting anything")
     fetch.add_argument(
         "groups",
         nargs="*",
@@ -120,10 +120,10 @@ def _parser() -> argparse.ArgumentParser:
         for flag, (text, known) in _RUNTIME_OPTIONS.items():
             command.add_argument(flag, choices=known, help=f"{text} (default: {known[0]})")
     _add_options(up)
-    add("load", "give the images of an OCI archive to the cluster").add_argument(
+    add("load", "import the images of an OCI archive").add_argument(
         "archive", metavar="ARCHIVE", type=Path
     )
-    add("tag", "give the test image one more name").add_argument("image", metavar="NAME")
+    add("tag", "add a name to the test image").add_argument("image", metavar="NAME")
     return parser
 
 
@@ -140,7 +140,7 @@ def _add_options(up: argparse.ArgumentParser) -> None:
     up.add_argument(
         "--apiserver",
         choices=("loopback", "bridge"),
-        help="where the API server listens: on the bridge pods reach it, too (default: loopback)",
+        help="where the API server listens: pods reach it only on the bridge (default: loopback)",
     )
 
 
@@ -262,7 +262,7 @@ def _env(options: argparse.Namespace, progress: Progress) -> int:
 
 
 def environment(cluster: Cluster, binaries: Binaries) -> dict[str, str]:
-    """What a driver, a test or a person needs to know about a cluster, as variables."""
+    """The facts about a cluster that drivers, tests and people need, as variables."""
     values = {
         "KUBECONFIG": cluster.kubeconfig,
         "KUBE_APISERVER": cluster.apiserver_url,

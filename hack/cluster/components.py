@@ -2,7 +2,7 @@
 
 In: a cluster and its programs. Out: command lines. Flags are those that kubeadm
 gives, with everything on 127.0.0.1; certificates, RBAC, the node authorizer and
-NodeRestriction are on as in a real cluster, because drivers run into them.
+NodeRestriction are on as in a real cluster, because drivers have to work with them.
 """
 
 import http.client
@@ -165,7 +165,7 @@ def _kubelet(cluster: Cluster, binaries: Binaries) -> Component:
         f"--cert-dir={cluster.pki}",
         f"--hostname-override={cluster.node_name}",
         f"--node-ip={cluster.node_ip}",
-        # What GPU feature discovery would put on a node that has NVIDIA GPUs.
+        # The label that GPU feature discovery sets on a node with NVIDIA GPUs.
         "--node-labels=nvidia.com/gpu.present=true",
         healthy=lambda: get(cluster, healthz, "/healthz", tls=False) is not None,
     )
@@ -193,7 +193,7 @@ def _gates(cluster: Cluster) -> list[str]:
 
 
 def _given(cluster: Cluster, name: str) -> tuple[str, ...]:
-    """Flags that this cluster's user gave one component; last, so that they take precedence."""
+    """The user's flags for a component; they come last and so take precedence."""
     given = (word.partition(":") for word in cluster.options.flags.split())
     return tuple(flag for component, _, flag in given if component == name)
 

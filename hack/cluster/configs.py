@@ -44,7 +44,7 @@ def containerd_config(cluster: Cluster, binaries: Binaries) -> str:
         "[grpc]",
         f"address = {_quoted(cluster.cri_socket)}",
         f"[plugins.'{cri}']",
-        # Without CAP_SYS_RESOURCE a score below containerd's own cannot be set, and runc
+        # Without CAP_SYS_RESOURCE, scores below containerd's own cannot be set, and runc
         # fails with `can't get final child's PID from pipe: EOF`.
         "restrict_oom_score_adj = true",
         "disable_apparmor = true",

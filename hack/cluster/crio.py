@@ -169,7 +169,7 @@ def _storage_options(state: Path) -> list[str]:
 
 
 def import_images(cluster: Cluster, binaries: Binaries, archive: Path) -> None:
-    """Give the images of an OCI archive to CRI-O, under the same names as with containerd.
+    """Import the images of an OCI archive into CRI-O, with the same names as in containerd.
 
     Raises ClusterError if one cannot be read or written.
     """
@@ -187,7 +187,7 @@ def import_images(cluster: Cluster, binaries: Binaries, archive: Path) -> None:
 
 
 def tag(cluster: Cluster, binaries: Binaries, name: str, other: str) -> None:
-    """Give an image that CRI-O has one more name."""
+    """Add a name to an image that CRI-O has."""
     _copy(cluster, binaries, name, "--add-name", other)
 
 

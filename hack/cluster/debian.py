@@ -1,4 +1,4 @@
-"""Programs out of Debian packages, without installing them.
+"""Programs from Debian packages, without installing them.
 
 In: a package's name and the files wanted from it. Out: those files in a folder, or the upstream
 source of a package. An installation may start services and changes the machine; a package that is

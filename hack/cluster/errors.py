@@ -1,4 +1,4 @@
-"""What can go wrong with a local cluster, as one tree."""
+"""The errors of a local cluster, as one tree."""
 
 
 class ClusterError(Exception):

@@ -1,4 +1,4 @@
-"""The kubelet's own view of a few paths of the machine that it uses whatever its settings say.
+"""The kubelet's private view of machine paths that it uses regardless of its settings.
 
 In: a state folder and the kubelet's command line. In a mount namespace of its own, this process
 mounts folders and files of the state folder over the kubelet's fixed paths, then becomes the

@@ -158,7 +158,7 @@ class Node:
         return Service(name=name, state=self.cluster.state)
 
     def import_images(self) -> None:
-        """Make the sandbox image and the test image, and give them to the container runtime."""
+        """Make the sandbox image and the test image, and import them."""
         busybox = self.binaries.path("busybox")
         images = [image.gpu_test_image(busybox), image.sandbox_image(busybox)]
         archive = self.cluster.state / "images.tar"
@@ -169,7 +169,7 @@ class Node:
             archive.unlink()
 
     def load(self, archive: Path) -> None:
-        """Give an archive of images to the container runtime.
+        """Import an archive of images into the container runtime.
 
         Raises ClusterError if it refuses them.
         """
@@ -180,7 +180,7 @@ class Node:
             self._images("import", "--local", "--snapshotter", snapshotter, str(archive))
 
     def tag(self, name: str) -> None:
-        """Give the test image one more name."""
+        """Add a name to the test image."""
         if self.cluster.options.runtime == "crio":
             crio.tag(self.cluster, self.binaries, image.TEST_IMAGE, name)
         else:

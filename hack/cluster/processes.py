@@ -29,7 +29,7 @@ REMEDIES = {
         "raise it (sysctl fs.inotify.max_user_instances=1024)."
     ),
 }
-"""What to do about error messages of components that do not say it."""
+"""Advice on error messages of components that have none."""
 KILL_S = 30.0
 
 
@@ -134,7 +134,7 @@ class Service:
 
 
 def send(process: Running, with_signal: int) -> None:
-    """Signal a process, if it still is the same one."""
+    """Signal a process, if it is still the same one."""
     if running(process.pid) == process:
         with suppress(ProcessLookupError):
             os.kill(process.pid, with_signal)

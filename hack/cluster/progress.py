@@ -1,4 +1,4 @@
-"""Lines that tell a waiting person what is being done, and how far it is.
+"""Progress lines for a waiting person.
 
 On a terminal a line of progress replaces the one before; in a log file a new line is written at
 most four times a minute, so that the log stays readable.

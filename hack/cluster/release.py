@@ -102,7 +102,7 @@ class Downloads:
 
         Raises:
             UnreachableError: the server did not answer.
-            ChecksumError: the file is not the published one; nothing of it is kept.
+            ChecksumError: the file is not the published one; it is deleted.
             SourceError: the server refused, or the file is not what was expected.
         """
         checksum = self._published_checksum(asset)

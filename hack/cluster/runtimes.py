@@ -1,4 +1,4 @@
-"""The container runtimes that come from elsewhere than releases: CRI-O's programs, and crun.
+"""The container runtimes that are not release downloads: CRI-O's programs, and crun.
 
 In: the go.mod that pins CRI-O, and a Go; and nothing but apt, a C compiler, make and pkg-config.
 Out, in a folder: crio itself, `copyimg` of its tests, which writes images into its storage,

@@ -1,4 +1,4 @@
-"""What one cluster is: its name, versions, addresses, and the places of its files.
+"""A cluster's record: its name, versions, addresses, and the paths of its files.
 
 The record is written before anything is made, so that `down` can clean up after a crash at any
 point. Everything that a cluster writes is in one folder; the few things that cannot be (a bridge,

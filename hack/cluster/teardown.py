@@ -1,4 +1,4 @@
-"""Removes a cluster until nothing of it is left, whatever state it was in.
+"""Removes a cluster completely, whatever state it is in.
 
 In: a state folder, with or without a readable record. Each step works on what really exists
 (processes in /proc, mounts in mountinfo, folders in the cgroup hierarchies) and not on what should

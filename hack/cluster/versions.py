@@ -1,6 +1,6 @@
-"""Which version of each program a cluster is made of.
+"""The version of each program of a cluster.
 
-In: versions of Kubernetes and containerd as a person writes them (1.37, v1.37.2). Out: exact
+In: versions of Kubernetes and containerd in any usual form (1.37, v1.37.2). Out: exact
 versions. Kubernetes, containerd and etcd are pinned once, in the go.mod files that compile them;
 other programs are pinned below, at the versions with which Kubernetes (build/dependencies.yaml) and
 containerd (script/setup) test.

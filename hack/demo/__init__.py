@@ -1,1 +1,1 @@
-"""The demo: what a user sees of the driver, first on a node alone, then in a cluster."""
+"""The demo: shows the driver to a user, first on a node alone, then in a cluster."""

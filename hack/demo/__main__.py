@@ -1,4 +1,4 @@
-"""`python hack/demo [--demo NAME|all] [--profile NAME] …`: see it work, without a GPU.
+"""`python hack/demo [--demo NAME|all] [--profile NAME] …`: show the driver at work, without a GPU.
 
 First the node half (simulated GPUs, the driver, two claims), which needs nothing but this folder.
 Then a real one-node cluster, on which the demos of manifests/demos/ run. Ends with `demo: ok` and

@@ -27,7 +27,7 @@ from demo.sick_half import play
 
 
 def show_offer(screen: Screen, node: GpuNode) -> None:
-    """Show what pods can get of the node, by resource name."""
+    """Show which devices pods can get on the node, by resource name."""
     screen.step("`dra-driver status --cluster`, run by an admin:")
     kubeconfig = node.cluster.env["KUBECONFIG"]
     screen.text(run((DRIVER, "status", "--cluster", "--kubeconfig", kubeconfig)))
@@ -117,13 +117,13 @@ def _pod_names(node: GpuNode, demo: Demo) -> dict[str, str]:
 
 
 def _status(node: GpuNode) -> str:
-    """What `dra-driver status` says on the node."""
+    """The output of `dra-driver status` on the node."""
     paths = ("--kubelet-plugins-directory-path", node.place.plugins)
     return run((DRIVER, "status", *paths, "--proc-root", node.place.driver_root / "proc"))
 
 
 def look(node: GpuNode, demo: Demo, names: Mapping[str, str]) -> Found:
-    """Ask each container of a running demo what it has, and the node how it is set.
+    """Query each container of a running demo, and the node's settings.
 
     `names` are the pods' real names, by those in the demo.
     """

@@ -1,4 +1,4 @@
-"""The demos of manifests/demos/: what each applies, and what must be visible afterwards.
+"""The demos of manifests/demos/: what each applies, and its expected result.
 
 In: a folder with `demo.yaml`, `expect.yaml` and perhaps the node's `share-config.yaml`, and the
 machine and the Kubernetes on which the demo should run. Out: what to apply, where to look, and
@@ -101,7 +101,7 @@ class Demo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What was found of a demo, by `pod/container`, except `node`, which is by GPU UUID.
+    """The observed state of a demo, by `pod/container`, except `node`, which is by GPU UUID.
 
     `mig` has the profiles of MIG devices by their UUIDs, `beside_nics` the UUIDs of the GPUs that
     are below one PCIe root with a network card, `groups` the IOMMU groups in /dev/vfio.

@@ -1,9 +1,9 @@
-"""What a demo needs of a machine's GPUs, and whether the GPUs of a profile have it.
+"""A demo's requirements on GPUs, and whether the GPUs of a profile meet them.
 
 In: the `needs` of an `expect.yaml`, and a machine profile of the simulator. Out: a `Fit`, which
 says how the demo is adapted to the machine's cards, or the reason why it cannot run there.
-Rule: cards name the same MIG profile after their memory, 1g.5gb here and 1g.10gb there, but NVML's
-number of the profile is the same. A demo is written with the names of one card.
+Rule: the name of a MIG profile depends on the card's memory (1g.5gb or 1g.10gb), but NVML's number
+of the profile is the same. A demo is written with the names of one card.
 """
 
 import re
@@ -131,17 +131,17 @@ def fit(needs: Needs, text: str, on: Profile) -> Fit:
     if len(whole) < needs.gpus:
         divided = len(gpus) - len(whole)
         in_mode = f", {divided} of them in MIG mode" if divided else ""
-        raise UnfitError(f"it takes {count(needs.gpus, 'GPU')}; {_has(on)}{in_mode}")
+        raise UnfitError(f"it needs {count(needs.gpus, 'GPU')}; {_has(on)}{in_mode}")
     if needs.iommu and on.nvswitch is not None:
-        raise UnfitError(f"it takes GPUs that are not behind NVSwitches; {_has(on)}")
+        raise UnfitError(f"it needs GPUs that are not behind NVSwitches; {_has(on)}")
     if len({(gpu.bridges or [gpu.pci])[0][:7] for gpu in whole}) < needs.nics:
-        raise UnfitError(f"it takes NICs below {needs.nics} PCIe roots with GPUs; {_has(on)}")
+        raise UnfitError(f"it needs NICs below {needs.nics} PCIe roots with GPUs; {_has(on)}")
     # A claim may get any of them.
     for card in [on.card_of(gpu) for gpu in whole] if needs.gpus else []:
         if _capability(card.compute_capability) < needs.compute_capability:
             least = ".".join(map(str, needs.compute_capability))
             raise UnfitError(
-                f"it takes compute capability {least}; {card.name} has {card.compute_capability}"
+                f"it needs compute capability {least}; {card.name} has {card.compute_capability}"
             )
         if needs.time_slices and not card.time_slicing:
             raise UnfitError(f"it sets a time-slice; {card.name} has none that can be set")
@@ -173,12 +173,12 @@ def _divided(needs: Needs, text: str, on: Profile, gpus: Sequence[Gpu]) -> Fit:
         except UnfitError as reason:
             reasons.append(str(reason))
     if not fits:
-        raise UnfitError("; ".join(reasons) or f"it takes GPUs with MIG; {_has(on)}")
+        raise UnfitError("; ".join(reasons) or f"it needs GPUs with MIG; {_has(on)}")
     return min(fits, key=_trouble)
 
 
 def _trouble(fitted: Fit) -> tuple[bool, int, bool]:
-    """Return how much preparation a demo needs, as a sort key."""
+    """Return a sort key for the amount of preparation that a demo needs."""
     renamed = any(name != other for name, other in fitted.names.items())
     return fitted.by_reset, len(fitted.switched), renamed
 
@@ -186,15 +186,15 @@ def _trouble(fitted: Fit) -> tuple[bool, int, bool]:
 def _on_card(needs: Needs, written: set[str], card: Card, mig: Mig, gpus: Sequence[Gpu]) -> Fit:
     if len(gpus) < needs.divided:
         raise UnfitError(
-            f"it takes {count(needs.divided, 'GPU')} of one product with MIG, and of {card.name}"
+            f"it needs {count(needs.divided, 'GPU')} of one product with MIG, and of {card.name}"
             f" there {'is' if len(gpus) == 1 else 'are'} {len(gpus)}"
         )
     numbers = {profile.name: profile.index for profile in _mig_profiles(needs.names_of)}
     here = {profile.index: profile.name for profile in mig.profiles}
     if lacking := sorted(name for name in written if numbers[name] not in here):
         raise UnfitError(
-            f"it takes MIG devices such as {', '.join(lacking)} of {needs.names_of}, of which"
-            f" {card.name} has no like; it has {', '.join(here.values())}"
+            f"it needs MIG devices such as {', '.join(lacking)} of {needs.names_of}, of which "
+            f"{card.name} has no equivalent; it has {', '.join(here.values())}"
         )
     divided = sorted(gpus, key=lambda gpu: not gpu.mig_mode)[: needs.divided]
     switched = tuple(gpu.minor for gpu in divided if not gpu.mig_mode)

@@ -1,7 +1,7 @@
 """The node half: GPUs → ResourceSlice → claim → CDI spec → answer to the kubelet.
 
-No cluster is needed: the API server is that of the contract tests, and the kubelet's calls are made
-by hand. Simulated GPUs and the driver are the same as in the cluster.
+No cluster is needed: the API server is that of the contract tests, and this program makes the
+kubelet's calls. Simulated GPUs and the driver are the same as in the cluster.
 """
 
 import json

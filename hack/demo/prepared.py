@@ -1,4 +1,4 @@
-"""What is put in place for a demo before it is applied, and removed afterwards.
+"""Prerequisites of a demo, made before it is applied and removed afterwards.
 
 On a real node other people do this: images in a registry, the RuntimeClass of the container
 toolkit, MIG devices and MIG mode that an admin has set, and the node's share config in a ConfigMap.
@@ -25,7 +25,7 @@ SHARES_NOTHING = "version: v1\n"
 
 @contextmanager
 def prepared(screen: Screen, node: GpuNode, demo: Demo, *, keep: bool) -> Iterator[None]:
-    """Put in place what a demo needs, and remove it afterwards, unless `keep`."""
+    """Make what a demo needs, and remove it afterwards, unless `keep`."""
     _provide_images(screen, node, demo)
     _provide_runtime_classes(screen, node, demo)
     with ExitStack() as stack:
@@ -33,7 +33,7 @@ def prepared(screen: Screen, node: GpuNode, demo: Demo, *, keep: bool) -> Iterat
             stack.enter_context(_taken_back(put(screen, node, demo), keep=keep))
         yield
         if keep and demo.nics:
-            screen.step("the made-up NICs go with this command; pods with one stay Terminating")
+            screen.step("the simulated NICs end with this command; pods with one stay Terminating")
 
 
 @contextmanager
@@ -95,11 +95,11 @@ def _shared(screen: Screen, node: GpuNode, demo: Demo) -> Iterator[None]:
         return
     node.share(demo.share_config)
     _wait_shared(node, shared=True)
-    screen.step("share config put in place; the driver runs on, and publishes shares")
+    screen.step("share config applied; the running driver publishes shares")
     yield
     node.share(SHARES_NOTHING)
     _wait_shared(node, shared=False)
-    screen.step("share config taken away; no shares are published any more")
+    screen.step("share config removed; no shares are published any more")
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def _with_nics(screen: Screen, node: GpuNode, demo: Demo) -> Iterator[None]:
     screen.step(f"no NICs and no dranet here: made-up ones are published, below {', '.join(roots)}")
     yield
     stack.close()
-    screen.step("made-up NICs taken away")
+    screen.step("simulated NICs removed")
 
 
 def _wait_shared(node: GpuNode, *, shared: bool) -> None:

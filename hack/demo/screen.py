@@ -1,4 +1,4 @@
-"""What the demo prints: headings with the time since the start, tables, indented text."""
+"""The demo's output: headings with the time since the start, tables, indented text."""
 
 import sys
 import textwrap

@@ -1,4 +1,4 @@
-"""The demo's course: the order of its parts, what is left out and why, and how it ends.
+"""Runs the demo: the order of its parts, what is left out and why, and how it ends.
 
 Everything that was started is torn down again, also after a failure and after Ctrl-C. `--keep`
 leaves the cluster running with the last demo on it, and `--down` ends that.
@@ -71,7 +71,7 @@ def options_of(words: Sequence[str]) -> argparse.Namespace:
     add(
         "--demo",
         metavar="NAME|all",
-        help=f"which demos to run: {', '.join(demos.names())} (default: {' '.join(DEFAULT_DEMOS)})",
+        help=f"demos to run: {', '.join(demos.names())} (default: {' '.join(DEFAULT_DEMOS)})",
     )
     add(
         "--profile",
@@ -153,7 +153,7 @@ def _show(
 
 
 def typed(options: argparse.Namespace) -> str:
-    """Return the command that runs this demo, as a user types it."""
+    """Return the command line of this demo."""
     words = {
         f"DEMO={options.demo}": options.demo,
         f"PROFILE={options.profile}": options.profile != PROFILE,

@@ -1,4 +1,4 @@
-"""A GPU that becomes sick under a demo's pods: what is reported, where new pods go, how it ends."""
+"""A GPU that becomes sick under a demo's pods: reports, new pods, recovery."""
 
 import time
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from demo.screen import Screen
 def play(
     screen: Screen, node: GpuNode, demo: Demo, names: Mapping[str, str], before: Found
 ) -> list[str]:
-    """Let the GPU of a container become sick and well again; return what went wrong.
+    """Make a container's GPU sick and well again; return what went wrong.
 
     `names` are the pods' real names, by those in the demo.
     """

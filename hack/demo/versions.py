@@ -1,4 +1,4 @@
-"""What a demo's version of Kubernetes means for it: features, and who makes MIG devices.
+"""How a demo depends on the version of Kubernetes: features, and who makes MIG devices.
 
 In: a version as a person writes it, and what a demo needs. Out: reasons why it cannot be shown, and
 whether the driver makes MIG devices of GPUs in MIG mode by default.

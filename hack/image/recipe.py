@@ -1,4 +1,4 @@
-"""What an image is made from, and its key in the cache.
+"""The sources of an image, and its key in the cache.
 
 In: the repository, an architecture, a target of the Dockerfile. Out: the files that the build may
 read, and a digest of everything that determines the image. Debian's packages are not part of it:

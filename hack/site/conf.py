@@ -3,8 +3,8 @@
 In: README.md as the start page, and the Markdown pages that `include_patterns` names, each at its
 place: links between them are the same on the site as in the repository. A link to any other file
 here leads to a copy of it, which becomes part of the site. Out: HTML without anything from another
-host. Rule: Sphinx's warnings are errors, so a link, an anchor or an entry of the navigation that
-leads nowhere fails the build, and so does a page that the navigation lacks.
+host. Rule: Sphinx's warnings are errors, so the build fails on links, anchors and navigation
+entries that lead nowhere, and on pages that are not in the navigation.
 """
 
 import re
@@ -22,8 +22,8 @@ release = version = _PROJECT["version"]
 project_copyright = ""
 
 extensions = ["myst_parser", "sphinx_copybutton"]
-copybutton_prompt_text = "$ "  # without which a command is copied, and without its output
-copybutton_copy_empty_lines = False  # which may be the output's
+copybutton_prompt_text = "$ "  # commands are copied without the prompt and their output
+copybutton_copy_empty_lines = False  # they may be part of the output
 root_doc = "README"
 include_patterns = [
     *("*.md", "changes/README.md", "hack/cluster/README.md"),
@@ -99,10 +99,10 @@ NAVIGATION = {
         "docs/decisions/README.md",
     ],
 }
-"""The pages by the captions of the site's navigation, which are the readers they are for."""
+"""The pages by the captions of the site's navigation, which name their readers."""
 
 LISTS = {"docs/decisions/README": ["0*.md"], "manifests/demos/README": ["*/README.md"]}
-"""Pages that are one entry of the navigation, each with the pages that it lists."""
+"""Pages with one entry in the navigation, each with the pages that it lists."""
 
 
 def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
@@ -123,12 +123,12 @@ def toctree(pages: list[str], *options: str) -> str:
 
 
 def write_index(app: Sphinx, failure: Exception | None) -> None:
-    """Copy the start page to the name that web servers look for."""
+    """Copy the start page to the file name that web servers expect."""
     if failure is None and app.builder.name == "html":
         shutil.copy(app.outdir / f"{root_doc}.html", app.outdir / "index.html")
 
 
 def setup(app: Sphinx) -> None:
-    """Register the functions for Sphinx's reading of pages, and for its end."""
+    """Register the functions that Sphinx calls for each page and at the end."""
     app.connect("source-read", add_navigation)
     app.connect("build-finished", write_index)

@@ -1,7 +1,7 @@
 """`python hack/style [FILE …]`: vale checks the English of pages, help, alerts and Python code.
 
-Of the product's code it reads the strings, docstrings and comments, of hack and tests the latter
-two. They are put into a text with the same lines for each module; code in backticks is left out.
+It reads strings, docstrings and comments of the product, and docstrings and comments of hack and
+tests. They are put into a text with the same lines for each module; code in backticks is left out.
 Rules: vale.ini and rules/. vale is compiled once, by hack/cluster.
 """
 
@@ -27,7 +27,7 @@ _FOR_TOOLS = re.compile(r"#\s*(?:noqa|type:|pragma|fmt:|!)")
 
 
 def main(words: list[str]) -> int:
-    """Print what is wrong; return vale's status."""
+    """Print the findings; return vale's status."""
     given = [Path(word).resolve() for word in words]
     found = given or [path for pattern in TEXTS for path in sorted(REPOSITORY.glob(pattern))]
     command = (sys.executable, REPOSITORY / "hack/cluster", "fetch", "vale")
@@ -45,7 +45,7 @@ def main(words: list[str]) -> int:
 
 
 def _put(path: Path, text: str, folder: Path) -> None:
-    """Write what vale reads of a file into a folder."""
+    """Write the text of a file for vale into a folder."""
     if path.suffix == ".py":
         copies = {folder / "remarks" / f"{path}.txt": remarks(text)}
         if path.parts[0] not in ("hack", "tests"):
@@ -58,7 +58,7 @@ def _put(path: Path, text: str, folder: Path) -> None:
 
 
 def strings(source: str) -> str:
-    """Return what users read of a module: its strings with a blank, each on its first line."""
+    """Return the strings with a blank, which users read, each on its first line."""
     tree = ast.parse(source)
     told = {id(docstring) for node in ast.walk(tree) for docstring in _docstrings(node)}
     lines = [""] * (source.count("\n") + 1)
@@ -71,7 +71,7 @@ def strings(source: str) -> str:
 
 
 def remarks(source: str) -> str:
-    """Return what readers of the code read: docstrings and comments, line by line."""
+    """Return docstrings and comments, line by line."""
     lines = [""] * (source.count("\n") + 1)
     for node in ast.walk(ast.parse(source)):
         for told in _docstrings(node):

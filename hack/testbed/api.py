@@ -36,7 +36,7 @@ PATHS = {
 
 
 def thing(kind: str, name: str, **fields: object) -> Object:
-    """Return an object to create, of a kind and with these fields."""
+    """Return an object of a kind with these fields, to be created."""
     version = PATHS[kind][0].removeprefix("/apis/").removeprefix("/api/")
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **fields}
 
@@ -50,7 +50,7 @@ class ApiStatusError(Exception):
 
 
 class Api:
-    """What a user may do with kubectl, for one user of one cluster."""
+    """The operations of kubectl, for one user of one cluster."""
 
     timeout_s = 30.0
     """How long the API server may be silent."""

@@ -1,4 +1,4 @@
-"""A pod whose root container attacks everything that it can reach: testbed/attacks.py.
+"""A pod whose root container attacks everything that it can reach (testbed/attacks.py).
 
 The container has the rights of any root container, and this machine's Python mounted read-only.
 """

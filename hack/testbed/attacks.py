@@ -1,6 +1,6 @@
-"""What a hostile root container tries. It runs inside, with only the standard library.
+"""The attacks of a hostile root container, run inside it with only the standard library.
 
-`python attacks.py NAME [WORDS]` makes one attack and prints as JSON what it achieved.
+`python attacks.py NAME [WORDS]` makes one attack and prints its result as JSON.
 tests/e2e/test_hostile_tenants.py and hack/chaos check that.
 """
 
@@ -70,7 +70,7 @@ def places() -> object:
 
 
 def forge(*variables: str) -> object:
-    """Start what looks like another domain's daemon; return the commands that run."""
+    """Start a process that poses as another domain's daemon; return the commands that run."""
     env = dict(variable.split("=", 1) for variable in variables)
     folder = SHM / "forged"
     folder.mkdir(exist_ok=True)
@@ -113,7 +113,7 @@ def links(*targets: str) -> object:
 
 
 def fill() -> object:
-    """Fill whatever takes bytes; return how many MiB and files /dev/shm took."""
+    """Fill everything writable; return how many MiB and files /dev/shm took."""
     took: dict[str, int] = {"MiB": 0, "files": 0}
     with suppress(OSError), (SHM / "big").open("wb", buffering=0) as file:
         while took["MiB"] < 1024:
@@ -131,7 +131,7 @@ def fill() -> object:
 
 
 def order(*commands: str) -> object:
-    """Give its daemon commands in every way; return the answers, each once."""
+    """Send its daemon commands in every way; return the distinct answers."""
     alias = SHM / "alias"
     alias.mkdir(exist_ok=True)
     for name in ("control", "control_privileged"):
@@ -225,7 +225,7 @@ def stopped() -> object:
 
 
 def _refuse() -> object:
-    raise OSError(errno.EPERM, "a FIFO takes bytes, which says nothing")
+    raise OSError(errno.EPERM, "a FIFO always takes bytes")
 
 
 def _start(command: Sequence[str], env: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""ResourceClaims, what they ask for, and their allocations if no scheduler makes them."""
+"""ResourceClaims, their requests, and their allocations if there is no scheduler."""
 
 from testbed.api import Object, thing
 from testbed.driver import DRIVER_NAME

@@ -1,4 +1,4 @@
-"""The local cluster, through its own command `hack/cluster`."""
+"""The local cluster, through the command `hack/cluster`."""
 
 import json
 import sys

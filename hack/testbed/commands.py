@@ -1,4 +1,4 @@
-"""Runs programs, with errors that say what went wrong."""
+"""Runs programs, with errors that say what failed."""
 
 import shlex
 import subprocess
@@ -17,7 +17,7 @@ T = TypeVar("T")
 class TestbedError(Exception):
     """Something outside the driver failed; the text says what."""
 
-    __test__ = False  # not a test, whatever pytest thinks of the name
+    __test__ = False  # keeps pytest from taking it for a test
 
 
 def run(
@@ -72,7 +72,7 @@ def stream(command: Sequence[str | Path], tell: Callable[[str], None], *, timeou
                 last.append(line)
                 tell(line.rstrip())
         except BaseException:
-            process.terminate()  # or the end of the block would wait for it
+            process.terminate()  # otherwise the end of the block would wait for it
             raise
         finally:
             timer.cancel()

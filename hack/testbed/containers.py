@@ -24,7 +24,7 @@ from dra_driver.simulator.build import find_compiler
 
 BARE_ENV = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
-# Prints for each name the file that the loader takes, and the text after its last NUL.
+# Prints for each name the file that the loader loads, and the text after its last NUL.
 _LOOK_UP = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -59,7 +59,7 @@ _BINDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Which file a container's loader takes for a name, and from which driver it is."""
+    """The file that a container's loader loads for a name, and its driver."""
 
     path: str
     version: str

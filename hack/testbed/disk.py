@@ -1,4 +1,4 @@
-"""A small file system that can be filled, or made read-only, without harm to the machine."""
+"""A small file system that can be filled, or made read-only, without affecting the machine."""
 
 import subprocess
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class SmallDisk:
             number += 1
 
     def empty(self) -> None:
-        """Give back what `fill` took."""
+        """Free what `fill` took."""
         for ballast in self._folder.glob(".ballast*"):
             ballast.unlink()
 

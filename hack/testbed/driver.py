@@ -81,7 +81,7 @@ class Place:
 
     @property
     def mps(self) -> Path:
-        """Where driver and MPS supervisor meet."""
+        """The directory that driver and MPS supervisor share."""
         return self.data / "mps"
 
     def records(self) -> list[str]:
@@ -93,7 +93,7 @@ class Place:
         return sorted(f"{path.parent.name}/{path.name}" for path in self.data.glob("gpus/*/*"))
 
     def left_over(self) -> list[str]:
-        """Everything on disk that belongs to a claim: nothing if no claim is prepared."""
+        """Everything on disk that belongs to claims; empty if no claim is prepared."""
         files = (*self.cdi_files(), *self.mps_files(), *self.metadata_files())
         return [*self.records(), *self.marks(), *files]
 

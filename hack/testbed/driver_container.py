@@ -1,7 +1,7 @@
-"""A GPU driver that comes in a container and is replaced by another one, as by GPU Operator.
+"""A GPU driver in a container, which is replaced by another one, as by GPU Operator.
 
 In: the folder in which a driver container mounts its root, on a node that already has a driver.
-Out: that driver removed, if nobody uses it, and another one in its place. Pods that began in
+Out: that driver is removed, if nobody uses it, and another one takes its place. Pods that began in
 between see the new one by mount propagation.
 """
 
@@ -71,7 +71,7 @@ class DriverContainer:
 def users_of(root: Path) -> list[str]:
     """The processes of this machine that have a file below a folder open or mapped.
 
-    By any path. Files with several names are left out, because other machines have them, too.
+    By any path. Files with several names are skipped, because other machines have them as well.
     """
     files = {(look.st_dev, look.st_ino) for look in _looks(root) if look.st_nlink == 1}
     users = []

@@ -1,4 +1,4 @@
-"""The small API server as a process of its own, without a cluster."""
+"""The small API server in a separate process, without a cluster."""
 
 import multiprocessing
 from collections.abc import Iterator

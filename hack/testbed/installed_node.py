@@ -1,8 +1,8 @@
-"""A node on which the driver was installed as by an admin: the built image, by Helm.
+"""A node on which the driver is installed as by an admin: the built image, by Helm.
 
 In: the image's archive (hack/image) and the chart. Out: driver and MPS supervisor as DaemonSets on
 a node of hack/cluster, whose paths are the chart's values; nothing else differs from an
-installation. The label that says whether a node gets the driver starts and stops it.
+installation. The label that selects nodes for the driver starts and stops it.
 """
 
 import urllib.request
@@ -110,7 +110,7 @@ class InstalledNode(GpuNode):
         self.start_driver(detached=detached)
 
     def upgrade(self, *, tag: str = "") -> None:
-        """Upgrade to the image of another tag, or to the chart's own; wait until it runs alone."""
+        """Upgrade to another image tag, or to the chart's own; wait until only that runs."""
         self._tag = tag
         self._apply("upgrade")
         self.wait_ready()
@@ -127,7 +127,7 @@ class InstalledNode(GpuNode):
         self.wait_published()
 
     def metrics(self) -> str:
-        """What the driver's pod serves at its metrics address."""
+        """The metrics of the driver's pod."""
         (pod,) = self.driver_pods(labelSelector=_DRIVER)
         address = f"http://{pod['status']['podIP']}:{_METRICS_PORT}/metrics"
         with urllib.request.urlopen(address, timeout=20) as answer:
@@ -193,7 +193,7 @@ class InstalledNode(GpuNode):
         # The chart sets this one from a value of its own.
         settle = env.pop("HEALTH_SETTLE", None)
         gpus = {"env": _listed(env)}
-        # The boot by which the cleanup knows the supervisor's daemons is the machine's for both.
+        # Cleanup and supervisor have the machine's boot id, by which cleanup knows the daemons.
         machines = {name: value for name, value in env.items() if name == "PROC_ROOT"}
         return {
             "image": {"tag": self._tag},

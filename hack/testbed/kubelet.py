@@ -1,7 +1,7 @@
-"""The kubelet's side of the plugin protocols: registers a driver and calls it like a kubelet.
+"""The kubelet's side of the plugin protocols: registers a driver and calls it as a kubelet does.
 
-For tests, demos and measurements that need no whole kubelet. A kubelet (written in Go) dials the
-registration socket by its raw path, so that the authority is the percent-encoded path, and the
+For tests, demos and measurements that do not need a whole kubelet. A kubelet (written in Go) dials
+the registration socket by its raw path, so that the authority is the percent-encoded path, and the
 service socket as `unix:` with authority `localhost`. It keeps one connection to each driver.
 """
 
@@ -45,7 +45,7 @@ class ClaimName:
 
 
 class KubeletClient:
-    """One kubelet, as far as one driver sees it. Use as a context manager; threads may share it."""
+    """A kubelet as a driver sees it. Use as a context manager; threads may share it."""
 
     def __init__(self, registry: Path, pattern: str = "[!.]*") -> None:
         self.registry = registry
@@ -74,7 +74,7 @@ class KubeletClient:
         Returns:
             What the driver reports about itself; calls go to its `endpoint` from now on.
 
-        Raises TestbedError if no socket came in time, or the driver that was to make it has ended.
+        Raises TestbedError if no socket came in time, or the driver has ended before.
         """
 
         def look() -> bool:

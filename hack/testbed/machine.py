@@ -1,7 +1,7 @@
 """Simulated GPUs in a folder of the host, changed through the command `dra-driver simulate`.
 
-Their settings are read here, because tests ask before and after each test, and to start a command
-takes longer than many tests.
+Their settings are read here, because tests need them before and after each test, and a command
+takes longer to start than many tests.
 """
 
 import sys
@@ -29,7 +29,7 @@ TIME_SLICES: Words = {0: "Default", 1: "Short", 2: "Medium", 3: "Long"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSettings:
-    """A GPU's settings, in nvidia-smi's words; `-` for one that the card lacks."""
+    """A GPU's settings, in nvidia-smi's terms; `-` for one that the card lacks."""
 
     compute_mode: str
     time_slice: str

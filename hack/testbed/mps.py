@@ -1,4 +1,4 @@
-"""The MPS control daemons of a node, found and asked as by a person on the node.
+"""The MPS control daemons of a node, found and queried as by a person on the node.
 
 This uses nothing of the driver's own code: NVIDIA's program talks to the daemon through the claim's
 pipe directory.
@@ -23,7 +23,7 @@ MARK = "DRA_DRIVER_MPS_DOMAIN"
 
 
 def can_run_mps(driver_root: Path) -> bool:
-    """Whether a driver root has NVIDIA's MPS programs, which have no stand-in."""
+    """Whether a driver root has NVIDIA's MPS programs, for which there is no stand-in."""
     return (driver_root / PROGRAM).is_file()
 
 
@@ -31,7 +31,7 @@ def ask(place: Place, claim: str, command: str) -> str:
     """Send a query to the daemon of a claim (by UID); return the answer.
 
     For a claim with only MIG devices, that is the daemon of the first. A daemon answers one caller
-    at a time and rejects others, some without a message: they ask again.
+    at a time and rejects others, some without a message: so this retries.
     """
     folder = place.mps / "domains" / claim
     if not folder.exists():
@@ -79,7 +79,7 @@ def end_all(plugins: Path) -> None:
 
 @contextmanager
 def slow_start(driver_root: Path, seconds: float) -> Iterator[None]:
-    """During a block, let daemons take this long to start."""
+    """During a block, delay the start of daemons by this long."""
     program = driver_root / PROGRAM
     real = program.with_name("slowed-down") / program.name
     script = f'#!/bin/sh\n[ "$1" != -d ] || /bin/sleep {seconds}\nexec {real} "$@"\n'

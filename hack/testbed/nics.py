@@ -1,4 +1,4 @@
-"""Made-up network cards: published as by dranet, and prepared for pods.
+"""Simulated network cards: published as by dranet, and prepared for pods.
 
 In: a node whose GPUs are published. Out: a ResourceSlice of the driver dra.net with cards for RDMA
 below PCIe roots of these GPUs, and a plugin on the kubelet's sockets that answers for their claims.

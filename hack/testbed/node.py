@@ -22,7 +22,7 @@ _GRACE_S = 15.0
 
 
 class GpuNode:
-    """Everything that a pod needs to get a GPU.
+    """A node with everything that pods need to get GPUs.
 
     `folder` has all files besides the cluster's; `down` removes it. `driver_env` are additional
     settings of the driver. With `mps` there is an MPS supervisor, too, if it can work.
@@ -47,7 +47,7 @@ class GpuNode:
         self._driver_env = driver_env
         self._with_mps = mps
         self.share_configs = folder / "share-configs"
-        # By which a later program finds what this one leaves.
+        # By this name a later program finds what this one leaves.
         self._driver_service = Service(name="driver", state=folder)
         self._supervisor_service = Service(name="mps-supervisor", state=folder)
         self._undo: list[Callable[[], None]] = []
@@ -123,7 +123,7 @@ class GpuNode:
         return self.place.env() | dict(self._driver_env or {})
 
     def restart_driver(self, settings: Mapping[str, str]) -> None:
-        """Give the driver other settings, by a restart, and wait until it publishes with them."""
+        """Restart the driver with other settings, and wait until it publishes with them."""
 
         def change() -> None:
             self.driver.env = dict(settings)

@@ -1,7 +1,7 @@
-"""What a kubelet tells monitoring about its pods: the PodResources API, as far as it has claims.
+"""The claims' part of the kubelet's PodResources API, which monitoring uses.
 
 In: the kubelet's socket. Out: the devices of a container's claims, from the list of all pods and
-from the answer for one pod. dcgm-exporter and others ask for the same. Fields are read by their
+from the answer for one pod. dcgm-exporter and others use the same. Fields are read by their
 numbers (k8s.io/kubelet pkg/apis/podresources/v1); other fields are skipped.
 """
 

@@ -1,4 +1,4 @@
-"""Long-running containers, and what they see: GPUs, variables, mounts; whether their pods run."""
+"""Long-running containers: the GPUs, variables and mounts that they see, and their pods' state."""
 
 import re
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""A power failure of a node: all processes end, and what an init system starts is started.
+"""A power failure of a node: all processes end, and those of an init system start again.
 
 In: a node that is up. Out: one with a new boot id, GPUs as after power-on, and no earlier CDI
 specs, mounts and processes. Its disk is unchanged.
@@ -32,7 +32,7 @@ def reboot(node: GpuNode) -> None:
     for component in ("kubelet", cluster.runtime):
         cluster.stop(component, signal="KILL")
     kill_all([*_shims(str(state)), *_in_pods(cluster.env["CLUSTER_CGROUP"])])
-    # Elsewhere it is in /run: without it CRI-O knows that its containers are gone.
+    # On other nodes this is in /run; its absence tells CRI-O that its containers are gone.
     (state / "crio" / "version").unlink(missing_ok=True)
     mps.end_all(node.place.plugins)
     for point in mounts_below(node.place.mps):

@@ -1,6 +1,6 @@
 """`python hack/bench/fleet`: what a node's ResourceSlices cost a cluster of many nodes.
 
-A real etcd, API server, scheduler and controller manager (hack/cluster), made-up Nodes, and the
+A real etcd, API server, scheduler and controller manager (hack/cluster), simulated Nodes, and the
 slices that such nodes would publish. Pods are bound, but not run. The same is measured for several
 ways to publish the same GPUs, because only ratios within a run apply to other machines.
 """

@@ -1,6 +1,6 @@
-"""How long the scheduler's own allocator takes for one claim on one node, without anything else.
+"""How long the scheduler's own allocator takes for one claim on one node, by itself.
 
-In: the slices that a variant publishes for a node. Out: microseconds by case, the least of many
+In: the slices that a variant publishes for a node. Out: microseconds by case, the minimum of many
 measurements. The scheduler does this for every pod and for each node that it looks at. A small
 program in Go (hack/cluster/go/allocator) calls the same code; its figures depend less on the
 machine's other work than figures from a cluster.
@@ -38,7 +38,7 @@ def slices_of(pool: DesiredPool) -> list[Object]:
 
 
 def cases(pool: DesiredPool, profile: str | None) -> dict[str, Object]:
-    """Return what is asked of the allocator, by name.
+    """Return the requests to the allocator, by name.
 
     A whole GPU while all are free, and the last free one, where some are offered whole; what
     `nvidia.com/gpu` gives; and a partition where there are some.

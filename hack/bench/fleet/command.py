@@ -74,7 +74,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         default=list(LOADS),
         help=f"of {', '.join(LOADS)} (default: all)",
     )
-    parser.add_argument("--profile", default="h100x8", help="what a node has (default: h100x8)")
+    parser.add_argument("--profile", default="h100x8", help="the GPUs of a node (default: h100x8)")
     parser.add_argument(
         "--default-limits",
         action="store_true",

@@ -1,4 +1,4 @@
-"""The pods that are to be placed, with what they ask for, and how.
+"""The pods to be placed, and what they request.
 
 In: the name of a load, a number of pods, and the profile of the smallest partition that the nodes
 offer. Out: the objects to create. Pure.

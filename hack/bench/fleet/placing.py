@@ -1,4 +1,4 @@
-"""Pods that wait, and how fast the scheduler places them.
+"""Measures how fast the scheduler places waiting pods.
 
 The scheduler is frozen (SIGSTOP) while pods and claims are made, so that their creation is not
 measured. The clock runs from the scheduler's continuation until the last pod is bound.
@@ -25,12 +25,12 @@ from dra_driver.kube.kubeconfig import from_kubeconfig
 
 _TIDY_S = 300.0
 PATIENCE_S = 300.0
-"""Until pods that have no node are given up on."""
+"""Seconds to wait for pods without a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """A moment: a clock, and the CPU seconds of each component."""
+    """A point in time: a clock, and the CPU seconds of each component."""
 
     at: float
     cpu: Mapping[str, float]
@@ -49,7 +49,7 @@ def start_scheduler(stage: Stage) -> None:
 
 
 def place(stage: Stage, work: Workload) -> Object:
-    """Create a load, have it placed, and remove it again; return how long that took."""
+    """Create a load, wait until it is placed, and remove it; return how long the placing took."""
     with closing(from_kubeconfig(stage.kubeconfig)) as client:
         with _frozen(stage.cluster.pid("kube-scheduler")):
             _create(stage, work)

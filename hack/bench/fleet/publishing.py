@@ -1,4 +1,4 @@
-"""Publishing on all nodes at once, and what is stored then: a roll-out.
+"""A roll-out: publishing on all nodes at once, and what is stored then.
 
 Each node has a client and connections of its own, and sends the writes of a driver that finds no
 slices. The time that a driver needs to compute them is not included.
@@ -26,13 +26,13 @@ from dra_driver.slices.pool import DesiredPool
 from dra_driver.slices.publish.writes import Create, owner_reference, writes_for
 
 WAVE = 100
-"""Nodes that publish at the same time. Those of a wave wait for the last one before it."""
+"""How many nodes publish at the same time; each wave waits for the previous one."""
 
 _TIMEOUT_S = 120.0
 _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 _Writes = tuple[Create, ...]
-"""What one node sends."""
+"""The writes of one node."""
 
 
 def roll_out(stage: Stage, variant: Variant, inventory: Inventory) -> Object:

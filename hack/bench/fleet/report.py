@@ -1,4 +1,4 @@
-"""What was measured, as flat figures: for ratios to the baseline, and for a table.
+"""Measurements as flat figures, for ratios to the baseline and for a table.
 
 In: what one variant cost with a number of nodes. Out: numbers by name, ratios, lines of text. Pure.
 """

@@ -1,4 +1,4 @@
-"""The cluster that is measured: only its control plane, and made-up Nodes.
+"""The cluster that is measured: only its control plane, and simulated Nodes.
 
 The cluster's own node is removed. No kubelet keeps the made-up ones ready, and the controller that
 would react to that is left out. Scheduler and controller manager may send any number of requests,
@@ -37,14 +37,14 @@ SILENCE_S = 60.0
 of a thousand nodes takes many seconds."""
 
 AT_ONCE = 8
-"""Requests at the same time, when they are not measured."""
+"""How many requests run at the same time when they are not measured."""
 
 _MIB = 1 << 20
 
 
 @dataclass(slots=True, kw_only=True)
 class Stage:
-    """A control plane, and the UIDs of the made-up nodes by name."""
+    """A control plane, and the UIDs of the simulated nodes by name."""
 
     cluster: Cluster
     nodes: Mapping[str, str]
@@ -82,7 +82,7 @@ class Stage:
 
 @contextmanager
 def control_plane(name: str, kubernetes: str, *, limited: bool = False) -> Iterator[Cluster]:
-    """Bring a cluster up, with the project's DeviceClasses and no node; take it down in the end.
+    """Bring up a cluster with the project's DeviceClasses and no node; remove it at the end.
 
     `limited`: leave scheduler and controller manager their default limits on requests.
     """
@@ -106,7 +106,7 @@ def control_plane(name: str, kubernetes: str, *, limited: bool = False) -> Itera
 
 @contextmanager
 def made_up_nodes(cluster: Cluster, count: int) -> Iterator[Stage]:
-    """Make Nodes that are ready; remove them in the end."""
+    """Make Nodes that are ready; remove them at the end."""
     names = [f"node-{number:04}" for number in range(count)]
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="nodes") as pool:
         uids = dict(

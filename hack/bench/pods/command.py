@@ -26,7 +26,7 @@ _ENV = {"LOG_LEVEL": "debug"}
 """The driver's additional setting: to log each call of the kubelet with its duration."""
 
 _FOR_MIG = {"MIG": "on-demand"}
-"""Lets it make MIG devices of any GPU, which gives the scheduler more devices to look at."""
+"""Lets it divide any GPU into MIG devices, so the scheduler has more devices to check."""
 
 
 def main(words: Sequence[str]) -> int:

@@ -27,7 +27,7 @@ _SCRIPT = 'mount --bind "$0" "$1" && shift && exec "$@"'
 
 @contextmanager
 def serving(node: GpuNode, variant: str) -> Iterator[int]:
-    """Have pods of a variant served; yield the process id of the driver or plugin that does it.
+    """Serve pods of a variant; yield the process id of the driver or plugin that does it.
 
     Raises TestbedError if the plugin cannot be fetched, or its GPUs are not counted in time.
     """

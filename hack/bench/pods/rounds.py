@@ -1,9 +1,8 @@
 """The course of a run: pods come and go, variant after variant, round after round.
 
 In: a node whose driver logs at debug level, and a plan. Out: how long the start and the end of
-every pod that counts took. A kubelet does some things only once a second, so a client that acts on
-what it has just seen would always meet the same moment of that second: it first waits a random part
-of a second.
+every pod that counts took. A kubelet does some things only once a second, so a client that reacts
+at once would always hit the same moment of that second: it first waits a random part of a second.
 """
 
 import random

@@ -1,7 +1,7 @@
-"""NVIDIA's own DRA driver as a process of this host, from a binary that somebody has built.
+"""NVIDIA's own DRA driver as a process of this host, from an existing binary.
 
-It has the environment of this driver's DaemonSet, whose names are its own, and what lets it be as
-quick as it can be: by default its client makes five requests a second.
+It has the environment of this driver's DaemonSet, whose names are NVIDIA's, and settings for its
+best speed: by default its client makes five requests a second.
 """
 
 from collections.abc import Mapping

@@ -30,7 +30,7 @@ FOLDER = "/var/tmp"  # noqa: S108  # a real disk, where /tmp may be memory
 STARTS = 5
 CALMS = 20
 CALM_SECONDS = 1
-"""Until what calls have left to do, such as the status of their claims, is done."""
+"""Seconds until background work of calls, such as claim status, is done."""
 
 IDLE_SECONDS = 30
 WARM_UP = 5
@@ -80,7 +80,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         "--callers",
         type=numbers,
         default=[1, 8],
-        help="calls at once; of more than there are GPUs all have admin access (default: 1,8)",
+        help="calls at once; if more than GPUs, all have admin access (default: 1,8)",
     )
     parser.add_argument(
         "--config",
@@ -198,7 +198,7 @@ def _start(driver: DriverProcess) -> tuple[float, float]:
 
 
 def _idle(driver: DriverProcess) -> float:
-    """Return what a driver that nobody asks for anything uses of a core, in percent."""
+    """Return an idle driver's CPU usage, in percent of a core."""
     _say(f"measuring {IDLE_SECONDS} idle seconds")
     time.sleep(IDLE_SECONDS / 3)  # what follows a start is over by then
     used = cpu_seconds(driver.pid)
@@ -220,7 +220,7 @@ def _devices(api: Api) -> list[str]:
 
 
 def _yardsticks(stage: Stage, kubelet: KubeletClient, known: ClaimName, rounds: int) -> Object:
-    """Return what no driver of this kind can do without: an empty call, an API GET, an fsync.
+    """Return the cost of what every driver needs: an empty call, an API GET, an fsync.
 
     And `floor_ms`, the sum of their medians. They are taken again for each case, because other
     programs may slow the machine down meanwhile.
@@ -252,7 +252,7 @@ def _cases(
     known = stage.claim(devices[0])
     standing: list[ClaimName] = []
     for prepared in sorted(options.prepared):
-        _say(f"preparing claims until {prepared} stand there")
+        _say(f"preparing claims until there are {prepared}")
         in_turn = itertools.cycle(devices)
         while len(standing) < prepared:
             standing.append(stage.claim(next(in_turn), admin_access=True))
@@ -322,7 +322,7 @@ def _steps(
 
 
 def _after_calm(stage: Stage, kubelet: KubeletClient, device: str) -> Summary:
-    """Return how long the prepare of a new claim takes when nothing has happened for a while."""
+    """Return how long the prepare of a new claim takes after a calm period."""
     _say(f"measuring a new claim after {CALM_SECONDS} s of calm, {CALMS} times")
 
     def first_prepare() -> float:

@@ -25,7 +25,7 @@ _HEAD = (
 
 
 def in_short(together: Steps, free: Steps) -> dict[str, object]:
-    """Return the figures of a case: of callers that begin `together`, and of those that do not."""
+    """Return the figures of a case: of callers that start `together`, and of independent ones."""
     return {
         **dict(zip(STEPS, map(summary, together.times), strict=True)),
         "cpu_ms": dict(zip(STEPS, (round(used * 1000, 3) for used in together.used), strict=True)),

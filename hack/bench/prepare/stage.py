@@ -27,14 +27,14 @@ NAMESPACE = "bench"
 NODE = "bench-node"
 PROFILE = "h100x8"
 OWN_NODE = "dra-driver-own-node"
-"""Lets the driver's account write slices of its own node alone."""
+"""Lets the driver's account write only its own node's slices."""
 QUIET = ("kubelet", "kube-scheduler", "kube-controller-manager")
-"""Parts of the cluster that are stopped, so that nobody else acts on claims or takes CPU time."""
+"""Components that are stopped, so that nothing else acts on claims or takes CPU time."""
 
 
 @dataclass(kw_only=True)
 class Stage:
-    """A place where claims are made and the driver is started."""
+    """The environment in which claims are made and the driver is started."""
 
     api: Api
     place: Place

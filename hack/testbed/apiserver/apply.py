@@ -1,10 +1,10 @@
-"""Server-side apply to the status of ResourceClaims, with owners of fields as the real one has.
+"""Server-side apply to the status of ResourceClaims, with field ownership as in the real one.
 
-In: the stored object, what a manager applies, and who owns what by `metadata.managedFields`. Out:
+In: the stored object, what a manager applies, and the owners in `metadata.managedFields`. Out:
 the object with the fields merged and the owners noted, or a Refusal 409 that names the conflicts.
 Rules: Kubernetes API concepts, "Server-Side Apply", and the merge keys of resource.k8s.io/v1. In
-the subresource `status` the rest of an applied object has no effect. Not here: owners by updates,
-which the real one notes, too; a field that was only updated belongs to nobody.
+the subresource `status` the rest of an applied object has no effect. Not here: ownership by
+updates, which the real one also tracks; a field that was only updated has no owner.
 """
 
 import copy
@@ -17,7 +17,7 @@ from typing import Any
 from testbed.apiserver.store import Object, Refusal
 
 Path = tuple[str, ...]
-"""A field's way from the object down, as in FieldsV1: `f:name`, or `k:{…}` for a list's entry."""
+"""The path of a field in the object, as in FieldsV1: `f:name`, or `k:{…}` for a list's entry."""
 
 KEYS = {
     ("f:status", "f:devices"): ("driver", "device", "pool", "shareID"),
@@ -80,7 +80,7 @@ def _managed(item: Object) -> list[Object]:
 
 
 def _note(item: Object, owners: dict[str, set[Path]]) -> None:
-    """Write who owns what; owners whose fields are unchanged keep their time."""
+    """Write the owners; those whose fields are unchanged keep their time."""
     before = {entry["manager"]: entry for entry in _managed(item)}
     item["metadata"]["managedFields"] = [
         before[manager]

@@ -1,4 +1,4 @@
-"""The real API server's rules for what drivers write into the status of ResourceClaims.
+"""The real API server's rules for drivers' entries in the status of ResourceClaims.
 
 In: a new ResourceClaim and the stored one. Out: nothing, or a Refusal 422 that names every broken
 field. Written from the API's documentation and independent of the driver's own code, so that the
@@ -102,7 +102,7 @@ def key_of(entry: Object) -> Key:
 
 
 def allocated(status: Object) -> set[Key]:
-    """Return the allocated devices as entries name them."""
+    """Return the allocated devices in the form of entries."""
     results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
     return {key_of(result) for result in results}
 

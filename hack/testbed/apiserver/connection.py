@@ -1,7 +1,7 @@
 """HTTP connections of the contract tests' API server: one request in, one answer or a stream out.
 
 In: HTTP/1.1 requests. Out: answers as the real API server gives them, Status objects for refusals,
-and chunked watch streams with bookmarks. Faults that a test asked for come before everything else.
+and chunked watch streams with bookmarks. Injected faults come before everything else.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class Seen:
 
 @dataclass(kw_only=True)
 class Fault:
-    """Something to do to the next `times` requests of a verb on an object (None matches any)."""
+    """A fault of the next `times` requests of a verb on an object (None matches any)."""
 
     verb: str | None = None
     plural: str | None = None
@@ -63,7 +63,7 @@ Page = Callable[[Object], Object]
 
 
 class Api(Protocol):
-    """What a connection needs of its server."""
+    """The part of the server that a connection uses."""
 
     token: str | None
     tls: tuple[Path, Path] | None
@@ -105,7 +105,7 @@ class Connections(ThreadingHTTPServer):
                 return
         self._open.add(request)
         try:
-            if self.is_down:  # its thread began late
+            if self.is_down:  # its thread started late
                 self.shutdown_request(request)
             else:
                 super().process_request_thread(request, client_address)
@@ -181,7 +181,7 @@ class Connection(BaseHTTPRequestHandler):
             self._answer_object(*self._do(target))
 
     def _authorize(self, target: Target | None) -> None:
-        """Refuse what the role does not grant, in RBAC's words."""
+        """Refuse what the role does not grant, with RBAC's message."""
         granted = self.api.granted
         if granted is None or target is None:
             return
@@ -190,7 +190,7 @@ class Connection(BaseHTTPRequestHandler):
             raise Refusal(403, "Forbidden", f'User "test" cannot {self.verb} resource "{resource}"')
 
     def _fault(self, target: Target | None) -> bool:
-        """Apply a test's faults to this request; return whether that was the answer."""
+        """Apply injected faults to this request; return whether one has answered it."""
         plural, name = (target.kind.plural, target.name) if target else ("", None)
         fault = self.api.take_fault(self.verb, plural, name)
         if fault is None:

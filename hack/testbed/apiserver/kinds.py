@@ -1,7 +1,7 @@
-"""The kinds this API server serves, and how a URL path names one of their objects.
+"""The kinds that this API server serves, and the URL paths of their objects.
 
-In: a request's path. Out: a Target (kind, namespace, name, subresource), or None for a path nobody
-serves, which the real API server answers with a bare "404 page not found".
+In: a request's path. Out: a Target (kind, namespace, name, subresource), or None for a path that is
+not served, which the real API server answers with a bare "404 page not found".
 """
 
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ in the kinds' conversions of field labels in Kubernetes' pkg/apis."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a path points at; without a name, the collection."""
+    """The target of a path; without a name, a collection."""
 
     kind: Kind
     namespace: str | None = None
@@ -93,7 +93,7 @@ class Target:
 
 
 def kind_of(api_version: str, kind: str) -> Kind:
-    """Find a kind by what an object says about itself."""
+    """Find the kind of an object."""
     for known in KINDS:
         if (known.api_version, known.kind) == (api_version, kind):
             return known

@@ -1,4 +1,4 @@
-"""The real API server's rules for ResourceSlices and Events, as far as a GPU driver breaks them.
+"""The real API server's rules for ResourceSlices and Events that a GPU driver could break.
 
 In: a new object and the stored one. Out: nothing, or a Refusal 422 that names every broken
 field. Written from the API's documentation and independent of the driver's own code, so that the
@@ -221,7 +221,7 @@ def _devices(new: Object) -> list[Object]:
 def check_event(kind: Kind, namespace: str, new: Object, old: Object | None) -> None:
     """Refuse an Event that the real API server would refuse; ignore every other kind.
 
-    Objects that tests store may be events that kubelets make by the core API, which asks for less.
+    Tests may store events that kubelets make by the core API, which requires less.
     """
     if kind.kind == "Event":
         problems = [*_of_words(new), *_of_facts(new, namespace)]

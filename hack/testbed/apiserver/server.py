@@ -1,6 +1,6 @@
 """An API server over HTTP for contract tests: list, watch, get, create, update, patch, delete.
 
-In: HTTP requests, and faults that a test asks for. Out: the real API server's answers, and a log of
+In: HTTP requests, and faults that a test injects. Out: the real API server's answers, and a log of
 all requests. Not here: admission, defaulting, and users: RBAC has one role for all callers.
 """
 
@@ -26,7 +26,7 @@ class ApiServer:
     """Use as a context manager, or call start() and stop(); state outlives a stop.
 
     `token`: when set, every other Authorization is answered with 401. `tls`: certificate and key.
-    `pages`: what else it serves, by path. `granted`: when set, the pairs of verb and resource (with
+    `pages`: additional answers, by path. `granted`: when set, the pairs of verb and resource (with
     its group, such as `resourceclaims.resource.k8s.io`) that callers may use; the rest is 403.
     `node`: the one in callers' tokens, which matters for what they may apply.
     `kubernetes`: the version that it reports; it may change at any time.
