@@ -1,8 +1,8 @@
 """Which GPUs of a node are excluded: the driver neither publishes nor touches them.
 
-The setting `--exclude-gpus` names them (gpu_words.py). If a claim still has something of an
-excluded GPU, the GPU stays until that is released, so that the claim's pods keep working; new
-claims are refused. Words that name no GPU are reported.
+The setting `--exclude-gpus` names them (gpu_words.py); see k8s-device-plugin#197. If a claim still
+has something of an excluded GPU, the GPU stays until that is released, so that the claim's pods
+keep working; new claims are refused. Words that name no GPU are reported.
 """
 
 from collections.abc import Callable, Collection, Iterator

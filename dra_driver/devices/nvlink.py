@@ -1,4 +1,4 @@
-"""Which GPUs NVLink joins, as islands. Pure.
+"""Which GPUs NVLink joins, as islands (dra-driver-nvidia-gpu#174). Pure.
 
 In: the GPUs of a node, each with its links and its fabric. Out: the island of each GPU, under a
 name that does not change. Rules: a link counts while one of its ends says that it is active.

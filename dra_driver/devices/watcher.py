@@ -2,7 +2,7 @@
 
 If the GPU driver is missing or does not answer, the inventory is empty and says why. The cause is
 logged once and looks continue with back-off, so that a node whose driver is installed later needs
-no restart.
+no restart (dra-driver-nvidia-gpu#1008), nor one whose MIG devices change (k8s-device-plugin#992).
 """
 
 import threading

@@ -1,9 +1,9 @@
 """The envelope of the files that this driver keeps, so that half a file is never believed.
 
 In and out: a JSON payload and its bytes, `{"version":1,"sha256":"…","payload":{…}}` on one line.
-The checksum is over the payload's bytes as they are stored. Readers skip payload fields they do not
-know, so a newer writer may add some; a change of meaning needs a new version. A file of a newer
-version is not damaged: after a roll-back, or beside a newer driver, it is left as it is.
+The checksum is over the payload's bytes as they are stored. Readers skip unknown payload fields, so
+newer writers may add some (dra-driver-nvidia-gpu#1080); a change of meaning needs a new version. A
+newer version's file is not damaged: after a roll-back, or beside a newer driver, it is kept.
 """
 
 import json

@@ -127,7 +127,7 @@ class Driver:
             worker.start()
 
     def let_claims_end(self, pause: Callable[[float], bool]) -> None:
-        """Wait for claims if the GPU driver will be replaced, and release it (Eviction)."""
+        """Wait for claims if the GPU driver is replaced, and close it (k8s-driver-manager#203)."""
         if self._eviction.wait_for_claims(pause):
             self._gpus.let_go()
 

@@ -8,8 +8,8 @@ As with the device plugin, `nvidia.com/gpu` are the GPUs that are not in MIG mod
 strategy `single` these are `nvidia.com/gpu` instead. MPS serves a limited number of clients of a
 device (NVIDIA's MPS documentation: 16 before Volta, then 48, 60 from CUDA 13.1; on a MIG device in
 proportion to its compute slices), so a division into more shares would leave tenants without
-service. Before Volta, MPS limits neither memory nor SMs of a client (the same documentation), so a
-card of that age is divided by MPS only if the config lists it in `devices`.
+service. Before Volta, MPS limits neither memory nor SMs of a client (ibid.;
+dra-driver-nvidia-gpu#974), so MPS divides such a card only if the config lists it in `devices`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -5,11 +5,11 @@ Rules: a device can be allocated while every counter it consumes has enough left
 and values are the same as in NVIDIA's own DRA driver. Each memory slice has a counter, which keeps
 placements from overlapping, and so does each engine that could run out. The whole GPU consumes all
 counters. If a card allows fewer instances of a profile than these imply, that profile gets its own
-counter. The scheduler copies and checks all counters for every pod on every node, so only those
-that make a difference are published. Cluster Autoscaler expects identical counter sets in a pool,
-so GPUs of one model have identical sets wherever possible. Instances that others made hardly change
-a set, because no device that overlaps them is offered: a counter is reduced only if several offered
-devices together could take more than is left of it.
+counter. The scheduler copies and checks all counters for every pod (kubernetes/kubernetes#138917),
+so only those that make a difference are published. Cluster Autoscaler expects identical counter
+sets in a pool, so GPUs of one model have identical sets wherever possible. Instances that others
+made hardly change a set, because no device that overlaps them is offered: a counter is reduced only
+if several offered devices together could take more than is left of it.
 
 The counter `memory` is for quotas. Kueue charges a claim by one counter of the device that it
 matches, and admits no claim whose device does not consume that counter (Kueue's KEP-2941). So every

@@ -1,7 +1,7 @@
 """Puts devices in an order that lets more claims fit. Pure.
 
 Rule: the scheduler takes the first device that fits. It goes through slices by name and devices by
-position, and scores nothing (kube-scheduler's DRA allocator). The order does not depend on which
+position, and scores nothing (kubernetes/enhancements#4970). The order does not depend on which
 claims exist, so nothing has to be written when they come and go. These are its rules:
 
 - Whole GPUs come first, because most pods ask for one, and the scheduler evaluates the selectors of
@@ -11,7 +11,7 @@ claims exist, so nothing has to be written when they come and go. These are its 
   the major number of the compute capability. Within a generation, the large data centre chips
   (P100, V100, A100: x.0) are above the others (P4, T4, L40S), whatever their memory; then memory
   decides. A card that does not report its memory uses the host's, and counts as the least capable.
-- Shares come after whole GPUs, spread over their GPUs or packed onto as few as possible.
+- Shares come after whole GPUs, spread over their GPUs or packed onto few (k8s-device-plugin#1621).
 - GPUs that somebody put in MIG mode are divided first and given out as a whole last, because they
   need no switch, which may be refused. A mode that this driver turned on does not count, because it
   comes and goes with claims.

@@ -1,10 +1,10 @@
 """Puts taints on the devices of GPUs that are not healthy. Pure.
 
 In: a projection, and the conditions of each GPU. Out: the projection with taints on the devices
-concerned: a GPU with its partitions and shares, or one MIG device. Rules: each cause gives one
-taint. Its key is the cause, in the driver's domain, and its value the most severe finding. A device
-has at most 16. `timeAdded` is when the condition began, so a restart changes nothing. If the API
-server lacks DRADeviceTaints, GPUs that need a taint to keep pods away are left out.
+concerned: a GPU with its partitions (dra-driver-nvidia-gpu#1316) and shares, or one MIG device.
+Rules (KEP-5055): each cause gives one taint. Its key is the cause, in the driver's domain, and its
+value the most severe finding. A device has at most 16. `timeAdded` is when the condition began, so
+a restart changes nothing. Without DRADeviceTaints, GPUs that pods must avoid are left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,7 +3,7 @@
 In: the processes on a GPU, and the claims that have a limit there. Out: the parties that have more
 than they may. With shares, a party is all containers of a claim, or of claims that pods have
 together: a share is one, however many containers use it. With MPS by a claim's config, it is one
-container, because such a limit is for each process (NVIDIA's MPS documentation).
+container, as such a limit is per process (NVIDIA's MPS documentation; k8s-device-plugin#594).
 
 Only pods that certainly have the claim count: its record or the kubelet names them. The limit
 comes from the record, and the container from the process's control group; nothing that a tenant

@@ -1,7 +1,7 @@
-"""Slices as templates of nodes that are not there yet, as cluster autoscalers take them.
+"""Slices as templates of future nodes for autoscalers (aws/karpenter-provider-aws#9550).
 
-In: the slices of a made-up node. Out: the same without what only a real node can tell, for Cluster
-Autoscaler (`NodeInfo.LocalResourceSlices` of a cloud provider's TemplateNodeInfo), or as
+In: the slices of a simulated node. Out: the same without what only a real node can tell, for
+Cluster Autoscaler (`NodeInfo.LocalResourceSlices` of a cloud provider's TemplateNodeInfo), or as
 Karpenter's `InstanceType.DynamicResources` has it. An autoscaler compares a template with the
 selectors of pending claims: with a made-up value, it starts nodes that do not fit the claim, or no
 node although one would fit. A missing attribute matches no selector, which is right, because nobody

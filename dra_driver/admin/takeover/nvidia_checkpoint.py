@@ -3,9 +3,9 @@
 In: its `checkpoint.json`. Out: its claims, each with the devices that the kubelet was told, and
 what was set for them. The file has every claim twice, as `v2` and, for older versions of that
 driver, as `v1`; the newer is read. A checksum covers the bytes of each (checkpointmanager of the
-kubelet: 32 bit FNV-1a over Go's notation of a byte slice). A damaged file is not read at all. A
-claim is read as a whole or not at all, because one that is half understood would be half undone. A
-claim that is not understood does not prevent others from being read.
+kubelet: 32 bit FNV-1a over Go's notation of a byte slice). A damaged file
+(dra-driver-nvidia-gpu#1080) is not read at all. A claim is read as a whole or not at all, because
+one that is half understood would be half undone; then others are still read.
 """
 
 import json

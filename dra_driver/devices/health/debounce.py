@@ -4,8 +4,8 @@ Times are in whole seconds of the wall clock, because only that goes on over a r
 back, possibly by hours, waits begin at the new time at the latest. If it is set ahead, a wait is
 shorter, but it still takes two looks. A condition that each look reads passes once looks have not
 found it for a while. A condition known only from an event passes when the card says that nothing
-has to be done about it, or when the GPU was out of reach and answers again, because it was reset
-then.
+has to be done about it (dra-driver-nvidia-gpu#1455), or when the GPU was out of reach and answers
+again, because it was reset then.
 
 `settle` is the number of seconds for which a GPU has to look well before a condition has passed,
 and for which a condition must have lasted if it has to. It takes two looks: one decides nothing.

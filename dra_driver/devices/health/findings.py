@@ -3,9 +3,9 @@
 Sources: NVIDIA's catalog of XIDs ("Analyzing Xid Errors with the Xid Catalog"), and nvml.h for the
 rest. An error that a bug in an application can cause says nothing about the GPU, so it is only in
 `APPLICATION_XIDS`: otherwise a tenant could take GPUs away from others. Those XIDs, and those that
-the node's admin ignores, are at most remarks, for which NVIDIA's DRA driver has a taint without
-effect. Remarks are never kept on disk, because the same number could be another finding once the
-admin no longer ignores it. The page docs/health.md shows these tables, and a test compares them.
+the node's admin ignores (gpu-operator#1065), are at most remarks, for which NVIDIA's DRA driver has
+a taint without effect. Remarks are never kept on disk, because the same number could be another
+finding once the admin no longer ignores it. docs/health.md has the same tables.
 """
 
 from collections.abc import Set as AbstractSet

@@ -1,4 +1,4 @@
-"""Tracks what is wrong with each GPU of this node, by looks and events, over restarts.
+"""Tracks each GPU's conditions, by looks and events, over restarts (dra-driver-nvidia-gpu#904).
 
 GPUs that NVML counts but can no longer describe stay published as they were, because pods whose
 device has vanished from the slices cannot be evicted any more. A GPU is known by its UUID. NVML

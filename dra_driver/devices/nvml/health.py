@@ -1,9 +1,9 @@
 """What NVML says about how GPUs are doing: facts that each look reads, and events.
 
-A fact that a card lacks is None in `Vitals`, whatever NVML answers; only a GPU out of reach is an
-error. Rules (nvml.h): each field has its own return code; events of MIG instances come with the
-handle of their GPU; events from before a GPU was registered are never reported; an event set ends
-with nvmlShutdown; GPU_IS_LOST at the end of waiting does not say which GPU is lost.
+A fact that a card lacks is None in `Vitals`; only a GPU out of reach is an error. Rules (nvml.h):
+each field has its own return code; events of MIG instances come with their GPU's handle
+(dra-driver-nvidia-gpu#904); events from before a GPU was registered are never reported; an event
+set ends with nvmlShutdown; GPU_IS_LOST at the end of waiting does not name the GPU.
 """
 
 import contextlib

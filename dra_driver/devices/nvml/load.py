@@ -3,12 +3,12 @@
 What a card lacks is None. Rules (nvml.h, and the source of the kernel module): utilisation is the
 share of the last sample period, up to a second long, in which any kernel ran, or memory was read or
 written. A GPU in MIG mode does not report it. Processes are in three lists, and a process may be in
-several. The size of a list is asked for first, so the list may have grown when it is read. PIDs are
-those of this process's PID namespace. A process outside it is left out, but its samples are not:
-their PID means another process here. In MIG mode there are no samples. A sample may have a value
-that is not a percentage, and samples are repeated for a while after their process is idle or has
-ended. Usage that NVML does not attribute to an MPS client is attributed to its server, which is in
-the list of processes that compute (docs/hardware.md).
+several (dcgm-exporter#478). The size of a list is asked for first, so the list may have
+grown when it is read. PIDs are those of this process's PID namespace. A process outside it is left
+out, but its samples are not: their PID means another process here. In MIG mode there are no
+samples. A sample may have a value that is not a percentage, and samples are repeated for a while
+after their process is idle or has ended. Usage that NVML does not attribute to an MPS client is
+attributed to its server, which is in the list of processes that compute (docs/hardware.md).
 """
 
 import time

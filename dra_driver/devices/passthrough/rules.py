@@ -9,7 +9,7 @@ not see one that a VFIO driver has. Rules:
   only bridges and the card's own other functions may be in it, such as audio, and these without a
   driver of the host. Another function is refused whatever its driver is: two machines would have
   the same group, or one would have the other's network card.
-- The node's admin has bound the GPU to a VFIO driver; this driver binds nothing.
+- The admin has bound the GPU to a VFIO driver; this one binds nothing (dra-driver-nvidia-gpu#1089).
 - A GPU behind NVSwitches needs Fabric Manager's partitions, which are not made here. The switches
   are on the bus whether or not a GPU driver runs.
 """

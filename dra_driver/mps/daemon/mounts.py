@@ -2,9 +2,9 @@
 
 A daemon and its clients share two folders, CUDA_MPS_PIPE_DIRECTORY and /dev/shm, which must have
 the same paths for both (NVIDIA's MPS documentation; R580 needs only the first). Clients see them
-through bind mounts in their containers, and a daemon in its own mount namespace, so several daemons
-on one host stay separate although all have the same environment. The namespace ends with the
-daemon.
+through bind mounts in their containers, and a daemon in its own mount namespace
+instead of a chroot (dra-driver-nvidia-gpu#889), so several daemons on one host stay separate
+although all have the same environment. The namespace ends with the daemon.
 """
 
 import ctypes

@@ -2,9 +2,9 @@
 
 Then only one process, the MPS server, can use a GPU. A program that does not find its daemon fails
 instead of running beside the others without limits. The mode from before the first domain is
-restored after the last one. Modes do not survive a reload of the GPU driver. NVML is open only
-while modes are read or set: while a process has it open, the GPUs that it sees cannot change their
-MIG mode or be reset.
+restored after the last one (else it stays: dra-driver-nvidia-gpu#1262). Modes do not survive a
+reload of the GPU driver. NVML is open only while modes are read or set: while a process has it
+open, the GPUs that it sees cannot change their MIG mode or be reset (dra-driver-nvidia-gpu#907).
 """
 
 import threading

@@ -1,8 +1,8 @@
 """The supervisor: watches what the driver requests, and runs one worker for each MPS domain.
 
-Only one supervisor serves a directory at a time; a second one waits for the lock, which makes a
-rolling update safe. If a supervisor stops or is killed, its daemons keep running, and the next
-supervisor adopts them.
+Claims need no Deployment each (dra-driver-nvidia-gpu#362). Only one supervisor serves a
+directory at a time; a second one waits for the lock, which makes a rolling update safe. If a
+supervisor stops or is killed, its daemons keep running, and the next supervisor adopts them.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""NVIDIA's own device plugin on a simulated node, for the time of a block.
+"""NVIDIA's device plugin on a simulated node during a block (see dra-driver-nvidia-gpu#928).
 
 In: a node that is up. The plugin has fixed paths for the folders of kubelet and container runtime,
 so it runs in the kubelet's mount namespace, with the cluster's CDI folder over /var/run/cdi. This

@@ -1,7 +1,7 @@
 """Schedulers besides Kubernetes' own, and which published slices they cannot handle.
 
 KAI-Scheduler and Kueue are recognised by the API groups of their CRDs; KAI-Scheduler's version by
-its operator's image. docs/works-with.md has more, and the sources. Pure.
+its operator's image (KAI-Scheduler#2100). docs/works-with.md has more. Pure.
 """
 
 import re

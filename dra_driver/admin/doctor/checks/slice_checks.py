@@ -96,7 +96,7 @@ def counters_cost(slices: Sequence[Object], version: str) -> Iterator[Seen]:
 
 
 def taint_rules(things: Iterable[Object]) -> Iterator[Seen]:
-    """Check whether a DeviceTaintRule keeps pods from all GPUs."""
+    """Check whether a DeviceTaintRule keeps pods from all GPUs (kubernetes/kubernetes#141422)."""
     rules = [rule for thing in things if (rule := TaintRule.of(thing)) and rule.taint.blocks]
     broad = [
         rule
