@@ -1,10 +1,10 @@
 """Makes a driver that is evicted before the pods with claims wait for them.
 
 A pod with claims cannot end while no driver unprepares them. Before it replaces the GPU driver, GPU
-Operator's driver manager gives labels of the Node a value by which DaemonSets leave, and evicts the
-pods with GPUs only then. Without the wait these pods would never end, and the manager would not
-continue. The MPS supervisor, which is evicted as well and has no access to the API server, sees by
-a lock that it is needed until the driver leaves.
+Operator's driver manager gives labels of the Node a value by which DaemonSets leave, and only then
+evicts pods with GPUs (k8s-driver-manager#203). Without the wait these pods would never end, and the
+manager would not continue. The MPS supervisor, which is evicted as well and has no access to the
+API server, sees by a lock that it is needed until the driver leaves.
 """
 
 from collections.abc import Callable

@@ -34,7 +34,7 @@ _LOGS = "var/log/pods"
 _ANSWER_SECONDS = 5.0
 _FRESH_SECONDS = 2.0
 _LONGEST_ANSWER = 64 << 20
-"""In bytes; on large nodes answers are longer than the 4 MiB that gRPC takes by default."""
+"""In bytes; large nodes' answers exceed gRPC's default of 4 MiB (dcgm-exporter#509)."""
 
 
 log = structlog.get_logger()

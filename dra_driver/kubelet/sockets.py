@@ -3,8 +3,8 @@
 The kubelet watches `plugins_registry` and connects as soon as a socket appears. So a socket is
 bound under a hidden name, listens, gets its permissions, and is then renamed; the kubelet ignores
 hidden names, and the rename also replaces a stale socket of an earlier process. A socket is removed
-only if it is still our own. A unix socket's path has at most 107 bytes. (k8s.io/kubernetes
-pkg/kubelet/pluginmanager/pluginwatcher; unix(7).)
+only if it is still our own. A unix socket's path has at most 107 bytes
+(kubernetes/kubernetes#139166; its pkg/kubelet/pluginmanager/pluginwatcher; unix(7)).
 """
 
 import base64

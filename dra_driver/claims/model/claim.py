@@ -1,8 +1,8 @@
 """ResourceClaims as this driver needs them, parsed from the JSON of the API.
 
 In: the dict of a resource.k8s.io/v1 ResourceClaim. Out: frozen values that hold only what belongs
-to this driver; results and configs of other drivers are left out (a claim may mix drivers). Rules:
-KEP-4381 and the API reference of resource.k8s.io/v1.
+to this driver; those of other drivers in the same claim are left out (dra-driver-nvidia-gpu#1327).
+Rules: KEP-4381 and the API reference of resource.k8s.io/v1.
 """
 
 import re

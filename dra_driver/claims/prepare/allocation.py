@@ -1,11 +1,11 @@
 """Translates what a claim was allocated into devices of this node and the configs for them.
 
-The scheduler allocates by name, and a name begins with a minor number (devices/names.py). When a
-claim is prepared, the name is translated once into a device of this node. From then on, after a
-reboot too, the UUID in the record counts. The name of a MIG device means a place on a GPU. Whether
-a device exists there or has to be made is checked later, under a lock (claims/prepare/resolve.py).
-The name of a share says how many shares there are; what that means is up to the division that holds
-now. A consumed share has the name of its device, and differs from it by its share id.
+The scheduler allocates by name, and a name begins with a minor number (devices/names.py). At the
+prepare it is translated once into a device of this node. From then on, after a reboot too, the UUID
+in the record counts (dra-driver-nvidia-gpu#930). The name of a MIG device means a place on a GPU;
+whether a device exists there is checked later, under a lock (claims/prepare/resolve.py). The name
+of a share says how many shares there are; what that means is up to the division that holds now. A
+consumed share has its device's name and a share id.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

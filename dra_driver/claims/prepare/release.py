@@ -2,10 +2,10 @@
 
 What the hardware refuses to take back is a pending cleanup: it stays in the claim's record, where
 the next claim that gets the GPU finds it. claims/reconcile/reconciler.py tries it again, too. It
-keeps a pod from ending only if a process still uses the device, and only for some minutes, as the
-process may not be the pod's. Sharing is undone before the devices under it are destroyed. A disk
-that cannot be written does not stop this: its records then name more than is left to undo, and it
-does no harm to undo something twice.
+keeps a pod from ending (dra-driver-nvidia-gpu#1183) only if a process still uses the device, and
+only for some minutes, as it may not be the pod's. Sharing is undone before the devices under it are
+destroyed. A disk that cannot be written does not stop this: its records then name more than is left
+to undo, and it does no harm to undo something twice.
 
     released -> end daemons -> undo -> unspecify -> forget
 

@@ -1,7 +1,7 @@
-"""The CDI spec of each claim: derived from its record, and written again whenever it is missing.
+"""The CDI spec of each claim, made again if it is missing (kubernetes/kubernetes#141433).
 
-In: a record. Out: a spec with one CDI device for each device of the claim (cdi/model.py), kept as a
-file (cdi/store.py), and the files with device metadata that it mounts
+In: its record. Out: a spec with one CDI device for each device of the claim (cdi/model.py), kept as
+a file (cdi/store.py), and the files with device metadata that it mounts
 (claims/prepare/device_metadata.py). These are written before the spec and deleted after it.
 
 Files of the GPU driver may be replaced under prepared claims. Then their specs are written again,

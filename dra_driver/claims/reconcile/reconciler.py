@@ -2,11 +2,11 @@
 
 On this node, half-done preparations are undone, and missing or outdated CDI specs are written.
 Against the API server, a claim that no longer exists, was replaced, or lost its devices is
-unprepared, in case the kubelet never does it (its state was lost, or the node was replaced under
-its name). A claim must have been gone for a while, because the kubelet ends a deleted pod's
-containers first, and looks for leftovers every 60 s; and nothing may run with it any more, by what
-the node itself says (claims/reconcile/still_running.py). An API server that does not answer is no
-reason to unprepare a claim.
+unprepared, in case the kubelet never does it (dra-driver-nvidia-gpu#1278), as after the loss of its
+state. A claim must have been gone for a while, because the kubelet ends a deleted pod's containers
+first, and looks for leftovers every 60 s; and nothing may run with it any more, by what the node
+itself says (claims/reconcile/still_running.py). An API server that does not answer is no reason to
+unprepare a claim.
 
 A claim without a record can have a CDI spec, if its record was damaged, and without the spec no
 container of a running pod can be restarted. So the spec goes once the kubelet has named no pod with

@@ -2,7 +2,7 @@
 
 In: the record of a prepared claim, what is known of its GPUs, and their health. Out: one entry for
 each allocated device, as the API has it, and the object that applies the entries. An entry says
-which device it is (UUIDs, MIG ids, PCI address), which part the claim has, what limits it to that,
+which device it is (dra-driver-nvidia-gpu#1456), which part the claim has, what limits it to that,
 and in which condition it is. Rules: KEP-4817 and the API reference of resource.k8s.io/v1: an entry
 is identified by driver, pool, device and share id; `data` is an object of at most 10 KiB.
 

@@ -1,8 +1,8 @@
 """Asks the API server whether a claim that is prepared here still has a right to its devices.
 
-In: a record. Out: a reason, or none. A claim loses its devices when it is deleted, or when the last
-pod that it was reserved for is gone and its allocation is removed. The scheduler may then allocate
-them to others at once, while the kubelet still has to end the containers and call Unprepare.
+In: a record. Out: a reason, or none. A claim loses its devices when it is deleted, or when its last
+pod is gone and its allocation is removed. The scheduler may then allocate them to others at once,
+before the kubelet ends the containers and calls Unprepare (kubernetes/kubernetes#141471).
 """
 
 from collections.abc import Mapping
