@@ -4,7 +4,7 @@ The rules are in the API reference of events.k8s.io/v1: a note of at most 1 kB, 
 of at most 128 bytes, and the event in its object's namespace, or in `default` for an object without
 one. Names are made as by client-go: the object's name, and the time.
 
-Events are posted beside the calls (kube/outbox.py). One that the API server refuses is dropped: a
+Events are posted in the background (kube/outbox.py). One that the API server refuses is dropped: a
 namespace may be deleted meanwhile, and logs and `dra-driver status` have the same facts.
 """
 

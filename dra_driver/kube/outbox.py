@@ -208,7 +208,7 @@ class Outbox(Worker):
         if message is None:
             of = " ".join(entry.key)
             if self._once.is_new(str(error), of):
-                log.warning("work beside calls failed", work=of, reason=str(error))
+                log.warning("background work failed", work=of, reason=str(error))
             return None
         if isinstance(error, UnavailableError):
             event, least = f"{message.kind} not written yet", error.retry_after or 0.0

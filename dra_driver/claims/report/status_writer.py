@@ -1,7 +1,7 @@
 """Writes into each claim's own status which devices it has, and their health.
 
 In: the records of claims, the GPUs, and the claims as the API server has them. Out: their
-`status.devices` (claims/report/claim_status.py), beside the calls (kube/outbox.py), by server-side
+`status.devices` (claims/report/claim_status.py), in the background (kube/outbox.py), by server-side
 apply under a field manager of its own, so that entries of other drivers stay; by a merge where an
 apply is refused. A refusal by the API server harms no claim. What the API server already has is not
 written again, even after a restart. What is wrong with devices is urgent.

@@ -112,7 +112,7 @@ class HealthFile:
         if record is None:
             return {}
         if record.boot_id != self._boot_id:
-            log.info("gpus healed by the reboot", gpus=sorted(record.gpus))
+            log.info("gpus recovered by the reboot", gpus=sorted(record.gpus))
             return {}
         return record.gpus
 

@@ -86,7 +86,7 @@ class HealthTracker:
         look = event.xid not in APPLICATION_XIDS | ignored  # those programs can cause
         finding = of_xid(event.xid, ignored, remarks=self._remarks)
         if finding is None:
-            log.debug("xid passed over", gpu=event.gpu, xid=event.xid)
+            log.debug("xid ignored", gpu=event.gpu, xid=event.xid)
             return look
         with self._lock:
             before = self._known()
@@ -214,7 +214,7 @@ class HealthTracker:
     def _report(self, begun: Sequence[Change], passed: Sequence[Change]) -> None:
         for uuid, gpu, condition in passed:
             if condition.finding.severity is not Severity.REMARK:
-                log.info("gpu healed", gpu=uuid, device=gpu.name, **_words(condition))
+                log.info("gpu recovered", gpu=uuid, device=gpu.name, **_words(condition))
         for uuid, gpu, condition in begun:
             finding, facts = condition.finding, {"gpu": uuid, "device": gpu.name}
             if finding.severity is Severity.REMARK:

@@ -281,7 +281,7 @@ class Publication:
             log.info("slice got fields from the api server", slice=name, fields=fields)
             return
         self.observer.fields_dropped(len(differing))
-        log.warning("slice not stored as asked", slice=name, fields=fields)
+        log.warning("slice not stored as requested", slice=name, fields=fields)
 
     def _tell_left_out(self, slices: Projection) -> None:
         """Log once what is not published, not at each publication or when another GPU changes."""

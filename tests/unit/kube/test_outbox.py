@@ -1,4 +1,4 @@
-"""What can wait is sent beside the calls: once, in its latest form, and again if it failed."""
+"""What can wait is sent in the background: once, in its latest form, and again if it failed."""
 
 from collections.abc import Callable
 from functools import partial
@@ -238,9 +238,7 @@ def test_work_that_fails_is_logged_once_and_ends_nothing(world: World) -> None:
             world.put("one")
             world.pass_by()
     assert world.sent == ["one", "one"]
-    assert [(line["event"], line["work"]) for line in logs] == [
-        ("work beside calls failed", "look")
-    ]
+    assert [(line["event"], line["work"]) for line in logs] == [("background work failed", "look")]
 
 
 def test_its_thread_sends_and_what_waits_when_it_stops_is_tried_once() -> None:
