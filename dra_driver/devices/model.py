@@ -188,7 +188,7 @@ class Fabric(Struct, frozen=True, kw_only=True):
 
 
 class Vitals(Struct, frozen=True, kw_only=True):
-    """How a GPU was doing at a look, as NVML reports it. The numbers are those of nvml.h.
+    """The health of a GPU at a look, as NVML reports it. The numbers are those of nvml.h.
 
     A value is None if the card or its driver does not report it, which means nothing by itself.
 

@@ -71,12 +71,12 @@ class UsageMetric(Enum):
     MEMORY_TOTAL = ("gpu_memory_total_bytes", "Memory of a GPU or MIG device.", _GPU)
     BUSY = (
         "gpu_utilization_ratio",
-        "Part of the time in which kernels ran on a GPU; none in MIG mode.",
+        "Fraction of time in which kernels ran on a GPU; absent in MIG mode.",
         _GPU,
     )
     OTHER_MEMORY = (
         "gpu_other_memory_used_bytes",
-        "Memory of processes in no container: MPS servers (owner mps), the node's own (host).",
+        "Memory of processes outside containers: MPS servers (owner mps), the node's (host).",
         (*_GPU, "owner"),
     )
     CONTAINER_MEMORY = (
@@ -91,7 +91,7 @@ class UsageMetric(Enum):
     )
     CONTAINER_SM = (
         "container_gpu_sm_utilization_ratio",
-        "Part of the time in which a container's kernels ran on a GPU; none in MIG mode or by MPS.",
+        "Fraction of time in which a container's kernels ran; absent in MIG mode and with MPS.",
         _CONTAINER,
     )
     CONTAINER_PROCESSES = (
@@ -167,7 +167,7 @@ class Metrics(_Registered):
         )
         seconds = Histogram(
             "nvidia_dra_request_duration_seconds",
-            "Time to prepare or unprepare one claim with success.",
+            "Duration of a successful prepare or unprepare of one claim.",
             ("driver", "operation"),
             buckets=_SECONDS,
             registry=self._registry,
@@ -199,7 +199,7 @@ class Metrics(_Registered):
         )
         self._publish_time = self._gauge(
             "nvidia_dra_last_publish_timestamp_seconds",
-            "When the API server last held exactly what this node has; 0 if never.",
+            "When the API server last had all slices of this node as desired; 0 if never.",
         )
         self._published = self._gauge("nvidia_dra_published_devices", "Devices last published.")
         self._slices = self._gauge("nvidia_dra_published_slices", "ResourceSlices last published.")
@@ -252,7 +252,7 @@ class Metrics(_Registered):
     def _declare_health(self) -> None:
         self._conditions = self._gauge(
             "nvidia_dra_gpu_health_conditions",
-            "What is wrong with GPUs and MIG devices now.",
+            "Present conditions of GPUs and MIG devices.",
             "cause",
             "severity",
         )

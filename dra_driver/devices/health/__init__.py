@@ -1,1 +1,1 @@
-"""How this node's GPUs are doing: what is wrong, since when, and what to do."""
+"""The health of this node's GPUs: what is wrong, since when, and what to do."""

@@ -2,7 +2,7 @@
 
 In: a function that waits (devices/session.py). Out: events to the tracker, and a look soon after an
 event that no program can cause, since the regular looks would be too slow for a lost GPU. A program
-can cause events as fast as it likes, so those events are only passed over, which costs little.
+can cause events as fast as it likes, so those events are ignored, which costs little.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class Listener(Worker):
         asked: Callable[[], object] = lambda: False,
         clock: Callable[[], float],
     ) -> None:
-        """Take the functions by which events come and go.
+        """Take the functions that give and take events.
 
         `wait` returns the next event, or None if there is none within the given seconds. `hear`
         takes it and says whether it is time to look. `asked` says whether somebody asks for a look.

@@ -38,7 +38,7 @@ class MigInstances:
         calls: Callable[[], AbstractContextManager[MigCalls]],
         holders: Callable[[int], Sequence[Holder]] = lambda _: (),
     ) -> None:
-        """Take what lends NVML's calls, and what returns who has the GPU of a minor number open."""
+        """Take the lender of NVML's calls, and the function that returns a GPU's holders."""
         self._calls = calls
         self._holders = holders
 

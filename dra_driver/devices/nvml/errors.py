@@ -1,4 +1,4 @@
-"""What NVML's refusals mean: a fact that a card lacks, a cause in words, or an error that may pass.
+"""The meaning of NVML's refusals: a missing fact, a cause in words, or an error that may pass.
 
 Errors have NVML's own words between cause and advice. Source: nvml.h, nvmlReturn_t.
 """

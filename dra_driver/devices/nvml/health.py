@@ -1,4 +1,4 @@
-"""What NVML says about how GPUs are doing: facts that each look reads, and events.
+"""The health of GPUs according to NVML: facts that each look reads, and events.
 
 A fact that a card lacks is None in `Vitals`; only a GPU out of reach is an error. Rules (nvml.h):
 each field has its own return code; events of MIG instances come with their GPU's handle
@@ -48,7 +48,7 @@ log = structlog.get_logger()
 
 
 def read_vitals(handle: object, fabric: Fabric | None = None) -> Vitals:
-    """Return how a GPU is doing. Raises NVMLError only if it is out of reach.
+    """Return the health of a GPU. Raises NVMLError only if it is out of reach.
 
     `fabric` is what NVML has said about the GPU's fabric.
     """
