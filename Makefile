@@ -17,7 +17,7 @@ test: setup ## run the tests that a change needs; end-to-end tests need root; ON
 unit: setup ## run the tests that need no cluster
 	@hack/test unit
 
-e2e: setup ## run the end-to-end tests on a real local cluster; ONLY=neighbours runs integration tests with the real Kueue, Cluster Autoscaler and Karpenter
+e2e: setup ## run the end-to-end tests on a real local cluster; ONLY=neighbours runs integration tests with the real Kueue, Cluster Autoscaler and Karpenter, ONLY=runtimes those that depend on the container runtime
 	@hack/test e2e
 
 check: setup ## run linters and checks of types, import contracts, lengths, English, workflows, generated code and links; FIX=1 first formats the code
