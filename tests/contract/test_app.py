@@ -214,7 +214,7 @@ def test_a_gpu_that_hangs_is_tainted_alone_until_it_answers(node: ProcessNode) -
     assert f"{silent}0.0" in metrics(port)
 
 
-def test_metrics_and_liveness_are_served_where_told(node: ProcessNode) -> None:
+def test_metrics_and_liveness_are_served_where_set(node: ProcessNode) -> None:
     node.install_gpus("t4x4")
     path = f"{node.place.plugins}/h"
     node.driver.start(
@@ -280,7 +280,7 @@ def test_a_feature_gate_of_a_newer_driver_is_a_line_in_the_log(node: ProcessNode
         ),
     ],
 )
-def test_what_cannot_start_says_why_on_one_line(
+def test_a_failed_start_prints_one_line(
     node: ProcessNode, words: tuple[str, ...], status: int, message: str
 ) -> None:
     node.driver.start(*words)

@@ -231,7 +231,7 @@ def is_quiet(node: ProcessNode) -> bool:
     return writes(node) == before
 
 
-def test_of_two_drivers_the_one_that_the_kubelet_registered_last_publishes(
+def test_only_the_last_registered_of_two_drivers_publishes(
     node: ProcessNode,
 ) -> None:
     node.install_gpus("t4x4")

@@ -199,7 +199,7 @@ def test_a_checkpoint_that_cannot_be_read_is_put_aside_and_daemons_of_its_claims
 
 @pytest.mark.usefixtures("needs_root", "real_userspace")
 @pytest.mark.parametrize("name", FOLDERS)
-def test_what_nvidias_driver_had_prepared_is_taken_back_when_its_pods_have_ended(
+def test_nvidias_claims_are_released_after_their_pods_end(
     node: ProcessNode, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine = node.install_gpus("h100x8", Options(userspace="real", seed=SEED))

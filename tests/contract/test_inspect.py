@@ -157,7 +157,7 @@ def test_shares_by_the_drivers_last_good_config_are_shown(
     assert f"would publish {len(machine.gpus) + 4} devices" in shown.out
 
 
-def test_parts_by_capacity_are_shown_as_the_driver_is_told_to_publish_them(
+def test_parts_by_capacity_follow_the_drivers_setting(
     machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONSUMABLE_SHARES", "2")  # as in the driver's own container

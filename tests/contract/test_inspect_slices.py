@@ -103,7 +103,7 @@ def test_a_node_of_eight_h100_costs_the_api_server_so_much(
     assert sum(map(len, specs)) < most
 
 
-def test_what_is_offered_of_mig_can_be_set_as_for_the_driver(printed: Printed) -> None:
+def test_the_mig_offer_takes_the_drivers_settings(printed: Printed) -> None:
     words = ("--profile=h100x8", "--node-name=n1")
     whole = devices(printed(*words, "--mig=existing"))
     assert whole == [f"gpu-{minor}" for minor in range(8)]

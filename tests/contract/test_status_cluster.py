@@ -145,7 +145,7 @@ def test_a_cluster_without_the_api_is_too_old(api: ApiServer, shown: Status) -> 
 @pytest.mark.parametrize(
     ("more", "where"), [((), "in this cluster"), (("--node=node-7",), "for the node 'node-7'")]
 )
-def test_a_cluster_without_slices_of_the_driver_is_told_apart_from_an_empty_one(
+def test_a_cluster_without_slices_differs_from_an_empty_one(
     api: ApiServer, shown: Status, more: tuple[str, ...], where: str
 ) -> None:
     (other,) = slices([device("gpu-0")], node="node-7")

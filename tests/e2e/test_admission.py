@@ -140,7 +140,7 @@ def is_about_one_of(said: str, fields: list[tuple[str, ...]]) -> bool:
     return any(all(a == b for a, b in zip(named, field, strict=False)) for field in fields)
 
 
-def test_templates_and_device_classes_are_looked_at_too(api: Api) -> None:
+def test_templates_and_device_classes_are_checked_too(api: Api) -> None:
     template = thing("ResourceClaimTemplate", {"spec": claim(GOOD, BAD)["spec"]})
     assert refusal(api, template) == REFUSAL
     good_template = thing("ResourceClaimTemplate", {"spec": claim(GOOD)["spec"]})
@@ -168,7 +168,7 @@ def test_the_largest_claims_are_judged_within_the_api_server_s_limits(api: Api) 
     assert said == "opaque.parameters may only contain apiVersion, kind, sharing, iommu"
 
 
-def test_a_changed_device_class_is_looked_at_again(api: Api) -> None:
+def test_a_changed_device_class_is_checked_again(api: Api) -> None:
     made = api.create(thing("DeviceClass", {"config": entries(GOOD)}))
     name = made["metadata"]["name"]
     try:

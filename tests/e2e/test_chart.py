@@ -137,7 +137,7 @@ def test_a_label_of_gpu_nodes_is_enough(cluster: Cluster, helm: Helm, label: str
 
 
 @pytest.mark.parametrize("words", [(), ("--set", CLEANUP)], ids=["driver", "cleanup"])
-def test_what_the_chart_makes_is_accepted_without_a_warning(
+def test_the_charts_objects_are_accepted_without_a_warning(
     cluster: Cluster, helm: Helm, words: tuple[str, ...]
 ) -> None:
     text = helm("template", "dra-driver", CHART, "--values", EVERYTHING, *words)

@@ -154,7 +154,7 @@ def test_no_container_changes_its_file_not_even_as_root(scene: Scene) -> None:
 
 
 @needs(Feature.EXTENDED_RESOURCE)
-def test_a_gpu_by_its_resource_name_is_told_below_names_that_the_scheduler_made(
+def test_metadata_of_resource_names_uses_the_schedulers_names(
     scene: Scene,
 ) -> None:
     pod = scene.pod(limits={"nvidia.com/gpu": 1})

@@ -36,7 +36,7 @@ def severities(document: Document) -> dict[str, set[str]]:
     return found
 
 
-def test_an_admin_is_told_that_all_is_well(node: GpuNode) -> None:
+def test_an_admin_sees_that_all_is_fine(node: GpuNode) -> None:
     document = report(node.cluster.env["KUBECONFIG"])
     found = severities(document)
     assert found.keys() == {check.id for check in CHECKS if Place.CLUSTER in check.needs}
@@ -49,7 +49,7 @@ def test_an_admin_is_told_that_all_is_well(node: GpuNode) -> None:
     assert document["summary"]["error"] == 0
 
 
-def test_what_kubernetes_lacks_is_what_the_page_says_of_its_version(node: GpuNode) -> None:
+def test_missing_features_match_the_page_of_each_version(node: GpuNode) -> None:
     found = report(node.cluster.env["KUBECONFIG"])["findings"]
     without = {
         Feature(gate)

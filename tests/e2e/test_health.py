@@ -19,7 +19,7 @@ def machine_as_before(scene: Scene) -> Iterator[None]:
     forget(scene, settings)
 
 
-def test_a_pod_on_a_sick_gpu_goes_on_others_wait_and_run_once_it_is_well(scene: Scene) -> None:
+def test_a_pod_on_a_sick_gpu_continues_and_others_wait(scene: Scene) -> None:
     template = wanting_it(scene)
     there = scene.pod("there", templates=[template])
     scene.running(there)

@@ -38,7 +38,7 @@ def machine_as_before(scene: Scene) -> Iterator[None]:
     forget(scene, settings)
 
 
-def test_a_pod_and_its_claim_say_that_the_gpu_is_sick_and_that_it_is_well_again(
+def test_pod_and_claim_report_a_sick_gpu_and_its_recovery(
     scene: Scene,
 ) -> None:
     claim = scene.claim(

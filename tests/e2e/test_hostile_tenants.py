@@ -126,7 +126,7 @@ def street(supervisor: DriverProcess, scene: Scene) -> Street:
     return street
 
 
-def test_a_forged_daemon_is_taken_for_none_when_a_daemon_dies(street: Street) -> None:
+def test_a_forged_daemon_is_ignored_when_a_daemon_dies(street: Street) -> None:
     forgers = forge(street, street.hostile)
     os.kill(street.hostile.daemon(), signal.SIGKILL)
     street.hostile.ready_again(deaths=1)
@@ -136,7 +136,7 @@ def test_a_forged_daemon_is_taken_for_none_when_a_daemon_dies(street: Street) ->
     street.check()
 
 
-def test_a_forged_daemon_is_taken_for_none_by_the_next_supervisor(
+def test_a_forged_daemon_is_ignored_by_the_next_supervisor(
     street: Street, supervisor: DriverProcess
 ) -> None:
     forgers = forge(street, street.mps)

@@ -55,7 +55,7 @@ def test_a_container_without_the_pods_claim_sees_no_gpu(scene: Scene) -> None:
     assert_nothing(scene, pod, "without")
 
 
-def test_what_an_image_or_a_pod_says_of_visible_devices_opens_nothing(scene: Scene) -> None:
+def test_variables_of_an_image_or_a_pod_open_no_device(scene: Scene) -> None:
     greedy = container("ctr", {}) | {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
     pod = scene.make(
         "Pod", "greedy", {"spec": {"terminationGracePeriodSeconds": 1, "containers": [greedy]}}

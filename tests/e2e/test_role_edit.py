@@ -155,7 +155,7 @@ def test_it_cannot_write_what_a_claim_has_been_given(tenant: Tenant) -> None:
     assert status() == before
 
 
-def test_what_it_writes_on_a_claim_in_use_or_its_template_changes_nothing(tenant: Tenant) -> None:
+def test_edits_of_a_used_claim_or_its_template_have_no_effect(tenant: Tenant) -> None:
     body = claim("own")
     template = thing("ResourceClaimTemplate", "made", spec={"spec": body["spec"]})
     tenant.api.create(template, MINE)

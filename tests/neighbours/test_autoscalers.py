@@ -89,7 +89,7 @@ def test_with_the_clouds_gpu_label_a_busy_node_is_unready_and_idle(
     assert found["b"]["ready"]
 
 
-def test_an_annotation_keeps_a_node_that_is_taken_for_idle(two: list[Object]) -> None:
+def test_an_annotation_keeps_a_seemingly_idle_node(two: list[Object]) -> None:
     nodes = [node("a", annotations=STAYS, **AKS), node("b")]
     found = autoscaler(nodes, two, [pod("w", "a")], [claim("w", *EIGHT, on="a")])["nodes"]["a"]
     assert (found["goes"], found["reason"]) == (False, "ScaleDownDisabledAnnotation")

@@ -282,7 +282,7 @@ def test_a_class_that_is_not_mapped_is_refused(kueue: Kueue) -> None:
         (request(adminAccess=True), "AdminAccess is not supported"),
     ],
 )
-def test_what_kueue_does_not_count_is_refused(kueue: Kueue, asked: Object, why: str) -> None:
+def test_uncounted_requests_are_refused(kueue: Kueue, asked: Object, why: str) -> None:
     kueue.set(BY_DEVICES, quota(MEMORY, "3"))
     kueue.refused(kueue.job(asked), why)
 

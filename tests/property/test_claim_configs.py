@@ -23,7 +23,7 @@ def texts(config: Json) -> list[str]:
 
 
 @given(configs)
-def test_what_was_read_reads_the_same_when_written_again(config: Json) -> None:
+def test_a_config_survives_being_written_and_read(config: Json) -> None:
     if not texts(config):
         read = decode(config).normalise()
         assert decode(read.model_dump(mode="json", by_alias=True)) == read

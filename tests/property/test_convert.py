@@ -107,7 +107,7 @@ def errors(text: str) -> list[str]:
 
 
 @given(manifests)
-def test_what_is_printed_passes_validate(groups: list[list[Json]]) -> None:
+def test_converted_output_passes_validate(groups: list[list[Json]]) -> None:
     printed = of([one for group in groups for one in group]).text
     assert errors(printed) == []
     assert convert({"f": printed}).text == printed

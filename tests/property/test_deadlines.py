@@ -130,9 +130,7 @@ def driver_at(clock: Clock) -> Iterator[Driver]:
 @pytest.mark.parametrize("said", OBSTACLES)
 @settings(max_examples=10, deadline=None)
 @given(seconds)
-def test_a_prepare_ends_at_its_deadline_and_says_what_it_waited_for(
-    said: str, patience: float
-) -> None:
+def test_a_prepare_ends_at_its_deadline_with_the_reason(said: str, patience: float) -> None:
     with virtual_time() as clock, driver_at(clock) as driver:
         ref = driver.api.add("gpu-1", uid="uid-1", name="one", configs=[MPS])
         with OBSTACLES[said](driver, clock, ref):

@@ -42,7 +42,7 @@ def answer(one: Case) -> NodeAnswer:
 
 
 @given(cases)
-def test_what_does_not_fit_has_a_cause_and_what_fits_has_none(one: Case) -> None:
+def test_only_pods_that_do_not_fit_have_a_cause(one: Case) -> None:
     found = explanation(one)
     assert found.fits is not None
     assert bool(found.findings) != found.fits
@@ -78,7 +78,7 @@ def test_a_device_is_refused_to_the_only_request_for_one_if_and_only_if_it_has_a
 
 
 @given(cases)
-def test_nothing_is_given_out_that_a_claim_has_alone(one: Case) -> None:
+def test_exclusive_devices_are_not_allocated_again(one: Case) -> None:
     found = answer(one)
     allocated = AllocatedState.of(one.taken)
     admin = {

@@ -114,9 +114,7 @@ class Life:
 @pytest.mark.parametrize("with_counters", [True, False])
 @settings(deadline=None)
 @given(st.lists(step, min_size=8, max_size=25))
-def test_a_gpu_follows_the_newest_config_as_soon_as_nobody_has_any_of_it(
-    with_counters: bool, steps: list[object]
-) -> None:
+def test_an_unused_gpu_follows_the_newest_config(with_counters: bool, steps: list[object]) -> None:
     with TemporaryDirectory() as root:
         life = Life(Path(root), with_counters=with_counters)
         try:

@@ -105,7 +105,7 @@ def said_of(text: str) -> str:
 
 @settings(max_examples=examples(100), deadline=None)
 @given(kubeconfigs())
-def test_whatever_is_wrong_with_a_kubeconfig_is_told_without_its_secrets(text: str) -> None:
+def test_errors_about_a_kubeconfig_show_no_secrets(text: str) -> None:
     said = said_of(text)
     assert SECRET not in said
     assert ENCODED not in said

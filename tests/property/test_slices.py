@@ -206,7 +206,7 @@ def is_to_be_made(device: Device) -> bool:
 
 
 @given(inventories)
-def test_of_gpus_that_are_not_divided_the_least_capable_comes_first(inventory: Inventory) -> None:
+def test_the_least_capable_undivided_gpu_comes_first(inventory: Inventory) -> None:
     found = projection(inventory)
     whole = [source.gpu for source in found.sources if isinstance(source.device.base, Whole)]
     divided = {source.gpu.uuid for source in found.sources if is_to_be_made(source.device)}

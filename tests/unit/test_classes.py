@@ -48,7 +48,7 @@ def expression(name: str) -> str:
     return str(selector["cel"]["expression"])
 
 
-def test_what_every_cluster_gets_is_what_the_command_prints(
+def test_the_installed_classes_are_what_the_command_prints(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.main(["classes", "nvidia.com/gpu", "nvidia.com/gpu.shared"]) == 0

@@ -39,5 +39,5 @@ def is_seldom(module: str) -> bool:
 
 
 @pytest.mark.parametrize("process", closure.PROCESSES)
-def test_what_only_some_nodes_need_is_not_loaded_by_all(process: str) -> None:
+def test_optional_code_is_not_loaded_by_all_nodes(process: str) -> None:
     assert not [name for name in loaded(process) if is_seldom(name)]

@@ -51,7 +51,7 @@ def test_variables_become_values_and_an_empty_one_is_none() -> None:
     assert found.given == {"numbers", "folder", "on", "obsolete"}
 
 
-def test_all_that_is_wrong_is_told_in_the_order_of_the_fields() -> None:
+def test_all_mistakes_are_listed_in_field_order() -> None:
     words = ("--name=A", "--rate=nan", "--kind=third", "--numbers=1,x", "--form=c")
     with pytest.raises(WrongSettingsError) as wrong:
         parsed(Every, *words)
@@ -77,7 +77,7 @@ def test_all_that_is_wrong_is_told_in_the_order_of_the_fields() -> None:
         ),
     ],
 )
-def test_a_value_out_of_its_bounds_is_told(words: tuple[str, ...], line: str) -> None:
+def test_a_value_out_of_bounds_is_reported(words: tuple[str, ...], line: str) -> None:
     with pytest.raises(WrongSettingsError) as wrong:
         parsed(Every, *words)
     assert wrong.value.lines == [line]
@@ -97,6 +97,6 @@ def test_an_argument_takes_all_there_are_and_is_missed() -> None:
 
 
 @pytest.mark.parametrize("path", [path for path, _ in settings_page.helps()], ids=str)
-def test_the_help_of_each_command_is_as_it_was_looked_at(path: Path) -> None:
+def test_the_help_of_each_command_matches_its_sample(path: Path) -> None:
     """Read the difference as its users will, then run `make generate`."""
     assert (Path(__file__).parents[2] / path).read_text() == dict(settings_page.helps())[path]

@@ -61,7 +61,7 @@ def test_each_kind_is_counted_under_its_own_type(kind: DeviceKind) -> None:
     assert DeviceType(kind).value == kind.value
 
 
-def test_what_is_yet_to_be_made_has_no_container_edits(tmp_path: Path) -> None:
+def test_devices_not_yet_made_have_no_container_edits(tmp_path: Path) -> None:
     roots = Roots(driver=tmp_path, driver_on_host="/", dev=tmp_path, dev_on_host="/dev")
     node = NodeEdits(common=Edits(), roots=roots)
     with pytest.raises(

@@ -104,7 +104,7 @@ def test_parts_by_capacity_have_a_resource_name_and_a_class(mode: str) -> None:
     assert set(parts) - {"gpu-0", "gpu-1"} < set(selected("mig.nvidia.com", devices))
 
 
-def test_of_a_gpu_in_equal_shares_the_resource_name_gives_a_share_and_the_class_the_whole() -> None:
+def test_resource_name_gives_a_share_and_class_the_whole_gpu() -> None:
     devices = OFFERS["equal shares"]
 
     shares = [device["name"] for device in devices if "replicas" in device["attributes"]]
@@ -136,9 +136,7 @@ def first_five(scheduler: Scheduler) -> list[dict[str, int]]:
     return [one for one in (scheduler.take({}) for _ in range(5)) if one is not None]
 
 
-def test_in_mode_memory_they_leave_nothing_to_claims_for_memory_and_get_nothing_beside_them() -> (
-    None
-):
+def test_in_mode_memory_they_exclude_claims_for_memory() -> None:
     (device,) = (one for one in by_capacity("memory") if one["name"] == "gpu-0")
     first, second = Scheduler(device), Scheduler(device)
 

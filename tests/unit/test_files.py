@@ -15,7 +15,7 @@ def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_was_written_is_read_with_the_file_it_came_from(tmp_path: Path) -> None:
+def test_content_is_read_with_the_identity_of_its_file(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     assert read_whole(path) is None
     for data in (b"", b"x" * 100_000):

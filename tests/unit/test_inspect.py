@@ -62,7 +62,7 @@ def test_gpus_that_are_left_out_are_listed_with_the_word_that_does_it() -> None:
     assert len(facts["excludedWithoutEffect"]) == 1  # type: ignore[arg-type]
 
 
-def test_gpus_for_virtual_machines_are_told_apart_with_what_keeps_others_from_them() -> None:
+def test_passthrough_gpus_are_listed_with_obstacles_of_others() -> None:
     inventory = make.inventory(
         make.gpu(0),
         make.gpu(1),
@@ -85,7 +85,7 @@ def test_gpus_for_virtual_machines_are_told_apart_with_what_keeps_others_from_th
     assert [note["index"] for note in notes] == [None, None]  # type: ignore[attr-defined]
 
 
-def test_devices_are_told_in_the_order_in_which_they_are_given_out() -> None:
+def test_devices_are_listed_in_the_order_of_allocation() -> None:
     found = report(make.inventory(make.gpu(0), make.gpu(1, cuda_compute_capability=(7, 5))), {})
     assert [device["name"] for device in found["devices"]] == ["gpu-1", "gpu-0"]  # type: ignore[attr-defined]
 
@@ -150,7 +150,7 @@ def test_a_report_has_mig_devices_counters_and_notes() -> None:
 IN_SHARES = ShareOffer(consumable=Consumable.of("4"))
 
 
-def test_what_claims_consume_of_a_device_that_several_can_have_is_a_table() -> None:
+def test_consumption_of_shared_devices_is_a_table() -> None:
     gpu = make.gpu(0, mig=make.mig())
     text = table(make.inventory(gpu), {}, Offered(share=IN_SHARES))
 
@@ -184,7 +184,7 @@ def test_a_report_says_the_setting_and_the_policies() -> None:
     assert report(make.inventory(), {})["consumableShares"] == "disabled"
 
 
-def test_memory_is_counted_everywhere_as_the_driver_is_told_to_publish_it() -> None:
+def test_memory_counters_follow_the_drivers_setting() -> None:
     inventory = make.inventory(make.gpu(0, memory_bytes=15 * 1024**3))
     found = report(inventory, {}, Offered(memory_counters=True))
 

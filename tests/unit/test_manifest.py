@@ -100,7 +100,7 @@ def test_a_merged_part_stands_where_it_is_written() -> None:
     assert document.place(("c", "b")) == Place(line=2, column=3)
 
 
-def test_of_two_equal_keys_the_second_is_the_wrong_one() -> None:
+def test_the_second_of_two_equal_keys_is_reported() -> None:
     assert only("a: 1\nb: 2\na: 3\n").place(("a",)) == Place(line=3, column=1)
 
 
@@ -145,7 +145,7 @@ def test_anchors_that_grow_a_short_text_into_a_huge_value_are_refused(lines: lis
         list(read_documents("\n".join(lines)))
 
 
-def test_a_part_that_is_nowhere_is_looked_for_once_in_a_map_merged_often() -> None:
+def test_a_missing_part_is_searched_once_in_merged_maps() -> None:
     lines = [*MERGES[:10], "b:", "  <<: [*a9, *a9]"]
     assert only("\n".join(lines)).place(("b", "missing")) == Place(line=11, column=1)
 

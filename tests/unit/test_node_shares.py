@@ -96,7 +96,7 @@ class _Gpus:
         return self.node.inventory
 
 
-def test_what_the_config_wants_is_offered_and_noted(tmp_path: Path) -> None:
+def test_the_configs_shares_are_offered_and_noted(tmp_path: Path) -> None:
     node = Node(tmp_path)
     offer = node.shares.offer(node.inventory, node.divisions, with_counters=True)
     assert {base: one.count for base, one in offer.divisions.items()} == {PLACE: 4}
@@ -202,7 +202,7 @@ def test_a_gpu_that_mps_cannot_divide_so_often_is_refused_unless_somebody_has_a_
     assert offer.divisions == before
 
 
-def test_what_was_offered_is_outdated_when_another_division_holds(tmp_path: Path) -> None:
+def test_an_offer_is_outdated_after_a_new_division(tmp_path: Path) -> None:
     node = Node(tmp_path)
     assert not node.divisions.is_outdated()
     node.in_use = dict(node.shares.wanted())

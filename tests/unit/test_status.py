@@ -217,7 +217,7 @@ def test_it_only_looks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_node_without_the_driver_says_so(
+def test_a_node_without_the_driver_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["status", f"--kubelet-plugins-directory-path={tmp_path}"]) == 1
@@ -226,7 +226,7 @@ def test_a_node_without_the_driver_says_so(
     assert "on any machine, --cluster shows" in said
 
 
-def test_a_mig_device_is_told_with_its_own_mps_domain() -> None:
+def test_a_mig_device_is_shown_with_its_mps_domain() -> None:
     made = make.mig_device(2, made_here=True)
     mig = make.device(made)
     (device,) = make.record(PLAIN).devices

@@ -35,7 +35,7 @@ SICK = {
 }
 
 
-def test_each_gpu_that_is_not_well_has_a_line_that_says_why_and_what_to_do(tmp_path: Path) -> None:
+def test_each_unhealthy_gpu_has_a_line_with_cause_and_remedy(tmp_path: Path) -> None:
     HealthFile(tmp_path, "boot-1").write(SICK)
     assert health_part.lines(read_notes(tmp_path, "boot-1")) == [
         "",
@@ -76,11 +76,11 @@ def test_programs_get_the_same(tmp_path: Path) -> None:
     }
 
 
-def test_a_node_that_is_well_has_no_lines(tmp_path: Path) -> None:
+def test_a_healthy_node_has_no_lines(tmp_path: Path) -> None:
     assert health_part.lines(read_notes(tmp_path, "boot-1")) == []
 
 
-def test_what_was_before_the_reboot_is_not_shown(tmp_path: Path) -> None:
+def test_health_before_the_reboot_is_not_shown(tmp_path: Path) -> None:
     HealthFile(tmp_path, "boot-1").write(SICK)
     assert read_notes(tmp_path, "boot-2") == HealthNotes()
 

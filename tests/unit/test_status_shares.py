@@ -49,7 +49,7 @@ def test_used_and_free_shares_of_each_device_are_shown() -> None:
     assert row(claim(share(0), share(1)), claim(share(9))) == words
 
 
-def test_what_has_admin_access_uses_nothing() -> None:
+def test_admin_access_uses_no_shares() -> None:
     assert row(claim(share(0), admin=True))[3:5] == ["0", "10"]
     assert row(claim(make.device(GPU), admin=True))[3:5] == ["0", "10"]
 

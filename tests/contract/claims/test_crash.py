@@ -123,7 +123,7 @@ def test_the_edits_of_a_strategy_are_in_the_spec_and_come_back_into_it(driver: D
     assert driver.spec(ref) == spec
 
 
-def test_what_cannot_be_undone_does_not_block_unprepare_and_is_tried_again(driver: Driver) -> None:
+def test_failed_undos_do_not_block_unprepare_and_are_retried(driver: Driver) -> None:
     ref = driver.api.add("gpu-1", configs=CONFIGS["sharing"])
     driver.prepare(ref)
     driver.sharing.refuse_undo = DeviceError("the GPU refused")

@@ -62,7 +62,7 @@ def test_a_claim_on_a_lost_gpu_is_refused_at_once(driver: Driver) -> None:
     refused(driver, ref, DeviceError, r'"gpu-1" is lost \(GPU 1: the GPU has fallen')
 
 
-def test_a_gpu_that_may_be_the_sick_one_beside_a_lost_one_is_waited_for(driver: Driver) -> None:
+def test_a_gpu_that_may_be_the_sick_one_is_waited_for(driver: Driver) -> None:
     ref = driver.api.add("gpu-1")
     driver.gpus.inventory = make.inventory(make.gpu(0), sick=(LOST, SICK))
     threading.Timer(0.2, setattr, (driver.gpus, "inventory", make.inventory(make.gpu(1)))).start()

@@ -158,7 +158,7 @@ def test_mode_is_turned_off_for_a_whole_gpu_and_on_again_after_it(node: Node) ->
         "nvmlComputeInstanceGetInfo_v2",
     ],
 )
-def test_what_fails_on_the_way_is_rolled_back_whole(node: Node, call: str) -> None:
+def test_a_failed_prepare_is_rolled_back_completely(node: Node, call: str) -> None:
     ref = node.claim(node.name("1g.10gb", 0), node.name("1g.10gb", 1))
     node.machine.fail_call(call, UNKNOWN_ERROR)
     with pytest.raises(DeviceError, match="NVML refused"):

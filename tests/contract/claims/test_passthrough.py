@@ -333,7 +333,7 @@ def test_nvidias_claims_for_other_gpus_are_not_reported(vms: Vms) -> None:
     assert vms.left() == []
 
 
-def test_what_nvidias_driver_had_begun_for_a_machine_is_dropped(vms: Vms) -> None:
+def test_nvidias_unfinished_passthrough_claims_are_dropped(vms: Vms) -> None:
     theirs, ref = NvidiaDriver(vms), vms.claim(FIRST)
     theirs.begin(ref)
     assert told_of_taking_over(vms) == [CARDS[0]]

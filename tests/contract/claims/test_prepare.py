@@ -438,7 +438,7 @@ def test_a_device_of_another_pool_is_refused(driver: Driver) -> None:
         driver.prepare(driver.api.add("gpu-1", pool="node-2"))
 
 
-def test_a_gpu_in_mig_mode_is_refused_unless_only_looked_at(driver: Driver) -> None:
+def test_a_gpu_in_mig_mode_is_refused_without_admin_access(driver: Driver) -> None:
     driver.gpus.inventory = make.inventory(make.gpu(1, mig_mode=MigMode.ENABLED))
     ref = driver.api.add("gpu-1")
     with pytest.raises(DeviceError, match='"gpu-1" is in MIG mode and cannot be used as a whole'):

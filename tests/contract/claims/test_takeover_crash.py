@@ -38,7 +38,7 @@ def test_killed_at_any_step_the_next_start_goes_on(node: Node, step: str) -> Non
 
 
 @pytest.mark.parametrize("step", ["recorded", "struck"])
-def test_killed_beside_a_claim_that_is_left_the_next_start_goes_on(node: Node, step: str) -> None:
+def test_killed_with_a_claim_left_the_next_start_continues(node: Node, step: str) -> None:
     theirs = NvidiaDriver(node)
     taken, left = node.claim("gpu-1", name="taken"), node.claim("gpu-0", name="left")
     theirs.prepare(taken)

@@ -46,7 +46,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     assert node.session.close()
 
 
-def test_a_gpu_that_hangs_is_sick_in_time_and_well_when_it_answers(node: Node) -> None:
+def test_a_gpu_that_hangs_is_sick_until_it_answers(node: Node) -> None:
     node.hang("nvmlDeviceGetName", node.hung.uuid)
     seen = node.session.look()
     assert seen.gpus == (node.healthy,)

@@ -49,7 +49,7 @@ def test_a_limit_is_set_read_and_cleared(node: Node) -> None:
     assert node.machine.take_memory(node.uuid, 11 * GIB, group=pod)
 
 
-def test_a_limit_that_does_not_take_is_an_error_that_says_who_is_in_the_way(node: Node) -> None:
+def test_a_limit_without_effect_is_an_error_with_the_cause(node: Node) -> None:
     pod = node.groups.make("kubepods/pod")
     node.session.set_memory_limit(node.uuid, pod, 10 * GIB)
     node.machine.take_memory(node.uuid, 8 * GIB, group=pod)
@@ -82,7 +82,7 @@ def test_a_missing_permission_says_what_to_run(node: Node) -> None:
         node.session.set_memory_limit(node.uuid, pod, GIB)
 
 
-def test_a_lost_gpu_is_told_apart(node: Node) -> None:
+def test_a_lost_gpu_is_recognised(node: Node) -> None:
     pod = node.groups.make("kubepods/pod")
     node.machine.lose_gpu(node.uuid)
     with pytest.raises(LostError):
@@ -138,7 +138,7 @@ def test_an_older_driver_cannot_limit_memory(tmp_path: Path, driver: str) -> Non
         node.session.close()
 
 
-def test_a_driver_told_not_to_limit_memory_is_found_out(tmp_path: Path) -> None:
+def test_a_driver_with_limits_disabled_is_noticed(tmp_path: Path) -> None:
     node = Node(tmp_path, "off", "615.71.09")
     try:
         assert "the GPU driver does not limit memory there" in node.obstacle()

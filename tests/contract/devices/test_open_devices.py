@@ -45,7 +45,7 @@ def test_a_device_is_known_by_its_number_whatever_its_node_is_called(
     assert device_number(tmp_path / "plain") is device_number(tmp_path / "none") is None
 
 
-def test_a_process_on_a_file_server_is_not_looked_at(tmp_path: Path) -> None:
+def test_files_on_a_file_server_are_not_opened(tmp_path: Path) -> None:
     process = tmp_path / "7"
     (process / "fd").mkdir(parents=True)
     (process / "fdinfo").mkdir()

@@ -196,7 +196,7 @@ def test_removed_gpus_disappear_and_return(machine: Machine, session: DriverSess
     assert session.look() == before
 
 
-def test_a_gpu_that_is_gone_when_the_library_is_opened_again_is_not_taken_for_the_next(
+def test_a_removed_gpu_is_not_mistaken_for_the_next_one(
     machine: Machine,
 ) -> None:
     library = NvmlLibrary(find_library(machine.driver_root))

@@ -322,7 +322,7 @@ def test_missing_rights_to_list_instances_are_reported(h100: Card) -> None:
     assert "root" in (mig.problem or "")
 
 
-def test_an_instance_that_goes_during_the_look_is_looked_for_again(h100: Card) -> None:
+def test_a_scan_is_repeated_if_an_instance_disappears(h100: Card) -> None:
     h100.mig.make(h100.partition(9, 4))
     h100.machine.fail_call("nvmlDeviceGetGpuInstanceId", 6, times=1)
 

@@ -62,7 +62,7 @@ def node(tmp_path: Path, machine: Machine) -> Iterator[Node]:
         machine.set_fact(gpu.uuid, Fact.PERSISTENCE_MODE, 0)
 
 
-def test_a_node_with_gpus_is_looked_at_without_a_cluster(
+def test_a_node_is_checked_without_a_cluster(
     node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # No driver runs there.
@@ -82,7 +82,7 @@ def test_a_node_with_gpus_is_looked_at_without_a_cluster(
     assert set(skipped.values()) == {"--scope is node"}
 
 
-def test_gpus_with_persistence_mode_are_well(
+def test_gpus_with_persistence_mode_are_fine(
     node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for gpu in node.machine.gpus:
@@ -99,7 +99,7 @@ def test_a_lost_gpu_is_an_error_beside_one_that_answers(
     assert found["gpus"] == ["ok", "error"]
 
 
-def test_a_node_without_the_driver_is_told_what_to_install(
+def test_a_node_without_the_driver_gets_install_advice(
     node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     empty = tmp_path / "empty"
@@ -142,7 +142,7 @@ def test_files_that_are_something_else_are_not_waited_for(
     assert "pipe.json" in text
 
 
-def test_a_cluster_as_installed_is_well(well: ApiServer, doctor: Doctor) -> None:
+def test_a_cluster_as_installed_is_fine(well: ApiServer, doctor: Doctor) -> None:
     before = {kind: well.objects(kind) for kind in ("resourceslices", "deviceclasses")}
     found = doctor.findings()
     assert {severity for severities in found.values() for severity in severities} == {"ok"}
@@ -190,7 +190,7 @@ def test_credentials_that_are_not_accepted_are_one_error(
     assert doctor.findings(1) == {"api-server": ["error"]}
 
 
-def test_a_node_is_looked_at_although_the_server_is_away(
+def test_a_node_is_checked_without_the_api_server(
     node: Node, cluster: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kubeconfig = cluster.write_kubeconfig(tmp_path / "kubeconfig")
@@ -211,7 +211,7 @@ def test_a_node_is_looked_at_although_the_server_is_away(
         (["--kubelet-plugins-directory-path=/no/such/folder/at/all"], "this is not a node"),
     ],
 )
-def test_what_cannot_be_run_ends_with_status_2(
+def test_an_impossible_run_ends_with_status_2(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["doctor", *words]) == 2

@@ -85,7 +85,7 @@ def test_nodes_without_one_of_several_configs_are_named(well: ApiServer, doctor:
 
 
 @pytest.mark.parametrize(("there", "severity"), [(True, "ok"), (False, "error")])
-def test_settings_of_the_chart_are_heeded(
+def test_settings_of_the_chart_apply(
     well: ApiServer, doctor: Doctor, there: bool, severity: str
 ) -> None:
     own = yaml.safe_load(yaml.safe_dump(well.objects("daemonsets")[0]))

@@ -189,7 +189,7 @@ def test_a_container_that_does_not_start_gets_advice(
     assert ("->" in said) == bool(advice)
 
 
-def test_a_container_that_is_being_made_or_has_ended_is_well(command: Command) -> None:
+def test_a_starting_or_ended_container_is_no_problem(command: Command) -> None:
     states = [
         {"waiting": {"reason": "ContainerCreating"}},
         {"running": {}},
@@ -217,7 +217,7 @@ def test_a_claim_that_is_not_made_is_the_only_cause(command: Command, why: str) 
     assert "of before" not in said
 
 
-def test_an_event_of_a_pod_that_had_the_name_before_counts_for_nothing(command: Command) -> None:
+def test_events_of_an_earlier_pod_of_the_name_are_ignored(command: Command) -> None:
     before = event("FailedResourceClaimCreation", QUOTA, uid="another")
     command.says(*CLUSTER, template(), pod(templates=["one-gpu"]), before, status=0)
 

@@ -30,7 +30,7 @@ FULL = [
 ]
 
 
-def test_a_pod_that_fits_is_told_which_devices_it_would_get(command: Command) -> None:
+def test_a_pod_that_fits_is_shown_its_devices(command: Command) -> None:
     said = command.says(*CLUSTER, having("gpu-0"), template(), pod(templates=["one-gpu"]), status=0)
     assert said.splitlines()[:6] == [
         "pod default/train: fits on node-1, node-2",
@@ -72,7 +72,7 @@ def test_a_class_that_selects_nothing(command: Command) -> None:
     assert "-> name another class" in said
 
 
-def test_who_has_the_devices(command: Command) -> None:
+def test_holders_of_the_devices(command: Command) -> None:
     said = command.says(*FULL, template(), pod(templates=["one-gpu"]))
     assert said.splitlines()[3:7] == [
         "What is in the way:",

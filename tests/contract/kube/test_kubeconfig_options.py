@@ -63,7 +63,7 @@ def test_the_certificate_is_checked_against_tls_server_name(
     assert asked(**elsewhere, **{"tls-server-name": "127.0.0.1"}) == "n1"
 
 
-def test_certificates_are_not_checked_if_it_says_so(
+def test_insecure_skip_tls_verify_is_respected(
     asked: Callable[..., str], make_certificate: Callable[[Path], Certificate], tmp_path: Path
 ) -> None:
     other = str(make_certificate(tmp_path / "other")[0])

@@ -128,7 +128,7 @@ def test_a_servers_retry_after_is_respected(follower: Follower) -> None:
     assert time.monotonic() - began >= 1
 
 
-def test_a_refused_watch_is_no_hot_loop(follower: Follower) -> None:
+def test_a_refused_watch_backs_off(follower: Follower) -> None:
     follower.server.fail("watch", status=403, times=float("inf"))
     follower.watch.start()
     time.sleep(1.5)
@@ -136,7 +136,7 @@ def test_a_refused_watch_is_no_hot_loop(follower: Follower) -> None:
     assert len(follower.server.seen()) <= 8
 
 
-def test_a_stream_that_always_ends_at_once_is_no_hot_loop(follower: Follower) -> None:
+def test_a_stream_that_ends_at_once_backs_off(follower: Follower) -> None:
     follower.server.bookmark_seconds = 60
     follower.watch.start()
     end = time.monotonic() + 1.5

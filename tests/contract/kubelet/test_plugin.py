@@ -278,9 +278,7 @@ def test_a_driver_that_no_kubelet_knows_stops_at_once(running: Running) -> None:
     assert time.monotonic() - before < 60
 
 
-def test_stopping_names_the_claims_it_had_to_leave(
-    running: Running, kubelet: KubeletClient
-) -> None:
+def test_stopping_names_unfinished_claims(running: Running, kubelet: KubeletClient) -> None:
     kubelet.register()
     held = Held(running)
 

@@ -152,7 +152,7 @@ def test_unprepare_needs_no_group_of_the_pod(node: LimitedNode) -> None:
     assert node.others() is None
 
 
-def test_beside_other_tenants_unprepare_of_a_pod_that_is_gone_needs_no_nvml(
+def test_unprepare_of_a_gone_pod_among_others_needs_no_nvml(
     node: LimitedNode,
 ) -> None:
     (pod, group), (other, _) = node.pod(), node.pod()

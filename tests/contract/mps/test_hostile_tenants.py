@@ -83,9 +83,7 @@ def size_of(folder: Path) -> tuple[int, int, int]:
     return found.f_blocks * found.f_frsize, found.f_files, folder.stat().st_mode & 0o7777
 
 
-def test_what_tenants_can_fill_is_small_and_what_they_need_can_be_read(
-    mps: MpsDomains, run: Run
-) -> None:
+def test_folders_for_tenants_are_small_and_readable(mps: MpsDomains, run: Run) -> None:
     before = os.umask(0o077)
     try:
         run(mps.supervised())

@@ -118,9 +118,7 @@ def test_a_daemon_is_moved_to_a_control_group_of_its_own(mps: MpsDomains, run: R
     assert (groups / GROUP / "cgroup.procs").read_text() == f"{daemon.pid}\n"
 
 
-def test_modes_set_before_are_restored_even_if_they_are_to_be_left_alone_now(
-    mps: MpsDomains, run: Run
-) -> None:
+def test_earlier_modes_are_restored_even_if_disabled_now(mps: MpsDomains, run: Run) -> None:
     with mps.supervised():
         domain = mps.domain("claim", 0)
         daemon = mps.ready(domain).daemon
@@ -260,7 +258,7 @@ def test_a_slow_domain_does_not_delay_another(mps: MpsDomains, run: Run) -> None
     mps.ready(slow)
 
 
-def test_what_an_earlier_supervisor_left_is_removed(mps: MpsDomains, run: Run) -> None:
+def test_remains_of_an_earlier_supervisor_are_removed(mps: MpsDomains, run: Run) -> None:
     domain = mps.domain("claim", 0)
     paths = mps.files.paths(domain.id)
     mps.files.make_folders()

@@ -89,7 +89,7 @@ def test_processes_that_cannot_be_killed_are_named_until_they_end(
 @pytest.mark.parametrize(
     ("folder", "words"), [("log", "is still mounted, so"), ("lib", "Device or resource busy")]
 )
-def test_what_cannot_be_removed_is_kept_with_its_record(
+def test_an_unremovable_folder_is_kept_with_its_record(
     mps: MpsDomains, run: Run, folder: str, words: str
 ) -> None:
     domain = mps.domain("claim", 0)

@@ -61,7 +61,7 @@ def test_before_the_labels_are_known_no_config_is_chosen(world: World) -> None:
     assert [state.is_known for state in world.changes] == [True]
 
 
-def test_a_bad_file_at_the_start_is_no_empty_config(world: World) -> None:
+def test_a_bad_file_at_the_start_is_not_an_empty_config(world: World) -> None:
     file = world.root / "config.yaml"
     file.write_text("version: v2\n")
     world.start(file)
@@ -71,7 +71,7 @@ def test_a_bad_file_at_the_start_is_no_empty_config(world: World) -> None:
     assert world.until_replicas(2).is_known
 
 
-def test_the_label_chooses_and_a_change_of_it_is_heeded_at_once(world: World) -> None:
+def test_the_label_chooses_and_its_change_applies_at_once(world: World) -> None:
     mount(world.root, a=config(2), b=config(3), default=config(4))
     world.label("a")
     world.start(world.root, timing=NEVER)

@@ -102,7 +102,7 @@ def test_each_pod_that_waits_in_vain_learns_the_reason(
     assert node.driver.claims.ledger.uids() == {tenant.uid}
 
 
-def test_a_claim_that_waits_for_its_daemon_is_unprepared_at_once_and_told_why_it_waited(
+def test_unprepare_ends_a_wait_for_a_daemon_with_the_reason(
     node: Node, pool: ThreadPoolExecutor
 ) -> None:
     gate = hold_starts(node)

@@ -132,7 +132,7 @@ def test_a_daemon_that_cannot_start_says_why_and_leaves_nothing(node: Node) -> N
         assert node.left() == []
 
 
-def test_without_a_supervisor_a_claim_waits_a_little_and_says_what_is_missing(
+def test_without_a_supervisor_a_claim_fails_soon_with_the_reason(
     make_node: MakeNode,
 ) -> None:
     node = make_node()

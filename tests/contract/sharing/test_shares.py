@@ -273,7 +273,7 @@ def test_tenants_come_and_go_at_the_same_time(node: Node) -> None:
     assert node.left() == []
 
 
-def test_a_domain_that_the_last_other_claim_leaves_meanwhile_is_waited_for(
+def test_a_domain_that_ends_meanwhile_is_waited_for(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.divide(0)

@@ -62,7 +62,7 @@ def test_a_time_slice_of_a_claim_whose_record_is_lost_does_not_stay(node: Node, 
     assert node.time_slices() == {}
 
 
-def test_the_compute_mode_is_default_while_shared_and_put_back(node: Node) -> None:
+def test_the_compute_mode_is_default_while_shared(node: Node) -> None:
     node.set_compute_mode(0, EXCLUSIVE_PROCESS)
     node.set_compute_mode(1, EXCLUSIVE_PROCESS)
     ref = node.claim_gpus({"a": LONG, "b": None})
@@ -90,7 +90,7 @@ def test_a_gpu_that_has_the_default_interval_keeps_it(node: Node, config: dict[s
 
 
 @pytest.mark.parametrize("interval", ["Default", "Short", "Medium", "Long"])
-def test_the_time_slice_of_an_admin_is_put_back(node: Node, interval: str) -> None:
+def test_the_time_slice_of_an_admin_is_restored(node: Node, interval: str) -> None:
     admins = {number: number for number in range(1, 4)}
     for minor in range(4):
         node.set_time_slice(minor, minor)

@@ -230,7 +230,7 @@ class TestInterference:
         bench.look_again(second, make.inventory())
         assert bench.writes() == 1
 
-    def test_a_slice_that_somebody_wrote_meanwhile_is_not_deleted_unseen(self, bench: Any) -> None:
+    def test_a_slice_that_changed_meanwhile_is_not_deleted(self, bench: Any) -> None:
         rival = Rival(bench)
         publication = bench.publication(client=rival)
         publication.publish(make.inventory(*(make.gpu(minor) for minor in range(65))))

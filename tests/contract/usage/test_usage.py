@@ -106,7 +106,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     node.session.close()
 
 
-def test_a_containers_process_is_told_with_its_claim_memory_and_how_busy_it_is(node: Node) -> None:
+def test_a_containers_process_has_claim_memory_and_load(node: Node) -> None:
     node.claim(0)
     note_container(node.machine, "train-0", "team-a", "trainer")
     node.run(101, 300, group=container(), sm=40)
@@ -190,7 +190,7 @@ def test_a_gpu_that_hangs_is_reported_and_the_scrape_is_in_time(node: Node) -> N
     node.machine.clear_faults()
 
 
-def test_while_nobody_asks_nvml_is_not_asked(node: Node) -> None:
+def test_nvml_is_only_queried_on_request(node: Node) -> None:
     node.machine.fail_call("nvmlDeviceGetComputeRunningProcesses_v3", code=999, times=1)
     look, threads = node.look().look, threading.enumerate()
     Sampler(look)
@@ -269,7 +269,7 @@ def metrics_at(port: int) -> str:
         return text
 
 
-def test_later_pods_of_a_claim_have_their_names_and_nobody_is_asked_before_somebody_asks(
+def test_later_pods_have_names_which_are_looked_up_on_request(
     tmp_path: Path, api: ApiServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     node = ProcessNode(tmp_path, api)

@@ -45,7 +45,7 @@ def test_an_empty_file_shares_nothing_by_default(value: object) -> None:
     assert decode_node_config(value) == NodeConfig()
 
 
-def test_what_the_plugin_s_example_says_is_read() -> None:
+def test_the_plugins_example_is_read() -> None:
     value = {
         "version": "v1",
         "flags": {"migStrategy": "mixed"},

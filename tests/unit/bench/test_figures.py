@@ -83,7 +83,7 @@ def test_tenants_that_do_not_disturb_each_other_have_the_same_figures() -> None:
             assert percentile(other.latencies, share) == pytest.approx(wanted, rel=0.02)
 
 
-def test_all_is_compared_with_the_work_alone() -> None:
+def test_everything_is_compared_with_the_work_alone() -> None:
     measure = cases()[0]
     four = strategy(Sharing.TIME_SLICING, 4)
     told = compared(case(four, [10.0, 10.0, 5.0, 15.0], 44.0, 50.0), [measure])
@@ -125,7 +125,9 @@ def test_a_report_of_a_real_card_is_read() -> None:
         ('"cases"', '"more": 1, "cases"', "more: Extra inputs are not permitted"),
     ],
 )
-def test_a_file_that_is_no_report_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_a_file_that_is_not_a_report_is_refused(
+    tmp_path: Path, old: str, new: str, said: str
+) -> None:
     text = report().model_dump_json(indent=2)
     assert old in text
     path = tmp_path / "bench.json"

@@ -67,7 +67,7 @@ def test_a_histograms_label_sets_are_added_and_its_quantiles_interpolated() -> N
     assert said.latency.count == 100
 
 
-def test_a_summary_in_microseconds_is_told_in_milliseconds() -> None:
+def test_a_summary_in_microseconds_is_converted() -> None:
     said = latencies.read(LatencyForm.PROMETHEUS, SUMMARY, "nv_inference_us")
     assert (said.latency.p50_ms, said.latency.p99_ms, said.latency.count) == (1.5, 9.0, 321)
 

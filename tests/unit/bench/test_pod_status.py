@@ -34,7 +34,7 @@ def test_a_command_is_timed_from_its_containers_start_to_its_end() -> None:
     assert "did not end" in ended_seconds(0, {"status": {"phase": "Running"}}).failure
 
 
-def test_what_a_command_left_for_the_api_is_whole_or_refused() -> None:
+def test_a_commands_result_is_complete_or_refused() -> None:
     left = ended(0)
     assert termination_message(left) == ""
     state = left["status"]["containerStatuses"][0]["state"]["terminated"]  # type: ignore[index]
@@ -45,7 +45,7 @@ def test_what_a_command_left_for_the_api_is_whole_or_refused() -> None:
         termination_message(left)
 
 
-def test_a_command_beside_works_of_our_own_is_judged_as_they_are() -> None:
+def test_commands_are_judged_like_our_own_works() -> None:
     two = strategy(Sharing.TIME_SLICING, 2)
     ready = lines.Ready(at=1.0)
     done = lines.Done(began=1.0, seconds=1.0, steps=5, units=5.0, unit="x")
@@ -80,7 +80,7 @@ def test_results_from_a_simulated_gpu_are_rejected() -> None:
 
 @pytest.mark.parametrize("reason", ["InvalidImageName", "ErrImagePull", "ImagePullBackOff"])
 @pytest.mark.parametrize("seconds", [0, 30])  # the registry may be away for a moment
-def test_nobody_waits_for_an_image_that_cannot_be_pulled(reason: str, seconds: int) -> None:
+def test_a_missing_image_is_not_waited_for(reason: str, seconds: int) -> None:
     state = {"waiting": {"reason": reason, "message": "bench:x: not found"}}
     pod = {"status": {"containerStatuses": [{"state": state}]}}
 

@@ -60,7 +60,7 @@ def test_the_page_has_the_picture_with_its_text_and_the_table(drawn: str) -> Non
     assert CARD.driver_version in words
 
 
-def test_what_comes_from_machines_is_escaped() -> None:
+def test_texts_from_machines_are_escaped() -> None:
     odd = CARD.model_copy(update={"name": "<script>alert(1)</script>"})
     reason = "<b>no</b> & so on"
     text = page([report(card=odd, cases=(failed(ALONE, reason),))], plot.svg)

@@ -88,16 +88,14 @@ def test_a_gpu_that_computes_nothing_is_not_measured(tmp_path: Path, library: Pa
     assert failed.reason.startswith("the GPU's result is 0 where 4 is right")
 
 
-def test_without_a_driver_a_tenant_says_what_is_missing(tmp_path: Path) -> None:
+def test_without_a_driver_a_tenant_names_the_reason(tmp_path: Path) -> None:
     (failed,) = tenant(tmp_path, None, work(WorkloadKind.COMPUTE))
     assert isinstance(failed, lines.Failed)
     assert failed.reason.startswith("libcuda.so.1 cannot be used")
     assert "in a container with a claim for a GPU" in failed.reason
 
 
-def test_products_of_a_gpu_that_computes_nothing_are_no_result(
-    tmp_path: Path, library: Path
-) -> None:
+def test_a_gpu_that_computes_nothing_has_no_result(tmp_path: Path, library: Path) -> None:
     asked = work(WorkloadKind.GEMM, shape=SHAPE)
     *_, failed = tenant(tmp_path, library, asked, {"TEST_CUDA_WRONG": "all"})
     assert isinstance(failed, lines.Failed)

@@ -48,7 +48,7 @@ def test_only_an_optional_node_that_is_not_a_device_is_omitted(driver_root: Path
     assert line["log_level"] == "warning"
 
 
-def test_a_required_node_that_is_no_device_is_an_error(driver_root: Path) -> None:
+def test_a_required_node_must_be_a_device(driver_root: Path) -> None:
     (driver_root / "dev/nvidia-uvm").unlink()
     (driver_root / "dev/nvidia-uvm").mkdir()
 

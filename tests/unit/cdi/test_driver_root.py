@@ -145,7 +145,7 @@ def test_xorg_modules_stand_where_xorg_looks_for_them(driver_root: Path) -> None
     )
 
 
-def test_of_two_egl_platforms_the_linked_one_is_taken_else_the_newest(driver_root: Path) -> None:
+def test_the_linked_egl_platform_or_the_newest_is_used(driver_root: Path) -> None:
     folder = driver_root / FOLDER[1:]
     for stem in ("libnvidia-egl-gbm", "libnvidia-egl-wayland"):
         for version in ("1.1.9", "1.1.13"):

@@ -123,7 +123,7 @@ def test_hookless_libraries_also_stand_where_cuda_images_search(driver_root: Pat
         assert mounts(edits)[path] == cuda
 
 
-def test_hookless_files_that_are_no_libraries_keep_their_name(driver_root: Path) -> None:
+def test_hookless_files_other_than_libraries_keep_their_name(driver_root: Path) -> None:
     name = f"libnvidia-simulator.so.{VERSION}"
     (driver_root / FOLDER[1:] / name).write_bytes(b"state")
     edits = content(driver_root).look().common
@@ -166,7 +166,7 @@ def test_files_are_read_only_and_sockets_are_not(driver_root: Path) -> None:
     )
 
 
-def test_an_unchanged_driver_is_looked_for_once(driver_root: Path) -> None:
+def test_an_unchanged_driver_is_searched_once(driver_root: Path) -> None:
     kept = content(driver_root)
 
     assert kept.look().common is kept.look().common
@@ -344,7 +344,7 @@ def test_a_change_of_a_gpus_graphics_nodes_is_noticed_at_once(
     assert after != before
 
 
-def test_a_gpus_part_is_looked_at_each_time(driver_root: Path) -> None:
+def test_a_gpus_own_nodes_are_read_each_time(driver_root: Path) -> None:
     kept = content(driver_root)
     before = kept.look().device(make.whole(make.gpu(1)))
     (driver_root / "dev/nvidia1").unlink()

@@ -85,9 +85,7 @@ def test_only_commands_that_the_program_knows_are_called(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("content", [b"", b'#!/bin/sh\nexec /opt/nvidia-cdi-hook.real "$@"\n'])
-def test_a_program_that_does_not_say_what_it_knows_is_taken_on_trust(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_a_program_of_unknown_commands_is_trusted(tmp_path: Path, content: bytes) -> None:
     install(tmp_path, "/usr/bin/nvidia-cdi-hook", content)
     program = find_hook_program(host_seen_at(tmp_path), None)
 

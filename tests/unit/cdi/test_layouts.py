@@ -104,7 +104,7 @@ def test_a_spec_written_with_hooks_and_one_without_apply_to_one_container(
 
 
 @every_layout
-def test_nvidias_hook_is_told_the_folders_of_this_driver(tmp_path: Path, layout: Layout) -> None:
+def test_nvidias_hook_gets_the_folders_of_this_driver(tmp_path: Path, layout: Layout) -> None:
     layout.build(node(tmp_path))
     driver_layouts.library(
         tmp_path, f"{layout.folder}/vdpau/libvdpau_nvidia.so.{RUNNING}", "libvdpau_nvidia.so.1"
@@ -139,9 +139,7 @@ def test_a_driver_without_compute_libraries_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["ubuntu", "debian", "flatcar", "split packages", "no soname"])
-def test_where_nobody_knows_the_running_version_the_loaders_choice_counts(
-    tmp_path: Path, name: str
-) -> None:
+def test_an_unknown_running_version_uses_the_loaders_choice(tmp_path: Path, name: str) -> None:
     LAYOUTS[name].build(node(tmp_path, running=None))
 
     folder = LAYOUTS[name].folder

@@ -36,7 +36,7 @@ def selects(text: str) -> bool | None:
         return None
 
 
-def test_what_the_scheduler_selects_is_selected_and_what_fails_there_fails_here() -> None:
+def test_selectors_work_and_fail_as_in_the_scheduler() -> None:
     assert [text for text in SELECT if selects(text) is not True] == []
     assert [text for text in DO_NOT if selects(text) is not False] == []
     assert [text for text in FAIL if selects(text) is not None] == []
@@ -160,9 +160,7 @@ def test_a_regular_expression_that_is_slow_elsewhere_is_not() -> None:
         ),
     ],
 )
-def test_what_makes_a_selector_false_is_named_with_what_the_device_has(
-    text: str, faults: list[Fault]
-) -> None:
+def test_the_false_part_of_a_selector_is_named(text: str, faults: list[Fault]) -> None:
     assert list(Selector.of(text).faults(SUBJECT)) == faults
 
 

@@ -137,7 +137,7 @@ def test_a_share_says_which_it_is_its_limits_and_what_enforces_them() -> None:
     }
 
 
-def test_a_share_that_nothing_limits_says_so_and_why() -> None:
+def test_an_unlimited_share_has_the_reason() -> None:
     share = OF_MIG
     entry = only(claim(share, steps=(use(share, Limiter.NOTHING, "too old"),)))
     sharing: Any = entry["data"]["sharing"]
@@ -158,7 +158,7 @@ def test_a_part_by_capacity_has_its_share_id_and_what_it_consumes() -> None:
     assert entry["data"]["share"] == {"memoryMiB": 10240, "cores": 20}
 
 
-def test_devices_with_admin_access_are_named_and_shared_with_nobody() -> None:
+def test_devices_with_admin_access_are_not_shown_as_shared() -> None:
     (device,) = make.record(GPU).devices
     seen = make.record(devices=(replace(device, admin_access=True),))
     assert only(seen)["data"]["sharing"] == {"strategy": "AdminAccess"}

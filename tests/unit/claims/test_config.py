@@ -170,7 +170,7 @@ def test_configs_are_named_by_their_place_in_the_spec() -> None:
         strategies(scheduled("r/small", configs=configs))
 
 
-def test_of_equal_configs_each_keeps_its_own_requests() -> None:
+def test_equal_configs_keep_their_own_requests() -> None:
     configs = [make.config("r/small", **MPS), make.config("r", **MPS)]
     assert strategies(scheduled("r/large", configs=configs)) == {"gpu-0": "MPS"}
     assert strategies(scheduled("r/small", configs=configs)) == {"gpu-0": "MPS"}
@@ -231,7 +231,7 @@ def test_a_config_for_requests_with_admin_access_alone_is_an_error() -> None:
         strategies(parse_claim(value, "gpu.nvidia.com"))
 
 
-def test_what_was_taken_over_keeps_configs_without_effect() -> None:
+def test_claims_taken_over_keep_configs_without_effect() -> None:
     found = claim("a", configs=[make.config(**MPS)])
     ((applies, _),) = group_by_config(found, MIGS, all_hold=False)
     assert applies is None

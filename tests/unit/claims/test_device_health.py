@@ -48,7 +48,7 @@ def test_a_healthy_device_has_no_message() -> None:
     assert WELL.message == ""
 
 
-def test_what_is_wrong_is_a_sentence_with_what_makes_it_pass() -> None:
+def test_a_problem_is_a_sentence_with_a_remedy() -> None:
     found = health(WHOLE, {GPU.uuid: conditions(findings.XIDS[79])})
     assert found == DeviceHealth(
         state=HealthState.UNHEALTHY,
@@ -78,7 +78,7 @@ def test_the_reason_is_a_word_as_conditions_have_it(finding: Finding, reason: st
     assert health(WHOLE, {GPU.uuid: conditions(finding)}).reason == reason
 
 
-def test_a_warning_leaves_a_device_well_and_says_so() -> None:
+def test_a_warning_leaves_a_device_healthy() -> None:
     found = health(WHOLE, {GPU.uuid: conditions(findings.ROWS_PENDING)})
     assert (found.state, found.reason) == (HealthState.HEALTHY, "RowRemapPending")
     assert found.message.startswith("Bad memory of the GPU")

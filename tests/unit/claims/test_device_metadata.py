@@ -183,7 +183,7 @@ def test_a_file_is_for_every_user_and_is_left_alone_when_it_says_the_same(
     assert (path.stat().st_ino, path.stat().st_mode & 0o777) == (before.st_ino, 0o644)
 
 
-def test_what_has_changed_is_another_file_with_a_higher_generation(files: MetadataFiles) -> None:
+def test_a_change_makes_a_new_file_of_a_higher_generation(files: MetadataFiles) -> None:
     files.write(UID, {"gpu": DOCUMENT})
     path = Path(files.path(UID, "gpu"))
     with path.open() as kept:  # as a container has it, mounted by itself
@@ -257,7 +257,7 @@ def test_claims_are_known_by_their_folders_and_other_names_passed_over(
         files.path(ClaimUid("../x"), "gpu")
 
 
-def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+def test_an_unreadable_folder_does_not_count_as_empty(tmp_path: Path) -> None:
     folder = tmp_path / "device-metadata"
     folder.symlink_to(folder)
     files = MetadataFiles(tmp_path)

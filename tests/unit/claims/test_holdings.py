@@ -132,7 +132,7 @@ def test_a_mig_device_is_not_given_below_a_whole_gpu_or_its_share_and_neither_is
 @pytest.mark.parametrize(
     ("boot_id", "state"), [("boot-0", RecordState.PREPARED), ("boot-1", RecordState.RELEASED)]
 )
-def test_a_claim_of_another_boot_or_one_that_was_released_is_no_rival_and_left_something(
+def test_released_and_earlier_claims_only_leave_something(
     node: Node, boot_id: str, state: RecordState
 ) -> None:
     former = node.claim("former", GPU, boot_id=boot_id, state=state)
@@ -204,7 +204,7 @@ def test_a_gpu_of_a_claim_by_a_newer_driver_is_held(node: Node) -> None:
     assert found == {"older", "a-third"}, "and hides no other"
 
 
-def test_what_overlaps_a_device_is_held_and_what_lies_beside_it_is_not(node: Node) -> None:
+def test_only_overlapping_devices_are_held(node: Node) -> None:
     node.claim("mig", MIG)
     held = node.ledger.holds_any
     beside = make.device(make.mig_device(0, start=1))
@@ -257,7 +257,7 @@ def test_holders_have_a_gpu_now_and_users_also_since_before_a_reboot(node: Node)
     assert list(node.ledger.users_of(OTHER_CARD.uuid)) == []
 
 
-def test_what_was_made_here_and_for_whom_is_told_from_the_records(node: Node) -> None:
+def test_records_show_what_was_made_and_for_which_claim(node: Node) -> None:
     node.claim("beside", share(MIG, 1))
     node.claim("before", MIG, steps=(MADE,), boot_id="boot-0")
     node.claim("mode", GPU, steps=(MODE_OFF,))
@@ -323,7 +323,7 @@ def test_whether_claims_are_there_is_not_known_while_the_only_record_cannot_be_r
 # Two drivers
 
 
-def test_what_another_process_wrote_is_read_once_the_gpus_lock_tells_of_it(node: Node) -> None:
+def test_records_of_another_process_are_read_after_the_lock(node: Node) -> None:
     other = Node(node.folder)
     mine = NodeLocks(node.folder / "locks", time.monotonic, on_other=node.ledger.reread)
     its = NodeLocks(node.folder / "locks", time.monotonic, on_other=other.ledger.reread)

@@ -211,9 +211,7 @@ def test_an_unreadable_record_blocks_only_the_gpus_of_its_marks(
         store.records_on(blocked)
 
 
-def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(
-    tmp_path: Path, store: Ledger
-) -> None:
+def test_an_unlistable_folder_does_not_count_as_empty(tmp_path: Path, store: Ledger) -> None:
     folder = tmp_path / "claims"
     folder.rmdir()
     folder.symlink_to(folder)

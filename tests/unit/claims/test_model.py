@@ -76,7 +76,7 @@ def test_admin_access_share_and_sub_request_are_read() -> None:
     assert (result.base_request, result.subrequest) == ("gpu", "large")
 
 
-def test_what_a_pod_calls_its_claim_is_read_from_the_annotation() -> None:
+def test_the_pods_name_for_a_claim_is_in_the_annotation() -> None:
     claim = make.claim_object("gpu-0")
     assert parse_claim(claim, DRIVER).pod_claim_name == ""
     claim["metadata"]["annotations"] = {"resource.kubernetes.io/pod-claim-name": "gpus", "x": "y"}
@@ -138,7 +138,7 @@ def consuming(**amounts: object) -> Any:
     return claim
 
 
-def test_what_a_claim_consumes_is_read_in_bytes_and_plain_numbers() -> None:
+def test_consumed_amounts_are_read_in_bytes_and_numbers() -> None:
     claim = parse_claim(consuming(memory="10Gi", cores="20", shares="1"), "gpu.nvidia.com")
     (result,) = claim.results
     assert result.consumed == {"memory": 10 * 1024**3, "cores": 20, "shares": 1}

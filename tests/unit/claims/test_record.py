@@ -247,7 +247,7 @@ def changed(data: bytes, *path: str | int, value: object) -> bytes:
     return sealed(json.dumps(whole["payload"]).encode(), whole["version"])
 
 
-def test_a_record_says_who_wrote_it_whatever_else_it_says() -> None:
+def test_any_record_names_its_writer() -> None:
     data = encode(RECORD, "1.2.3")
     assert decode(data) == RECORD
     assert written_by(data) == "1.2.3"

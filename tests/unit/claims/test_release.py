@@ -259,7 +259,7 @@ def test_a_gpu_is_given_out_again_unless_something_that_excludes_others_stays(
         node.of.check_free(node.of.settle(record, DEADLINE), draft)
 
 
-def test_of_a_record_of_another_boot_all_is_undone_before_its_gpu_is_given_out(node: Node) -> None:
+def test_an_old_boots_record_is_undone_before_the_gpu_is_used(node: Node) -> None:
     record = node.claim(GPU, boot_id="boot-0", steps=(SETTING, DAEMON))
     assert node.of.settle(record, DEADLINE, gpus=[GPU.uuid]) == ()
     assert node.done == ["spec", DAEMON]

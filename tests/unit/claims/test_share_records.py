@@ -164,7 +164,7 @@ def steps_of(kind: str) -> tuple[list[UseShares], list[JoinDomain]]:
     return uses, joins
 
 
-def test_of_equal_shares_the_limits_are_known_from_the_record() -> None:
+def test_limits_of_equal_shares_are_in_the_record() -> None:
     (by_mps, in_turns), (join,) = steps_of("shares")
 
     for one in by_mps.limits:
@@ -178,7 +178,7 @@ def test_of_equal_shares_the_limits_are_known_from_the_record() -> None:
     assert in_turns.limited_by is Limiter.NOTHING
 
 
-def test_of_parts_by_capacity_the_limits_are_known_from_the_record() -> None:
+def test_limits_of_parts_by_capacity_are_in_the_record() -> None:
     (of_gpu, of_mig), _ = steps_of("parts")
 
     first, second = of_gpu.limits

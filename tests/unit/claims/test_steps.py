@@ -203,7 +203,7 @@ def test_a_mig_device_that_is_to_be_made_is_planned_for_by_its_place_and_bound_o
     assert [step.devices for step in made.steps] == [(TO_BE_MADE,), (MIG,)]
 
 
-def test_what_containers_get_is_joined_by_device() -> None:
+def test_edits_for_containers_are_joined_by_device() -> None:
     found = Node().steps.edits([DAEMON, SETTING])
     assert found == {GPU.uuid: Edits(env=("MPS=MPS", "TimeSlicing=TimeSlicing"))}
 
@@ -245,7 +245,7 @@ def test_steps_of_a_gpu_are_undone_in_reverse_order() -> None:
     assert node.by_name["TimeSlicing"].asked == [("do", SETTING, 7.0), ("undo", SETTING, 8.0)]
 
 
-def test_what_cannot_be_undone_comes_back_with_the_reason() -> None:
+def test_failed_undos_are_returned_with_the_reason() -> None:
     node = Node(MPS=Noting("MPS", claims=["uid-1"]))
     error = node.by_name["MPS"].refusal = DeviceError("it hangs")
     steps = [SETTING, DAEMON]

@@ -57,9 +57,7 @@ def test_a_claim_without_an_allocation_has_no_devices(status: object) -> None:
         ({"consumedCapacity": {"memory": "1"}}, {}),
     ],
 )
-def test_what_is_consumed_is_read_only_of_parts_and_as_far_as_it_is_said(
-    said: Object, consumed: dict[str, int]
-) -> None:
+def test_consumed_amounts_are_read_only_of_parts(said: Object, consumed: dict[str, int]) -> None:
     claim = make.claim_object("gpu-0")
     claim["status"]["allocation"]["devices"]["results"][0] |= said
 

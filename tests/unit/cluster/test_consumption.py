@@ -50,7 +50,7 @@ def test_claims_that_say_how_much_memory_they_need_leave_the_rest_to_others() ->
     assert amounts(found, "cores") == (200, 20, 180, 100)
 
 
-def test_of_a_number_of_shares_each_claim_has_one_or_as_many_as_it_asks_for() -> None:
+def test_each_claim_has_one_share_or_as_many_as_requested() -> None:
     parts = (
         part_of("gpu-0", "a", {"memory": 0, "cores": 0, "shares": 1}),
         part_of("gpu-0", "b", {"memory": "1000Mi", "cores": 0, "shares": 2}),
@@ -122,7 +122,7 @@ def test_mig_devices_that_exist_have_parts_beside_those_made_on_demand() -> None
     assert most == free
 
 
-def test_a_device_that_was_given_out_before_it_had_parts_is_used_with_all_it_has() -> None:
+def test_a_device_allocated_before_it_had_parts_is_fully_used() -> None:
     found = usage(node("4"), make.claim_object("gpu-0"))
 
     assert counts(found) == (8, 4, 4)
@@ -146,7 +146,7 @@ def test_a_device_without_capacities_is_given_to_any_number_of_claims() -> None:
     assert found.capacities == {}
 
 
-def test_where_a_device_has_less_than_it_had_nothing_is_free_and_never_less() -> None:
+def test_a_shrunk_device_has_nothing_free_and_never_less() -> None:
     """Such as after an update of the GPU driver that reserves more memory."""
     found = usage(node("memory", T4S[0]), part_of("gpu-0", "a", {"memory": "20000Mi"}))
 

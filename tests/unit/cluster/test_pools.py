@@ -59,9 +59,7 @@ def test_attributes_say_which_resource_name_a_device_serves(
         ({"default": "0", "validValues": ["2", "4"]}, 0, 0),
     ],
 )
-def test_what_claims_consume_of_a_capacity_its_policy_says(
-    policy: object, default: int, least: int
-) -> None:
+def test_policies_say_what_claims_consume(policy: object, default: int, least: int) -> None:
     capacity: dict[str, object] = {"value": "40"}
     if policy is not None:
         capacity["requestPolicy"] = policy

@@ -39,7 +39,7 @@ def h100s(count: int) -> list[tuple[str, Pool]]:
 SHARES = read_pools(slices(shares(10), [counter_set(shares=10)]))
 
 
-def test_what_is_allocated_under_one_name_takes_room_from_all() -> None:
+def test_one_names_allocations_reduce_all_names() -> None:
     found = numbers(h100s(2), "gpu-1", "gpu-0-mig-3g40gb-9-4")
 
     assert found[GPU] == (2, 1, 0)
@@ -71,7 +71,7 @@ def test_a_tainted_device_is_offered_but_not_free() -> None:
     assert numbers(pools, "gpu-0") == {GPU: (2, 1, 1)}
 
 
-def test_what_is_allocated_of_a_pool_that_another_node_uses_too_is_its_own_nodes() -> None:
+def test_allocations_of_a_shared_pool_count_on_their_own_node() -> None:
     (squatter,) = slices([device("gpu-0")], node="evil")
     squatter["spec"]["pool"] |= {"name": "node-1", "generation": 2**62}
     pools = read_pools([squatter, *slices([device("gpu-0"), device("gpu-1")])])
@@ -80,7 +80,7 @@ def test_what_is_allocated_of_a_pool_that_another_node_uses_too_is_its_own_nodes
     assert used == {("evil", "node-1"): 0, ("node-1", "node-1"): 1}
 
 
-def test_what_is_offered_is_used_blocked_or_free() -> None:
+def test_offered_devices_are_used_blocked_or_free() -> None:
     pools = h100s(2)
     tainted = read_pools(slices([device("gpu-0", taints=("NoSchedule",)), device("gpu-1")]))
     for there, taken in ((pools, ("gpu-1", "gpu-0-mig-3g40gb-9-4")), (SHARES, ("gpu-0",))):

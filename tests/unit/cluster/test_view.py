@@ -101,7 +101,7 @@ def test_programs_get_capacities_in_bytes_and_percent() -> None:
     assert allocated["consumed"] == {"memory": 4000 * MIB, "cores": 20, "shares": 1}
 
 
-def test_what_is_not_counted_stands_below_with_the_reason() -> None:
+def test_uncounted_devices_are_listed_with_the_reason() -> None:
     half = slices(shares(10), [counter_set(shares=10)], node="node-2")[1:]
     sick = slices([device("gpu-0", taints=("NoSchedule",))], node="node-3")
     claims = (
@@ -131,7 +131,7 @@ def test_what_is_not_counted_stands_below_with_the_reason() -> None:
     ]
 
 
-def test_a_cluster_of_empty_pools_says_so() -> None:
+def test_empty_pools_are_reported() -> None:
     assert table(found(slices([]))).splitlines()[0] == "no devices are published"
 
 

@@ -67,7 +67,7 @@ def test_a_loss_names_file_and_place_and_is_status_1(
     )
 
 
-def test_a_file_that_is_no_yaml_is_status_1_and_the_others_are_printed(
+def test_invalid_yaml_is_status_1_and_other_files_are_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bad.yaml").write_text("a: [\n")

@@ -29,7 +29,7 @@ def test_a_version_becomes_what_runs_here(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_printed_passes_validate(version: str) -> None:
+def test_converted_output_passes_validate(version: str) -> None:
     findings = check_manifest((DATA / version / "out.yaml").read_text()).findings
     assert all("--consumable-shares" in finding.text for finding in findings)
 

@@ -31,7 +31,7 @@ def test_named_gpus_are_excluded_with_the_reason() -> None:
     assert found.unmatched == ()
 
 
-def test_an_index_is_nvmls_position_and_a_uuid_and_an_address_are_no_other_gpu_s() -> None:
+def test_an_index_is_nvmls_position_and_ids_are_exact() -> None:
     gpus = make.node_gpus()
     for left in gpus:
         for word in (str(left.index), left.uuid, left.pci_address):

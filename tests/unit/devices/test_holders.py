@@ -79,7 +79,7 @@ def test_a_process_chooses_its_name_but_not_what_a_message_looks_like(
     assert holders(proc) == (Holder(pid=9, name=shown),)
 
 
-def test_a_process_that_has_ended_meanwhile_is_none(proc: Path) -> None:
+def test_an_ended_process_is_skipped(proc: Path) -> None:
     (proc / "11").mkdir()
 
     assert holders(proc) == ()

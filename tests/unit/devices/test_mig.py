@@ -163,7 +163,7 @@ def test_another_device_at_the_same_place_is_not_destroyed() -> None:
     assert set(card.present) == {7}
 
 
-def test_a_refused_switch_says_what_to_do_where_nobody_can_be_seen() -> None:
+def test_a_refused_switch_gives_advice_without_visible_holders() -> None:
     card = Card(failing={"on": HeldError("in use", minor=3)})
     with pytest.raises(HeldError) as refused:
         on(card).set_mode(GPU, MigMode.ENABLED)

@@ -60,9 +60,7 @@ def test_answers_and_errors_are_those_of_the_call(calls: NvmlCalls) -> None:
     assert not calls.silent
 
 
-def test_calls_about_one_thing_take_turns_and_one_that_has_longer_is_no_hang(
-    calls: NvmlCalls, hang: Hang
-) -> None:
+def test_calls_on_one_subject_take_turns_and_may_take_longer(calls: NvmlCalls, hang: Hang) -> None:
     with ThreadPoolExecutor(2) as pool:
         longer = pool.submit(calls.about, "0", hang, PATIENCE)
         assert hang.entered.wait(PATIENCE)
@@ -99,7 +97,7 @@ class Leaping(Clock):
         return self.now
 
 
-def test_of_gpus_that_hang_only_the_first_takes_all_of_its_time(hang: Hang) -> None:
+def test_only_the_first_hanging_gpu_takes_its_full_time(hang: Hang) -> None:
     calls = NvmlCalls(clock=Leaping(), answer_seconds=10.0)
     with capture_logs() as logs:
         for gpu in range(8):

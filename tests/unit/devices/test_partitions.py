@@ -43,9 +43,7 @@ def test_every_profile_at_every_placement_is_a_partition() -> None:
         ("no profiles off", False, True),
     ],
 )
-def test_what_is_given_out_follows_from_card_and_mode(
-    name: str, *, parts: bool, whole: bool
-) -> None:
+def test_the_offer_depends_on_card_and_mode(name: str, *, parts: bool, whole: bool) -> None:
     one = {
         "hopper off": gpu(),
         "hopper on": gpu(ON),

@@ -48,7 +48,7 @@ def bus(tmp_path: Path) -> Bus:
     return Bus(tmp_path)
 
 
-def test_a_gpu_at_a_vfio_driver_and_alone_in_its_group_is_offered(bus: Bus) -> None:
+def test_a_gpu_alone_in_its_group_at_vfio_is_offered(bus: Bus) -> None:
     bus.tree.add(GPU, group=7)
     (card,) = bus.found()
     assert card.problem is None
@@ -66,7 +66,7 @@ def test_its_identity_is_its_address_whatever_it_is_bound_to(bus: Bus) -> None:
     assert before.gpu == after.gpu
 
 
-def test_of_memory_regions_the_64_bit_ones_count_rounded_up(bus: Bus) -> None:
+def test_only_64_bit_memory_regions_count_rounded_up(bus: Bus) -> None:
     folder = bus.tree.add(GPU, group=7)
     (folder / "resource").write_text(
         "0x0 0xffffff 0x40200\n"  # 32 bits
@@ -78,7 +78,7 @@ def test_of_memory_regions_the_64_bit_ones_count_rounded_up(bus: Bus) -> None:
     assert card.addressable_bytes == 64 * GIB
 
 
-def test_numbers_go_by_address_and_skip_what_is_no_gpu(bus: Bus) -> None:
+def test_numbers_go_by_address_and_skip_other_devices(bus: Bus) -> None:
     bus.tree.add("0000:90:00.0", group=3)
     bus.tree.add("0000:20:00.0", group=2, class_id="0x030000", driver="nvidia")
     bus.tree.add("0000:20:00.1", group=2, class_id=AUDIO_CLASS, driver="snd_hda_intel")
@@ -99,9 +99,7 @@ def test_a_variant_of_vfio_pci_is_a_vfio_driver(bus: Bus, driver: str) -> None:
 
 
 @pytest.mark.parametrize("driver", ["nvidia", "nouveau", None])
-def test_a_gpu_at_another_driver_or_none_is_not_offered_and_what_to_do_is_said(
-    bus: Bus, driver: str | None
-) -> None:
+def test_a_gpu_at_another_driver_is_refused_with_advice(bus: Bus, driver: str | None) -> None:
     bus.tree.add(GPU, group=7, driver=driver)
     reason, _, advice = bus.problem().partition(": ")
     assert reason == f"it is bound to {driver or 'no driver'}"
@@ -201,7 +199,7 @@ def test_a_gpu_on_a_machine_with_nvswitches_is_refused_without_a_gpu_driver(bus:
     assert "NVSwitches" in bus.problem()
 
 
-def test_another_vendors_bridge_is_no_nvswitch(bus: Bus) -> None:
+def test_another_vendors_bridge_is_not_an_nvswitch(bus: Bus) -> None:
     bus.tree.add(GPU, group=7)
     bus.tree.add("0000:c0:00.0", group=8, class_id=NVSWITCH_CLASS, vendor="0x8086", driver=None)
     assert bus.problems() == [None]
@@ -215,7 +213,7 @@ def test_nvswitches_of_the_gpu_driver_count_too(bus: Bus) -> None:
     assert "NVSwitches" in bus.problem()
 
 
-def test_what_cannot_be_read_on_the_bus_may_be_an_nvswitch(bus: Bus) -> None:
+def test_an_unreadable_function_may_be_an_nvswitch(bus: Bus) -> None:
     bus.tree.add(GPU, group=7)
     (bus.tree.add("0000:c0:00.0", group=8, class_id=NIC_CLASS) / "class").unlink()
     assert "0000:c0:00.0 on the PCI bus cannot be read" in bus.problem()

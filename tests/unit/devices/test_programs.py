@@ -29,7 +29,7 @@ def test_a_program_is_found_in_every_folder_that_is_named(tmp_path: Path, folder
     )
 
 
-def test_of_two_the_one_that_a_shell_would_run_is_found(tmp_path: Path) -> None:
+def test_the_program_that_a_shell_would_run_is_found(tmp_path: Path) -> None:
     for folder in ("/usr/lib/nvidia/current", "/usr/bin", "/usr/local/bin"):
         add(tmp_path, f"{folder}/{MPS_CONTROL}")
     program = find_program(tmp_path, MPS_CONTROL)

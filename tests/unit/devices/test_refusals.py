@@ -68,7 +68,7 @@ def test_it_is_offered_again_two_minutes_after_the_last_refusal_each_time(world:
         assert (world.refusals.check(), world.held) == (PAUSE_SECONDS, set())
 
 
-def test_whoever_keeps_trying_keeps_it_withdrawn(world: World) -> None:
+def test_repeated_tries_keep_it_withdrawn(world: World) -> None:
     for _ in range(5):
         world.refuse()
         world.now += 115

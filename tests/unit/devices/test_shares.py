@@ -86,7 +86,7 @@ def test_a_share_of_a_gpu_and_a_mig_device_on_it_exclude_each_other() -> None:
 
 
 @pytest.mark.parametrize("count", range(1, 61))
-def test_however_shares_are_combined_they_never_sum_to_more_than_there_is(count: int) -> None:
+def test_combined_shares_never_exceed_the_device(count: int) -> None:
     total = 81559 * 1024**2 + 12345
     for first in range(1, count):
         rest = count - first

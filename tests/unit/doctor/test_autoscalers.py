@@ -34,7 +34,7 @@ def test_a_label_that_promises_a_device_plugins_gpus_is_a_warning() -> None:
     assert f"{STAYS}=true" in seen.advice
 
 
-def test_each_label_is_told_by_itself() -> None:
+def test_each_label_is_reported_by_itself() -> None:
     first, second = seen_of(node("a", AKS), node("b", {"cluster-api/accelerator": "h100"}))
     assert "takes b for" in first.text
     assert "takes a for" in second.text

@@ -288,7 +288,7 @@ def test_the_policy_of_slices_is_about_the_drivers_account(
 
 
 @pytest.mark.parametrize("lost", ["pool.name", "metadata.name"])
-def test_a_policy_of_slices_that_binds_no_names_is_told(lost: str) -> None:
+def test_a_slice_policy_without_names_is_reported(lost: str) -> None:
     found = json.loads(
         json.dumps(manifests.installed("ValidatingAdmissionPolicy")).replace(lost, "x")
     )

@@ -138,7 +138,7 @@ def test_kubelets_of_nodes_with_gpus_are_asked_first(api: Api) -> None:
     assert "/api/v1/nodes/n8/proxy/configz" in api.asked
 
 
-def test_kubelets_that_may_not_be_asked_are_said_to_be(api: Api) -> None:
+def test_kubelets_that_may_not_be_asked_are_named(api: Api) -> None:
     refusal = AccessError("no", status=403)
     api.refuses["/api/v1/nodes/b/proxy/configz"] = refusal
     facts = cluster(api).kubelets()

@@ -75,7 +75,7 @@ def test_gpus_without_persistence_mode_are_named(
     assert all((f"gpu-{minor}" in named) == (mode is not True) for minor, mode in modes.items())
 
 
-def test_who_has_a_gpu_open_is_named() -> None:
+def test_holders_of_a_gpu_are_named() -> None:
     held = HolderFacts(sees_node=True, holders={0: (), 1: (Holder(pid=7, name="dcgm"),)})
     (seen,) = node_checks.holders(held)
     assert (seen.severity, "/dev/nvidia1" in seen.text, "dcgm (PID 7)" in seen.text) == (
@@ -178,7 +178,7 @@ def test_remaining_claims_of_nvidias_driver_are_named_with_pods() -> None:
     assert severities(node_checks.others(OtherFacts(peer=old))) == [INFO]
 
 
-def test_a_node_with_gpus_and_no_label_is_told_the_command() -> None:
+def test_a_gpu_node_without_label_gets_the_command() -> None:
     facts = DriverFacts(version="570.86.15", gpus_on_pci=4)
     (seen,) = told(node_checks.labelled(facts, [], "node-1"))
     assert f"kubectl label node node-1 {node_checks.NODE_LABEL}" in seen.advice
@@ -186,7 +186,7 @@ def test_a_node_with_gpus_and_no_label_is_told_the_command() -> None:
     assert not list(node_checks.labelled(DriverFacts(version=None, gpus_on_pci=0), [], "node-1"))
 
 
-def test_a_gpu_in_mig_mode_without_mig_devices_is_told_of_before_1_37() -> None:
+def test_an_empty_gpu_in_mig_mode_is_reported_before_1_37() -> None:
     on = make.gpu(0, mig_mode=MigMode.ENABLED, mig=make.mig(pending_mode=MigMode.ENABLED))
     (seen,) = node_checks.mig_modes(make.inventory(on), (1, 36))
     assert seen.severity is WARNING

@@ -84,7 +84,7 @@ def test_nodes_are_known_by_file_or_by_number(places: Places) -> None:
     assert facts.numbered == {"nvidia-uvm"}
 
 
-def test_specs_are_told_apart_by_kind_and_name(places: Places) -> None:
+def test_specs_are_distinguished_by_kind_and_name(places: Places) -> None:
     root = places.cdi_root
     (root / "ours.json").write_text(f'{{"cdiVersion":"0.5.0","kind":"{KIND}","devices":[]}}')
     (root / "theirs.yaml").write_text(f"cdiVersion: 0.5.0\nkind: {KIND}\n")
@@ -127,7 +127,7 @@ def test_claims_whose_files_are_gone_are_named_with_the_first_file(places: Place
     }
 
 
-def test_sockets_with_a_listener_are_told_from_dead_ones(places: Places) -> None:
+def test_live_sockets_are_distinguished_from_dead_ones(places: Places) -> None:
     live = listening(places.registrar / "gpu.nvidia.com-uid-reg.sock")
     listening(places.registrar / "gpu.nvidia.com-reg.sock").close()
     listening(places.registrar / "net.example.com-reg.sock").close()
@@ -137,7 +137,7 @@ def test_sockets_with_a_listener_are_told_from_dead_ones(places: Places) -> None
     assert facts.dead == ("gpu.nvidia.com-reg.sock",)
 
 
-def test_what_others_keep_on_the_node_is_found(places: Places) -> None:
+def test_files_of_others_on_the_node_are_found(places: Places) -> None:
     assert other_facts(places).peer.file is None
     plugin = listening(places.plugins.parent / "device-plugins/nvidia-gpu.sock")
     checkpoint = places.plugins / "gpu.nvidia.com/checkpoint.json"

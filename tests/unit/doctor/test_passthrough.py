@@ -26,7 +26,7 @@ def test_available_gpus_are_counted() -> None:
     assert severities(node_checks.for_machines([])) == [INFO]
 
 
-def test_what_keeps_several_gpus_away_is_said_once_with_what_to_do() -> None:
+def test_a_common_obstacle_is_reported_once_with_advice() -> None:
     problem = "the kernel has no IOMMU in use: turn it on in the firmware"
     (one,) = node_checks.for_machines([make.passthrough(n, problem=problem) for n in range(2)])
     assert one.severity is WARNING

@@ -20,7 +20,7 @@ SKIPPED = Skipped(id="other", title="another", reason="no cluster is known")
 
 
 @pytest.mark.parametrize("severity", Severity)
-def test_the_exit_status_is_1_with_an_error_alone(severity: Severity) -> None:
+def test_the_exit_status_is_1_only_after_an_error(severity: Severity) -> None:
     found = [finding(Severity.OK), finding(severity), SKIPPED]
     assert status_of(found) == (1 if severity is Severity.ERROR else 0)
 
@@ -74,7 +74,7 @@ def test_the_full_report_has_passed_and_skipped_checks() -> None:
     ]
 
 
-def test_what_is_wrong_several_times_is_explained_once() -> None:
+def test_repeated_problems_are_explained_once() -> None:
     both = [finding(Severity.ERROR, seen=seen) for seen in ("no A", "no B")]
     assert as_text(both).splitlines()[:4] == [
         "error    thing: no A",
@@ -94,7 +94,7 @@ def test_lines_are_no_longer_than_the_terminal_is_wide() -> None:
     assert max(map(len, text.splitlines()[:-1])) <= 40
 
 
-def test_what_only_an_admin_may_see_is_told_once() -> None:
+def test_admin_only_findings_are_mentioned_once() -> None:
     forbidden = [
         replace(finding(Severity.UNKNOWN, seen=f"cannot list {one}", advice=ADMIN), id=one)
         for one in ("nodes", "nodes", "classes")

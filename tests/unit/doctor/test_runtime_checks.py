@@ -76,7 +76,7 @@ def test_a_setting_that_another_file_took_away_is_found() -> None:
     assert "set enable_cdi = true for its CRI plugin in /drop-in.toml" in seen.advice
 
 
-def test_what_a_file_that_cannot_be_read_may_say_is_not_guessed() -> None:
+def test_content_of_an_unreadable_file_is_not_guessed() -> None:
     torn = config(may_be_old=True, problems=("/d: it is torn",))
     versions = {"containerd://1.7.27": ["node-1"]}
     assert severities(runtime_cdi([torn], versions, "node-1")) == [WARNING]

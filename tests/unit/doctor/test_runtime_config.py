@@ -41,7 +41,7 @@ def only(host: Path) -> RuntimeConfig:
     return found
 
 
-def test_what_version_3_imports_holds_too(tmp_path: Path) -> None:
+def test_imports_of_version_3_apply_too(tmp_path: Path) -> None:
     write(tmp_path, "etc/containerd/config.toml", VERSION_3)
     assert not only(tmp_path).gives_gpus_by_default
     write(tmp_path, "etc/containerd/conf.d/99-nvidia.toml", DROP_IN)
@@ -58,7 +58,7 @@ def test_links_lead_to_the_nodes_own_files(tmp_path: Path) -> None:
     assert only(tmp_path).files == ("/real/config.toml",)
 
 
-def test_what_nvidias_runtime_heeds_is_read(tmp_path: Path) -> None:
+def test_the_settings_of_nvidias_runtime_are_read(tmp_path: Path) -> None:
     write(tmp_path, "etc/containerd/config.toml", VERSION_2)
     assert only(tmp_path).sees_environment is None
     setting = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
@@ -123,7 +123,7 @@ def test_a_drop_in_takes_the_whole_table_from_the_file_before_it_in_1_7(tmp_path
     assert (new.lost, new.cri_file) == ((), None)
 
 
-def test_version_3_is_no_file_of_1_7(tmp_path: Path) -> None:
+def test_containerd_1_7_does_not_read_version_3(tmp_path: Path) -> None:
     write(tmp_path, "etc/containerd/config.toml", "version = 3\n")
     assert not of_version(tmp_path).may_be_old
     write(tmp_path, "etc/containerd/config.toml", "version = 2\n")
@@ -131,7 +131,7 @@ def test_version_3_is_no_file_of_1_7(tmp_path: Path) -> None:
     assert not of_version(tmp_path, 2, 0).may_be_old
 
 
-def test_what_imports_import_comes_after_what_was_imported_beside_them(tmp_path: Path) -> None:
+def test_nested_imports_come_after_their_siblings(tmp_path: Path) -> None:
     imports = 'version = 2\nimports = ["{}"]\n'
     cri = '[plugins."io.containerd.grpc.v1.cri"]\nenable_cdi = {}\n'
     write(tmp_path, "etc/containerd/config.toml", imports.format("d/*.toml"))

@@ -49,7 +49,7 @@ def test_a_newer_kai_needs_a_gate_and_counts_partitions_as_gpus(version: str) ->
     assert "counts each as a GPU" in seen.text
 
 
-def test_kueue_is_told_beside_it() -> None:
+def test_kueue_is_reported_beside_it() -> None:
     first, second = seen_with(Kai(), WHOLE, kueue=True)
     assert (first.severity, second.severity) == (Severity.OK, Severity.INFO)
     assert "deviceClassMappings" in second.advice

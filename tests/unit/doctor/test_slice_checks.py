@@ -58,7 +58,7 @@ def squatting(here: str, *, name: str = "", pool: str = "") -> Object:
 NODES = [node_called(name) for name in ("a", "a-b", "evil")]
 
 
-def test_slices_named_after_their_own_node_are_well_whoever_made_the_name() -> None:
+def test_slices_named_after_their_node_are_fine() -> None:
     names = ("00000-gpu.nvidia.com-a", "00000-12ab34cd-gpu.nvidia.com-a", "a-gpu.nvidia.com-x7k2p")
     names += ("00001-gpu.nvidia.com-a-x7k2p",)  # the API server's end of a name, and of no node
     one = [squatting("a", name=name) for name in names]
@@ -76,7 +76,7 @@ def test_a_slice_in_another_nodes_pool_is_named_with_what_to_do() -> None:
     assert "credentials of evil" in seen.advice
 
 
-def test_a_slice_with_another_nodes_name_is_told_to_those_whom_it_concerns() -> None:
+def test_a_foreign_slice_name_is_reported_to_both_nodes() -> None:
     one = squatting("evil", name="00000-gpu.nvidia.com-a-b")
     for asked in ("", "a-b", "evil"):
         (seen,) = slice_checks.in_others_names([one], NODES, asked)
@@ -84,7 +84,7 @@ def test_a_slice_with_another_nodes_name_is_told_to_those_whom_it_concerns() -> 
     assert list(slice_checks.in_others_names([one], NODES, "a")) == []
 
 
-def test_counters_are_told_of_with_their_cost_before_1_37() -> None:
+def test_the_cost_of_counters_is_reported_before_1_37() -> None:
     plain = slices(GPUS, node="a")
     counting = slices(GPUS, node="b")
     counting[0]["spec"]["sharedCounters"] = [{"name": "gpu-0-counter-set", "counters": {}}]
@@ -143,5 +143,5 @@ def test_a_rule_that_taints_all_gpus_is_a_warning(selector: Object, whose: str) 
         {"metadata": {"name": "nothing"}, "spec": {"taint": {"effect": "NoSchedule"}}},
     ],
 )
-def test_a_rule_for_some_devices_or_without_effect_is_well(harmless: Object) -> None:
+def test_a_narrow_or_ineffective_rule_is_fine(harmless: Object) -> None:
     assert severities(slice_checks.taint_rules([harmless])) == [Severity.OK]

@@ -31,7 +31,9 @@ FREE = Policy(default=nanos("1"))
         (FREE, "7", "7"),
     ],
 )
-def test_what_a_request_consumes(policy: Policy | None, asked: str | None, amount: str) -> None:
+def test_amounts_that_a_request_consumes(
+    policy: Policy | None, asked: str | None, amount: str
+) -> None:
     capacities = {"memory": Capacity(total=nanos("8Gi"), policy=policy)}
     asks = {} if asked is None else {"memory": nanos(asked)}
     assert consumed(capacities, asks) == {"memory": nanos(amount)}

@@ -55,7 +55,7 @@ def affinity(*requirements: dict[str, Any]) -> dict[str, Any]:
         (affinity({"key": "gpus", "operator": "Gt", "values": ["7"]}), {}, ()),
     ],
 )
-def test_what_keeps_a_pod_from_a_node(
+def test_obstacles_between_a_pod_and_a_node(
     pod: dict[str, Any], node: dict[str, Any], said: tuple[str, ...]
 ) -> None:
     assert found(pod, **node) == said

@@ -29,7 +29,7 @@ def test_devices_come_in_the_order_of_their_slices() -> None:
     assert [one.id.device for one in pool.devices] == [f"gpu-{n}" for n in range(70)]
 
 
-def test_of_two_generations_the_newer_counts() -> None:
+def test_the_newer_of_two_generations_counts() -> None:
     old, new = slices([device("old")]), slices([device("new")], generation=2)
     new[0]["metadata"]["name"] = "new"
     (pool,) = offer([*new, *old]).on(NODE)

@@ -84,7 +84,7 @@ def test_the_programs_own_words_are_kept(stand_ins: StandIns) -> None:
         "eyJhbGciOiJSUzI1NiJ9.hunter2.hunter2",
     ],
 )
-def test_what_looks_like_a_credential_never_stays(text: str, *, identify: bool) -> None:
+def test_credentials_are_always_removed(text: str, *, identify: bool) -> None:
     assert "hunter2" not in StandIns(identify=identify).of_texts(f"failed: {text} was wrong")
 
 

@@ -177,7 +177,7 @@ def test_the_gravest_comes_first_then_the_oldest() -> None:
     assert values(xid(sick, 79, 4)) == ["79", "48", "62", "92"]
 
 
-def test_of_two_reasons_for_no_answer_the_current_one_stays() -> None:
+def test_the_current_reason_for_no_answer_stays() -> None:
     silent = after_look(
         (), out_of_reach(SickGpu(index=0, reason="", is_silent=True)), None, 0, SETTLE
     )

@@ -40,13 +40,13 @@ def test_every_finding_is_kept(tmp_path: Path, finding: object) -> None:
     assert HealthFile(tmp_path, "boot-1").read() == gpus
 
 
-def test_a_node_that_is_well_has_no_file(tmp_path: Path) -> None:
+def test_a_healthy_node_has_no_file(tmp_path: Path) -> None:
     healthy = GpuHealth(name="gpu-0", index=0, pci_address="")
     HealthFile(tmp_path, "boot-1").write({"GPU-a": healthy})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
+def test_unchanged_health_is_not_written_again(tmp_path: Path) -> None:
     file = HealthFile(tmp_path, "boot-1")
     file.write({"GPU-a": SICK})
     before = (tmp_path / FILE).stat()
@@ -54,7 +54,7 @@ def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
     assert (tmp_path / FILE).stat().st_ino == before.st_ino
 
 
-def test_once_all_is_well_the_file_says_so(tmp_path: Path) -> None:
+def test_after_recovery_the_file_says_so(tmp_path: Path) -> None:
     file = HealthFile(tmp_path, "boot-1")
     file.write({"GPU-a": SICK})
     file.write({})

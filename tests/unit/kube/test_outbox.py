@@ -212,7 +212,7 @@ def test_the_latest_messages_are_kept_and_no_more_than_a_bound(
     assert [(line["event"], line["count"]) for line in logs] == [("messages dropped", 4)]
 
 
-def test_what_is_dropped_at_the_moment_of_its_turn_is_not_sent(
+def test_a_message_dropped_at_its_turn_is_not_sent(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_WAITING", 1)

@@ -103,7 +103,7 @@ def test_an_error_event_is_the_error_of_its_code() -> None:
     assert type(error_in_event(CALL, {})) is UnavailableError
 
 
-def test_a_call_is_said_in_words() -> None:
+def test_a_call_is_described_in_words() -> None:
     assert str(Call(verb="list", resource=NODES)) == "list nodes"
     assert str(Call(verb="get", resource=NODES, name="n1")) == "get nodes n1"
     assert (

@@ -64,7 +64,7 @@ def test_without_claims_an_evicted_driver_ends_at_once(world: World) -> None:
     assert (world.now, world.lock.exists()) == (0, False)
 
 
-def test_a_label_that_had_another_value_than_true_is_known_too(world: World) -> None:
+def test_a_label_with_another_value_than_true_counts(world: World) -> None:
     world.labels = {"nvidia.com/dra-driver": "a_paused-for-driver-upgrade"}
     world.claims = 0
     assert world.eviction.wait_for_claims(world.pause)
@@ -83,7 +83,7 @@ def test_an_api_server_that_is_away_meanwhile_changes_nothing(world: World) -> N
     assert holder_of(world.lock) is None
 
 
-def test_it_ends_at_once_when_it_is_told_to_once_more(world: World) -> None:
+def test_a_second_signal_ends_it_at_once(world: World) -> None:
     assert world.eviction.wait_for_claims(lambda _: True)
     assert holder_of(world.lock) is None
 

@@ -89,9 +89,7 @@ def test_an_error_without_words_is_still_an_error() -> None:
 @pytest.mark.parametrize(
     ("seconds", "granted"), [(45.0, 45.0), (None, 45.0), (9.0, 9.0), (1e12, 45.0)]
 )
-def test_the_work_is_told_when_the_caller_stops_listening(
-    seconds: float | None, granted: float
-) -> None:
+def test_the_work_learns_that_its_caller_is_gone(seconds: float | None, granted: float) -> None:
     claims = RecordedClaims(succeed)
     calls(claims).prepare([ref("a")], seconds)
     assert claims.asked == [("a", pytest.approx(1000.0 + granted))]
@@ -106,7 +104,7 @@ def test_a_call_without_a_caller_starts_nothing() -> None:
     )
 
 
-def test_of_a_thousand_claims_those_in_time_have_their_devices_and_no_other_is_begun() -> None:
+def test_claims_beyond_the_deadline_are_not_started() -> None:
     release = threading.Event()
     refs = [ref(f"{number}") for number in range(1000)]
     quick = {one.uid for one in refs[:40]}
@@ -147,7 +145,7 @@ def test_background_work_waits_for_calls_and_a_moment_longer() -> None:
     assert service.busy() == 0
 
 
-def test_listeners_are_told_of_each_success_and_of_no_failure() -> None:
+def test_listeners_hear_only_of_successes() -> None:
     prepared: list[str] = []
     unprepared: list[str] = []
 

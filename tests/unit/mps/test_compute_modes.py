@@ -61,7 +61,7 @@ def test_the_driver_may_be_missing_until_a_domain_comes() -> None:
     assert modes.acquire(ONE, GPU) == DEFAULT
 
 
-def test_what_two_use_at_a_time_stays_open_for_the_second() -> None:
+def test_nvml_stays_open_for_the_second_of_two_users() -> None:
     door = played()
     modes = ComputeModes(door)
     with modes.using():
@@ -71,7 +71,7 @@ def test_what_two_use_at_a_time_stays_open_for_the_second() -> None:
     assert not door.is_open
 
 
-def test_what_an_earlier_supervisor_found_is_what_comes_back() -> None:
+def test_modes_found_by_an_earlier_supervisor_are_restored() -> None:
     door = played()
     door.modes[GPU] = EXCLUSIVE_PROCESS
     modes = ComputeModes(door)

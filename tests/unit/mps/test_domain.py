@@ -136,7 +136,7 @@ def test_fields_of_a_newer_writer_are_passed_over() -> None:
         ({"active_thread_percentage": 0}, "want 1 to 100"),
     ],
 )
-def test_what_no_daemon_could_serve_is_refused(changes: dict[str, object], words: str) -> None:
+def test_an_impossible_domain_is_refused(changes: dict[str, object], words: str) -> None:
     with pytest.raises(StateError, match=words):
         domain(**changes)
 

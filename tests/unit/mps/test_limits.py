@@ -81,7 +81,7 @@ def test_limits_of_a_server_that_are_right_are_left_alone() -> None:
     assert servers.told == []
 
 
-def test_limits_that_a_client_has_changed_on_a_server_are_put_back() -> None:
+def test_limits_changed_by_a_client_are_restored() -> None:
     servers = Servers()
     servers.limits |= {
         "active_thread_percentage 41": "100.0",

@@ -231,9 +231,7 @@ def test_a_failed_domain_is_requested_again_by_the_next_join(
     assert path.read_bytes() == content
 
 
-def test_what_a_newer_driver_asks_for_is_left_to_it(
-    requests: DomainRequests, tmp_path: Path
-) -> None:
+def test_a_newer_drivers_domain_is_left_alone(requests: DomainRequests, tmp_path: Path) -> None:
     requests.join(NODE, "one")
     path = tmp_path / f"mps/desired/{NODE.id}.json"
     newer = path.read_bytes().replace(b'"version":1', b'"version":2')
@@ -248,7 +246,7 @@ def full(*_: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_join_that_fails_ends_a_domain_that_nobody_was_in(
+def test_a_failed_join_ends_an_empty_domain(
     requests: DomainRequests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests.write_desired(NODE)  # for a claim whose driver was killed while it left

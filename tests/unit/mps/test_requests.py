@@ -92,7 +92,7 @@ def newer(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def test_what_a_newer_driver_asks_for_is_not_asked_for_in_an_older_way(tmp_path: Path) -> None:
+def test_a_newer_drivers_request_is_not_overwritten(tmp_path: Path) -> None:
     requests = DomainRequests(tmp_path, time.monotonic)
     requests.write_desired(DOMAIN)
     path = tmp_path / "desired/claim.json"
@@ -231,9 +231,7 @@ def test_each_absence_of_the_supervisor_has_its_own_grace(tmp_path: Path) -> Non
     requests.stop()
 
 
-def test_what_is_asked_for_is_synced(
-    requests: DomainRequests, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_are_synced(requests: DomainRequests, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     requests.write_desired(DOMAIN)

@@ -43,7 +43,7 @@ def test_durations_have_the_buckets_that_dashboards_of_nvidias_driver_use(bound:
     assert f"nvidia_dra_request_duration_seconds{bucket} 0.0" in text(new()).splitlines()
 
 
-def test_what_is_wrong_with_gpus_is_asked_at_each_scrape_by_cause_and_severity() -> None:
+def test_gpu_conditions_are_read_at_each_scrape() -> None:
     metrics = new()
     wrong: dict[tuple[str, str], int] = {}
     metrics.watch_conditions(("xid", "ecc"), ("fault", "loss"), lambda: wrong)
@@ -110,7 +110,7 @@ def test_two_drivers_in_one_process_do_not_share_counts() -> None:
     assert f"{series} 0.0" in text(second)
 
 
-def test_the_age_of_a_silence_is_told_for_each_gpu() -> None:
+def test_the_age_of_a_silence_is_exported_per_gpu() -> None:
     metrics = Metrics(driver="d", node="n", version="1")
     metrics.watch_silence(lambda: {"nvml": 0.0, "3": 12.5})
     body = text(metrics)

@@ -60,19 +60,19 @@ def test_a_second_document_is_refused_where_it_begins() -> None:
     )
 
 
-def test_of_many_problems_five_are_told() -> None:
+def test_five_of_many_problems_are_shown() -> None:
     told = refusal("".join(f"field{number}: 1\n" for number in range(1000)).encode())
     assert told.count("unknown field") == 5
     assert told.endswith("; and 995 more")
 
 
-def test_a_file_that_is_too_large_is_not_looked_into() -> None:
+def test_a_file_that_is_too_large_is_not_parsed() -> None:
     assert refusal(b"[" * (LARGEST + 1)) == (
         "/etc/shares/a100:1:1: it has 131073 bytes; a share config must have at most 131072"
     )
 
 
-def test_a_file_that_is_no_yaml_is_refused_with_what_yaml_says() -> None:
+def test_invalid_yaml_is_refused_with_its_error() -> None:
     assert refusal(b"version: [v1\n") == (
         "/etc/shares/a100:2:1: not valid YAML: expected ',' or ']', but got '<stream end>'"
     )

@@ -194,7 +194,7 @@ def test_mps_serves_a_limited_number_of_clients(
     assert f"MPS serves at most {most} clients" in refused.refused[make.place(gpu)]
 
 
-def test_of_a_mig_device_mps_serves_as_many_fewer_clients_as_it_has_fewer_slices() -> None:
+def test_mps_serves_mig_devices_in_proportion_to_their_slices() -> None:
     resource = dataclasses.replace(FOUR, name="nvidia.com/mig-2g.20gb", replicas=14)
     found = divided(dataclasses.replace(MPS, resources=(resource,)), mig_gpu())
     assert "at most 13 clients" in found.refused[make.place(ONE)]

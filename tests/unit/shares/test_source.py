@@ -114,7 +114,7 @@ def test_before_the_first_look_the_state_is_unknown_with_a_reason(
     assert not one.wait_until_looked(0)
 
 
-def test_after_a_look_whoever_waits_goes_on_and_is_told_what_changed(
+def test_a_look_ends_waits_and_reports_changes(
     file: Path, configs: ShareConfigs, changes: list[None]
 ) -> None:
     assert configs.wait_until_looked(0)

@@ -25,7 +25,7 @@ class Modes:
         self.modes[uuid] = mode
 
 
-def test_people_are_told_which_deployment_it_is() -> None:
+def test_the_deployment_is_named() -> None:
     said = STEP.describe(make.device(ONE))
     assert STEP.deployment == "mps-control-daemon-uid-abc"
     assert said.settings == {"deployment": "mps-control-daemon-uid-abc"}

@@ -53,7 +53,7 @@ def test_the_profile_is_read_as_it_was_written(file: Callable[[bytes], Path]) ->
     assert archive.profile_in(file(pack(ABOUT, DOCUMENTS))) == TEXT
 
 
-def test_the_manifest_comes_first_and_nothing_says_who_packed() -> None:
+def test_the_manifest_comes_first_without_its_author() -> None:
     data = pack(ABOUT, DOCUMENTS)
     assert data == pack(ABOUT, DOCUMENTS)
     with tarfile.open(fileobj=io.BytesIO(data)) as reader:

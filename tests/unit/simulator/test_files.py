@@ -35,7 +35,7 @@ def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path) -> No
             build.compile_library(tmp_path, environment)
 
 
-def test_apt_is_told_to_use_nothing_of_the_machines_own_state(tmp_path: Path) -> None:
+def test_apt_uses_nothing_of_the_machines_state(tmp_path: Path) -> None:
     apt, work = tmp_path / "apt", tmp_path / "work"
     apt.mkdir()
     work.mkdir()

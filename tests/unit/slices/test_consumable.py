@@ -162,7 +162,7 @@ def test_without_the_feature_gate_each_device_is_for_one_claim() -> None:
     assert project(T4, with_consumables=False) == projection(make.inventory(T4))
 
 
-def test_what_the_driver_reserves_is_offered_to_nobody_and_published_as_before() -> None:
+def test_reserved_memory_is_published_but_not_offered() -> None:
     plain = device(projection(make.inventory(T4)))["capacity"]["memory"]["value"]
     assert amount(plain) == T4.memory_bytes
     shared = device(project(T4))["capacity"]["memory"]["value"]

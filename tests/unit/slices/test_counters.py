@@ -74,7 +74,7 @@ def test_a_slice_always_taken_with_another_needs_no_counter() -> None:
     assert told == {"ofa-engines", *(f"memory-slice-{number}" for number in range(7))}
 
 
-def test_of_slices_that_are_only_taken_together_one_is_enough() -> None:
+def test_slices_taken_together_need_one_counter() -> None:
     told = counters.telling(consumed(THREE), counters.whole(H100))
     assert told == {"memory-slice-0", "memory-slice-4"}
 
@@ -100,7 +100,7 @@ def test_amounts_are_written_as_the_api_has_them() -> None:
     }
 
 
-def test_what_others_made_leaves_a_set_as_it_is() -> None:
+def test_instances_of_others_do_not_change_a_set() -> None:
     everything = {"a": 1, "b": 1}
     halves = [{"a": 1}, {"b": 1}]
     left = {"a": 0, "b": 1}
@@ -110,7 +110,7 @@ def test_what_others_made_leaves_a_set_as_it_is() -> None:
     assert counters.of(taken, halves[0]) == {"a": 1}
 
 
-def test_of_what_parts_compete_for_a_set_has_only_what_others_left() -> None:
+def test_contested_counters_have_only_what_others_left() -> None:
     """The scheduler counts an instance that others made only while a claim has it."""
     everything = {"decoders": 5, "a": 1, "b": 1, "c": 1}
     by_hand = {"decoders": 2, "a": 1}

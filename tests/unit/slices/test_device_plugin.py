@@ -40,7 +40,7 @@ def noticed(node: Node, *, heed: bool = True) -> tuple[DevicePlugin, list[str | 
     return plugin, changes
 
 
-def test_what_is_allocatable_by_a_device_plugin_is_withheld_until_it_is_gone() -> None:
+def test_gpus_are_withheld_until_a_device_plugin_is_gone() -> None:
     node = Node()
     plugin, changes = noticed(node)
     node.set(gpu="8")

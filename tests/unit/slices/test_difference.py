@@ -14,7 +14,7 @@ def test_equal_specs_differ_in_nothing() -> None:
     assert said(spec, spec) == []
 
 
-def test_a_dropped_a_changed_and_an_added_field_are_told_apart() -> None:
+def test_dropped_changed_and_added_fields_are_distinguished() -> None:
     asked = {"devices": [{"name": "a", "taints": [{"key": "k"}], "attributes": {"x": {"int": 1}}}]}
     actual = {"devices": [{"name": "a", "attributes": {"x": {"int": 2}}, "new": True}]}
     assert said(asked, actual) == [

@@ -106,7 +106,7 @@ def test_a_mode_that_others_set_is_waited_for_where_this_driver_could_not_set_it
         ("off", (1, 37), "off", "--mig is off"),
     ],
 )
-def test_without_a_node_it_is_said_what_would_decide(
+def test_without_a_node_the_deciding_label_is_named(
     mig: str, kubernetes: tuple[int, int], source: str, why: str
 ) -> None:
     offer = mig_offer(mig, "1g.10gb,2g.20gb", kubernetes)
@@ -123,7 +123,7 @@ def test_a_version_of_kubernetes_is_named() -> None:
     ("kubernetes", "source"),
     [((1, 34), "existing"), ((1, 36), "existing"), (None, "existing"), ((1, 38), "auto")],
 )
-def test_before_1_37_auto_is_existing_and_says_what_else_there_is(
+def test_before_1_37_auto_means_existing_with_advice(
     kubernetes: tuple[int, int] | None, source: str
 ) -> None:
     offer = MigSettings.of("auto", "").offer({}, kubernetes)
@@ -147,7 +147,7 @@ def test_explicit_settings_apply_on_any_kubernetes(mig: str) -> None:
         ("off", None, False),
     ],
 )
-def test_modes_are_switched_on_demand_alone(mig: str, gate: bool | None, switches: bool) -> None:
+def test_only_on_demand_switches_modes(mig: str, gate: bool | None, switches: bool) -> None:
     assert MigSettings.of(mig, "", gate=gate).switches_modes == switches
 
 

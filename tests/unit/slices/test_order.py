@@ -86,7 +86,7 @@ CARDS = (
 """In the order of their PCI addresses."""
 
 
-def test_of_different_cards_the_least_capable_comes_first() -> None:
+def test_the_least_capable_card_comes_first() -> None:
     ordered = [gpu.product_name for gpu in in_whole_order(CARDS, ())]
 
     assert ordered == [
@@ -110,7 +110,7 @@ def test_a_card_that_can_be_divided_comes_after_better_ones_that_cannot() -> Non
     assert in_whole_order((divided, plain), [divided]) == (plain, divided)
 
 
-def test_of_cards_that_can_be_divided_the_least_capable_comes_first_too() -> None:
+def test_the_least_capable_divisible_card_comes_first_too() -> None:
     a30 = make.gpu(0, cuda_compute_capability=(8, 0), memory_bytes=24 * 1024**3, mig=make.mig())
     gpus = (a30, *H100S[1:3])
 

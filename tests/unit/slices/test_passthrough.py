@@ -41,7 +41,7 @@ def test_it_has_the_names_of_nvidias_driver() -> None:
     }
 
 
-def test_those_that_can_be_given_are_offered_beside_other_gpus_and_without_counters() -> None:
+def test_available_ones_are_offered_without_counters() -> None:
     cards = (
         make.passthrough(0, driver="nvidia", problem="it is bound to nvidia"),
         make.passthrough(1),

@@ -64,7 +64,7 @@ def test_a_gpu_in_mig_mode_is_offered_in_partitions_and_not_as_a_whole() -> None
     assert (found.notes, found.withheld) == ((), ())
 
 
-def test_what_was_made_for_claims_is_offered_beside_what_else_fits_while_the_mode_stays() -> None:
+def test_devices_of_claims_are_offered_beside_what_else_fits() -> None:
     made = make.mig_device(0, "2g.20gb", 2, made_here=True)
     assert names(auto(h100(0, made, on=True))) == names(auto(h100(on=True)))
 
@@ -77,7 +77,7 @@ def test_whole_gpus_and_partitions_stand_side_by_side() -> None:
     assert not {"gpu-0", "gpu-2"} & set(consuming(found))
 
 
-def test_what_others_made_on_a_gpu_in_mig_mode_stands_beside_what_fits() -> None:
+def test_devices_of_others_are_offered_beside_what_fits() -> None:
     hand_made = make.mig_device(0, "3g.40gb", 4)
     found = auto(h100(0, hand_made, on=True))
     assert names(found)[0] == "gpu-0-mig-3g40gb-9-4"
@@ -114,7 +114,7 @@ def test_without_counters_a_gpu_in_mig_mode_is_withheld_with_the_reason() -> Non
 
 
 @pytest.mark.parametrize("source", [MigSource.AUTO, MigSource.EXISTING, MigSource.OFF])
-def test_beside_what_was_made_on_demand_only_what_others_made_is_offered(source: MigSource) -> None:
+def test_beside_on_demand_devices_only_those_of_others_are_offered(source: MigSource) -> None:
     """MIG mode was turned on by this driver, while the setting was on-demand."""
     made = make.mig_device(0, "2g.20gb", 2, made_here=True)
     theirs = make.mig_device(0, "1g.10gb", 6)

@@ -329,7 +329,7 @@ def test_only_the_gpu_that_refuses_mig_mode_is_published_whole() -> None:
     assert (note.index, note.text) == (0, "no MIG devices are offered on it for now: dcgm (PID 9)")
 
 
-def test_parts_that_claims_wait_for_stay_or_the_whole_would_be_given_out_beside_them() -> None:
+def test_awaited_parts_stay_published() -> None:
     before = found(h100())
     published = projection(make.inventory(h100()), refused=refusing((19, 3), (9, 4)))
 

@@ -61,7 +61,7 @@ def test_a_card_without_mig_is_published_whole_and_in_shares() -> None:
     assert consumed(found, "gpu-0-single-share-3-of-10") == {"shares": 1, "memory": 1536}
 
 
-def test_a_share_says_what_exporters_read_and_what_tells_it_from_a_whole_gpu() -> None:
+def test_a_share_has_exporters_attributes_and_its_own() -> None:
     found = project(T4)
     attributes = device(found, "gpu-0-single-share-3-of-10")["attributes"]
     assert attributes["type"] == {"string": "gpu"}
@@ -215,7 +215,7 @@ def test_eight_gpus_with_ten_shares_and_their_partitions_are_a_pool_that_the_api
             assert all(len(each["counters"]) <= 32 for each in one.get("consumesCounters", []))
 
 
-def test_what_the_nvidia_driver_reserves_is_not_divided() -> None:
+def test_reserved_memory_is_not_divided() -> None:
     card = make.gpu(0, memory_bytes=81559 * 1024**2, memory_reserved_bytes=550 * 1024**2)
     tenth = device(project(card), "gpu-0-single-share-0-of-10")["capacity"]["memory"]["value"]
     assert tenth == "8100Mi"  # ten of 8155 MiB would be 541 MiB more than there are
@@ -226,7 +226,7 @@ def test_a_card_of_unknown_memory_has_shares_of_0_bytes() -> None:
     assert device(found, "gpu-0-single-share-0-of-10")["capacity"] == {"memory": {"value": "0"}}
 
 
-def test_a_mig_device_that_goes_by_the_name_of_gpus_says_so() -> None:
+def test_a_mig_device_under_the_name_of_gpus_is_marked() -> None:
     one = make.mig_device(0, "2g.20gb", 0)
     share = ShareOffer(serving={make.place(one): "nvidia.com/gpu"})
     existing = MigOffer(source=MigSource.EXISTING, why="a setting")

@@ -106,9 +106,7 @@ def test_slices_of_another_pool_and_with_odd_names_are_deleted() -> None:
     assert len(writes) == 5
 
 
-def test_of_two_slices_for_one_place_the_newer_generation_stays_then_the_one_with_our_name() -> (
-    None
-):
+def test_the_newer_of_two_slices_stays_else_our_own() -> None:
     ours, theirs = served(devices(1)), served(devices(1))
     theirs[0]["metadata"]["name"] = "00000-gpu.nvidia.com-n1-zzzzz"
     writes = writes_for(pool(devices(1)), [*theirs, *ours], owner=OWNER)

@@ -69,7 +69,7 @@ def test_a_claim_is_read_with_all_that_is_noted_of_it() -> None:
         ({}, None, True),
     ],
 )
-def test_what_was_set_is_taken_back_unless_it_is_noted_that_it_was_not(
+def test_settings_are_undone_unless_noted_as_not_set(
     config: dict[str, Any], daemon: str | None, sliced: bool
 ) -> None:
     (one,) = parse_checkpoint(checkpoint({UID: claim(gpu(), **config)})).claims
@@ -133,7 +133,7 @@ def test_a_checkpoint_of_another_version_is_not_read(start: bytes) -> None:
         ({UID: claim({"gpu": {"info": {"uuid": GPU}, "device": told("gpu-")}})}, "not what stands"),
     ],
 )
-def test_what_that_driver_never_writes_is_not_read_and_hides_no_other_claim(
+def test_impossible_claims_are_not_read_and_hide_no_other(
     value: dict[str, Any], reason: str
 ) -> None:
     found = parse_checkpoint(checkpoint(value | {"another": claim(gpu())}))

@@ -88,7 +88,7 @@ def test_a_missing_right_to_end_processes_is_an_error(
 
 @pytest.mark.parametrize("first", "0abcdef")
 @pytest.mark.parametrize("name", NAMES)
-def test_with_control_groups_all_of_the_container_is_ended_at_once_and_nothing_beside_it(
+def test_with_control_groups_only_the_container_is_ended_at_once(
     tmp_path: Path, running: subprocess.Popen[bytes], name: str, first: str
 ) -> None:
     pod = tmp_path / f"kubepods/burstable/pod{UID}"

@@ -72,7 +72,7 @@ def test_a_process_is_its_pods_and_the_pods_claims() -> None:
     assert [process.pid for process in user.processes] == [7, 8]
 
 
-def test_containers_and_pods_are_told_apart() -> None:
+def test_containers_and_pods_are_distinguished() -> None:
     found = users(
         load=load(on_gpu(7), on_gpu(8), on_gpu(9)),
         seen=[seen(7, "uid-a", ID_A), seen(8, "uid-a", ID_B), seen(9, "uid-b", ID_B)],
@@ -85,7 +85,7 @@ def test_containers_and_pods_are_told_apart() -> None:
     ]
 
 
-def test_what_is_not_known_of_one_process_is_not_known_of_the_sum() -> None:
+def test_a_sum_with_an_unknown_part_is_unknown() -> None:
     (user,) = users(
         load=load(on_gpu(7, None), on_gpu(8, 2, None)),
         seen=[seen(7, "uid-a", ID_A), seen(8, "uid-a", ID_A)],
@@ -144,7 +144,7 @@ def test_an_idle_pod_group_is_listed_by_its_name() -> None:
     assert "(claim team-a/gang of PodGroup workers)" in "\n".join(lines(use, width=200))
 
 
-def test_a_pod_that_has_ended_is_idle_no_more_but_its_last_process_is_still_its_own() -> None:
+def test_an_ended_pod_is_not_idle_but_owns_its_last_process() -> None:
     later = ConsumerPod(name="train-1", uid="uid-c")
     known = Known(records=[claim("one", POD_A)], pods={ClaimUid("uid-one"): (later,)})
     assert [one.pod for one in users(load=load(), seen=[], known=known)] == ["train-1"]

@@ -157,7 +157,7 @@ def fails() -> None:
     raise StateError("a record cannot be read")
 
 
-def test_a_container_that_starts_its_processes_again_is_ended_again_and_told_once(
+def test_a_restarting_container_is_ended_again_with_one_event(
     tenants: Tenants,
 ) -> None:
     tenants.claim("one", LIMIT, "a")

@@ -23,7 +23,7 @@ from dra_driver.usage.sampler import Sampler
 USE = NodeUse(gpus=(), silent={}, sees_processes=True)
 
 
-def test_nothing_is_looked_at_before_somebody_asks_and_one_look_serves_many() -> None:
+def test_one_look_on_request_serves_many() -> None:
     looks: list[None] = []
 
     def look() -> NodeUse:
@@ -138,7 +138,7 @@ def test_all_gpus_that_hang_take_no_longer_than_one(monkeypatch: pytest.MonkeyPa
     assert clock.now == begun + 3
 
 
-def test_a_process_that_began_after_nvml_had_answered_is_not_the_one_that_it_meant() -> None:
+def test_a_process_newer_than_nvmls_answer_is_ignored() -> None:
     with ExitStack() as stack:
 
         class Busy(TwoGpus):

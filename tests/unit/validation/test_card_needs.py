@@ -73,7 +73,7 @@ def test_configs_for_every_card_or_chosen_cards_pass(text: str) -> None:
     assert check_manifest(text).findings == ()
 
 
-def test_each_request_and_alternative_under_such_a_config_is_looked_at() -> None:
+def test_each_request_and_alternative_is_checked() -> None:
     value = yaml.safe_load(claim(LONG))
     any_gpu = {"deviceClassName": "gpu.nvidia.com"}
     sure = any_gpu | {"selectors": [{"cel": {"expression": CAN}}]}

@@ -57,7 +57,7 @@ def test_a_folder_without_manifests_is_reported(
     assert capsys.readouterr().err == "0 objects and 0 configs in 0 files: no errors\n"
 
 
-def test_objects_that_are_not_looked_at_are_named_by_kind_and_one_without_a_kind_by_its_place(
+def test_unchecked_objects_are_named_by_kind_or_place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine = "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: m}\n"

@@ -116,7 +116,7 @@ def test_the_second_of_two_equal_keys_is_pointed_at() -> None:
     assert finding.text.endswith('parameters: duplicate field "sharing.strategy"')
 
 
-def test_a_device_class_and_lists_are_looked_into() -> None:
+def test_device_classes_and_lists_are_checked() -> None:
     parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfg"}
     device_class = {
         "apiVersion": "resource.k8s.io/v1",

@@ -100,7 +100,7 @@ class Excluding(Number):
     ],
     ids=["no-rule", "two-rules", "required-in-one", "required", "two-names", "exclusion"],
 )
-def test_what_the_policy_could_not_check_is_an_error_when_it_is_generated(
+def test_uncheckable_rules_are_errors_at_generation(
     models: dict[str, type[ConfigModel]], error: str
 ) -> None:
     with pytest.raises(TypeError, match=error):

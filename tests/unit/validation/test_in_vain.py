@@ -211,7 +211,7 @@ def test_a_config_overridden_by_another_is_reported(
         (SEVERAL % "all", "such requests belong on nodes with one divided GPU"),
     ],
 )
-def test_what_has_no_effect_in_a_share_config_is_a_warning(text: str, told: str) -> None:
+def test_fields_without_effect_give_a_warning(text: str, told: str) -> None:
     ((severity, found),) = [
         (finding.severity, finding.text) for finding in check_manifest(text).findings
     ]

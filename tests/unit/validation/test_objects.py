@@ -8,7 +8,7 @@ from dra_driver.admin.validate.near_misses import is_near_miss
 
 
 @pytest.mark.parametrize("bad", BAD_OBJECTS, ids=lambda bad: str(bad.name))
-def test_what_a_cluster_refuses_is_an_error_at_its_line(bad: BadObject) -> None:
+def test_objects_that_a_cluster_refuses_are_errors_at_their_line(bad: BadObject) -> None:
     found = [
         finding for finding in check_manifest(bad.text).findings if finding.severity == "error"
     ]
@@ -55,7 +55,7 @@ def test_a_name_that_is_nearly_the_driver_s_is_a_warning(name: str) -> None:
         *("nvidia", "dra.net", "gpu.intel.com"),
     ],
 )
-def test_other_drivers_are_no_near_misses(name: str) -> None:
+def test_other_drivers_are_not_near_misses(name: str) -> None:
     assert not is_near_miss(name)
 
 
