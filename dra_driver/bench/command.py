@@ -29,7 +29,7 @@ from dra_driver.bench.scenarios.plan import planned
 from dra_driver.bench.scenarios.read import find_scenario, listed
 from dra_driver.bench.session import Runner, run_all
 from dra_driver.bench.stopping import Stop, stoppable
-from dra_driver.bench.tenant.card import CardDoor
+from dra_driver.bench.tenant.card import CardNvml
 from dra_driver.commands.command_line import (
     FILE,
     CommandSettings,
@@ -163,15 +163,15 @@ class Processes(_Run):
     )
 
     def _runner(self, stop: Stop, stack: ExitStack) -> tuple[Runner, Card]:
-        doors = []
+        cards = []
         for which in self.gpu:
-            doors.append(CardDoor(self.nvidia_driver_root, which))
-            stack.callback(doors[-1].close)
-        if len({door.uuid for door in doors}) < len(doors):
+            cards.append(CardNvml(self.nvidia_driver_root, which))
+            stack.callback(cards[-1].close)
+        if len({nvml.uuid for nvml in cards}) < len(cards):
             raise SetupError("--gpu names one GPU twice")
-        door, *others = doors
+        nvml, *others = cards
         root, patience = self.nvidia_driver_root, self.patience
-        return ProcessRunner(door, root, patience=patience, stop=stop, others=others), door.card()
+        return ProcessRunner(nvml, root, patience=patience, stop=stop, others=others), nvml.card()
 
 
 class Pods(_Run):

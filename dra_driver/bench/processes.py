@@ -38,7 +38,7 @@ from dra_driver.bench.strategies import (
     longest,
     watcher,
 )
-from dra_driver.bench.tenant.card import CardDoor, Watch
+from dra_driver.bench.tenant.card import CardNvml, Watch
 from dra_driver.bench.tenant.supervised import uptime
 from dra_driver.bench.workload import Workload
 from dra_driver.errors import DeviceError, DriverError, SetupError, StateError
@@ -60,21 +60,21 @@ class ProcessRunner:
 
     def __init__(  # noqa: PLR0913 (what a machine has, and how a run goes)
         self,
-        door: CardDoor,
+        nvml: CardNvml,
         driver_root: Path,
         *,
         patience: float = 300.0,
         stop: Stop | None = None,
         tenant: Sequence[str] = TENANT,
         environment: Mapping[str, str] = os.environ,
-        others: Sequence[CardDoor] = (),
+        others: Sequence[CardNvml] = (),
     ) -> None:
         """Take the GPU; folders that killed runs have left are removed.
 
         `patience` is how many seconds tenants have to be ready, and to end after their time;
         `others` are further GPUs, for tenants that have whole ones.
         """
-        self._door = door
+        self._nvml = nvml
         self._others = tuple(others)
         self._root = driver_root
         self._patience = patience
@@ -82,15 +82,15 @@ class ProcessRunner:
         self._tenant = tenant
         self._environment = clean_environment(environment)
         if driver_root != Path("/"):
-            folders = (str(door.library_folder), self._environment.get(_LIBRARIES, ""))
+            folders = (str(nvml.library_folder), self._environment.get(_LIBRARIES, ""))
             self._environment[_LIBRARIES] = os.pathsep.join(filter(None, folders))
         remove_leftovers()
 
     @property
     def offer(self) -> Offer:
         """What the GPU offers."""
-        profiles = {name: len(uuids) for name, uuids in self._door.mig_devices.items()}
-        return Offer(gpus=0 if self._door.is_divided else 1, profiles=profiles)
+        profiles = {name: len(uuids) for name, uuids in self._nvml.mig_devices.items()}
+        return Offer(gpus=0 if self._nvml.is_divided else 1, profiles=profiles)
 
     def obstacle(self, strategy: Strategy) -> str:
         """Return why a strategy cannot be run here; empty if it can."""
@@ -98,19 +98,19 @@ class ProcessRunner:
             return "only on a cluster, where a driver gives out shares"
         if strategy.sharing is Sharing.MIG:
             if missing := self.offer.lack(strategy):
-                if self._door.mig_problem:
-                    return self._door.mig_problem
+                if self._nvml.mig_problem:
+                    return self._nvml.mig_problem
                 return (
                     f"{missing}; no setting of a GPU is changed here: make them, or use a cluster"
                 )
-        elif self._door.is_divided:
+        elif self._nvml.is_divided:
             return "the GPU is in MIG mode, and its settings are not changed here"
         if strategy.gpus > 1 + len(self._others):
             return f"it needs {strategy.gpus} GPUs: name as many, as --gpu 0,1"
         return self._mode_obstacle(strategy)
 
     def _mode_obstacle(self, strategy: Strategy) -> str:
-        mode = self._door.card().compute_mode
+        mode = self._nvml.card().compute_mode
         if mode == "Prohibited":
             return "the GPU's compute mode is Prohibited; set it back: nvidia-smi --compute-mode=0"
         if mode == "Exclusive_Process" and strategy.sharing is Sharing.TIME_SLICING:
@@ -128,11 +128,11 @@ class ProcessRunner:
     def _devices(self, strategy: Strategy) -> list[str]:
         """Return the devices of each tenant, as CUDA_VISIBLE_DEVICES names them."""
         if strategy.sharing is Sharing.WHOLE_GPUS:
-            gpus = iter([self._door.uuid, *(card.uuid for card in self._others)])
+            gpus = iter([self._nvml.uuid, *(card.uuid for card in self._others)])
             return [",".join(itertools.islice(gpus, part.gpus)) for part in strategy.parts]
         if strategy.sharing is not Sharing.MIG:
-            return [self._door.uuid] * strategy.tenants
-        there = {name: iter(uuids) for name, uuids in self._door.mig_devices.items()}
+            return [self._nvml.uuid] * strategy.tenants
+        there = {name: iter(uuids) for name, uuids in self._nvml.mig_devices.items()}
         return [next(there[profile]) for profile in strategy.profiles]
 
     def run(self, strategy: Strategy, seed: int) -> Case:
@@ -207,7 +207,7 @@ class ProcessRunner:
                 ],
                 usage=None if watch is None else watch.stop(),
                 seen=seen,
-                is_simulated=self._door.card().is_simulated,
+                is_simulated=self._nvml.card().is_simulated,
             )
 
     @contextmanager
@@ -216,7 +216,7 @@ class ProcessRunner:
         if watcher(seats) is not None:
             yield None
             return
-        watch = Watch(self._door.busy)
+        watch = Watch(self._nvml.busy)
         watch.start()
         try:
             yield watch
@@ -229,7 +229,7 @@ class ProcessRunner:
     def _spec(
         self, number: int, seats: Sequence[Part], start: Path, strategy: Strategy
     ) -> lines.Spec:
-        gpu, launches = self._door.uuid, len({part.launch for part in strategy.parts})
+        gpu, launches = self._nvml.uuid, len({part.launch for part in strategy.parts})
         if strategy.sharing is Sharing.WHOLE_GPUS:
             gpu = self._devices(strategy)[number].partition(",")[0]
         return lines.Spec(

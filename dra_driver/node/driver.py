@@ -113,8 +113,8 @@ class Driver:
         gpus, work = self._gpus, self._work
         if self._settings.http_endpoint:
             self._http.start()
-        for door in self._probes:
-            door.start()
+        for probe in self._probes:
+            probe.start()
         gpus.watcher.start()
         gpus.health.start()
         self._plugin.start()
@@ -137,8 +137,8 @@ class Driver:
         Returns the claims whose calls did not end in time.
         """
         settings, context = self._settings, self._context
-        for door in self._probes:
-            door.stop()
+        for probe in self._probes:
+            probe.stop()
         # Calls that only wait would use up the grace period of those that work.
         self._work.preparer.stop()
         self._work.sharing.domains.stop()

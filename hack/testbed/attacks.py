@@ -137,15 +137,15 @@ def order(*commands: str) -> object:
     for name in ("control", "control_privileged"):
         with suppress(FileExistsError):
             (alias / name).symlink_to(PIPES / "control")
-    doors = [str(PIPES), str(alias), "/proc/1/root/tmp/nvidia-mps", "/tmp/nvidia-mps/../nvidia-mps"]
+    paths = [str(PIPES), str(alias), "/proc/1/root/tmp/nvidia-mps", "/tmp/nvidia-mps/../nvidia-mps"]
     answers = set()
     for _ in range(5):
-        for door in doors:
+        for path in paths:
             for command in commands:
                 done = subprocess.run(
                     [CONTROL],
                     input=f"{command}\n",
-                    env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": door},
+                    env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": path},
                     capture_output=True,
                     text=True,
                     check=False,

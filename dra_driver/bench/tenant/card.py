@@ -24,7 +24,7 @@ _COMPUTE_MODES = {0: "Default", 2: "Prohibited", 3: "Exclusive_Process"}
 _JOIN_SECONDS = 15.0
 
 
-class CardDoor:
+class CardNvml:
     """One open NVML, and one of its GPUs. Close it after use."""
 
     def __init__(self, driver_root: Path, which: str = "0") -> None:

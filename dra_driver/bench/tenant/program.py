@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from dra_driver.bench import lines
 from dra_driver.bench.model import Card, Usage
 from dra_driver.bench.tenant import arrivals
-from dra_driver.bench.tenant.card import CardDoor, Watch
+from dra_driver.bench.tenant.card import CardNvml, Watch
 from dra_driver.bench.tenant.device import Task
 from dra_driver.bench.tenant.kernels import Program
 from dra_driver.bench.tenant.matrices import program_of
@@ -59,7 +59,7 @@ def main(words: Sequence[str], open_gpu: OpenGpu | None = None) -> int:
 
 
 def _live(spec: lines.Spec, open_gpu: OpenGpu) -> None:
-    door, card = _door(Path(spec.driver_root), spec.gpu)
+    nvml, card = _nvml(Path(spec.driver_root), spec.gpu)
     try:
         if card is not None and card.is_simulated:
             _say(_ready(card=card, is_simulated=True))
@@ -83,14 +83,14 @@ def _live(spec: lines.Spec, open_gpu: OpenGpu) -> None:
                     refused_mib=todo.refused_mib,
                 )
             )
-            watch = Watch(door.busy) if door is not None and spec.watches else None
-            count = _count(spec, door)
+            watch = Watch(nvml.busy) if nvml is not None and spec.watches else None
+            count = _count(spec, nvml)
             wanted = _wait(spec) + spec.work.warm_up
             _warm_up(spec, todo, wanted - uptime())
             _say(_worked(spec, todo, watch, count, wanted=wanted))
     finally:
-        if door is not None:
-            door.close()
+        if nvml is not None:
+            nvml.close()
 
 
 def _ready(**facts: Any) -> lines.Ready:
@@ -143,15 +143,15 @@ def _worked(
     )
 
 
-def _count(spec: lines.Spec, door: CardDoor | None) -> GpmCount | None:
+def _count(spec: lines.Spec, nvml: CardNvml | None) -> GpmCount | None:
     """Return a counter by GPM; None if the card does not answer: the work is done anyway.
 
     Each tenant measures its own MIG device; one of them measures a whole GPU.
     """
-    if door is None or not (spec.watches or door.is_divided):
+    if nvml is None or not (spec.watches or nvml.is_divided):
         return None
     try:
-        return door.count(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+        return nvml.count(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     except DeviceError:
         return None
 
@@ -181,14 +181,14 @@ def _moment(file: Path) -> float | None:
         return None
 
 
-def _door(driver_root: Path, which: str) -> tuple[CardDoor | None, Card | None]:
+def _nvml(driver_root: Path, which: str) -> tuple[CardNvml | None, Card | None]:
     """Return NVML and the card; None if NVML does not answer: the work is done anyway."""
     try:
-        door = CardDoor(driver_root, which)
+        nvml = CardNvml(driver_root, which)
         try:
-            return door, door.card()
+            return nvml, nvml.card()
         except DeviceError:
-            door.close()
+            nvml.close()
             raise
     except DeviceError as error:
         sys.stderr.write(f"NVML does not answer: {error}\n")

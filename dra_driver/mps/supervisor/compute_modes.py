@@ -67,9 +67,9 @@ class NvmlModes:
 class ComputeModes:
     """Knows which domains use a GPU, and its mode from before. Safe for several threads."""
 
-    def __init__(self, door: NvmlModes, *, change: bool = True) -> None:
+    def __init__(self, nvml: NvmlModes, *, change: bool = True) -> None:
         """Take the access to NVML. Without `change`, modes are restored but never set."""
-        self._door = door
+        self._nvml = nvml
         self._change = change
         self._lock = threading.Lock()
         self._holders: dict[str, dict[DomainId, int]] = {}
@@ -89,7 +89,7 @@ class ComputeModes:
             with self._lock:
                 self._users -= 1
                 if not self._users:
-                    self._door.close()
+                    self._nvml.close()
 
     def remember(self, domain: DomainId, modes: Mapping[str, int]) -> None:
         """Note the modes that an earlier supervisor found; called before any domain is handled."""
@@ -108,7 +108,7 @@ class ComputeModes:
             holders = self._holders.get(uuid, {})
             mode = next(iter(holders.values()), None)
             if mode is None:
-                mode = self._door.compute_mode(uuid)
+                mode = self._nvml.compute_mode(uuid)
             if mode is not None:
                 self._holders.setdefault(uuid, {}).setdefault(domain, mode)
             return mode
@@ -118,8 +118,8 @@ class ComputeModes:
         if not self._change:
             return
         with self.using(), self._lock:
-            if self._door.compute_mode(uuid) != EXCLUSIVE_PROCESS:
-                self._door.set_compute_mode(uuid, EXCLUSIVE_PROCESS)
+            if self._nvml.compute_mode(uuid) != EXCLUSIVE_PROCESS:
+                self._nvml.set_compute_mode(uuid, EXCLUSIVE_PROCESS)
                 log.info("compute mode set", gpu=uuid, mode="EXCLUSIVE_PROCESS")
 
     def release(self, domain: DomainId, uuid: str) -> None:
@@ -132,8 +132,8 @@ class ComputeModes:
             holders = self._holders.get(uuid, {})
             if domain in holders and len(holders) == 1:
                 mode = holders[domain]
-                if mode != self._door.compute_mode(uuid) == EXCLUSIVE_PROCESS:
-                    self._door.set_compute_mode(uuid, mode)
+                if mode != self._nvml.compute_mode(uuid) == EXCLUSIVE_PROCESS:
+                    self._nvml.set_compute_mode(uuid, mode)
                     log.info("compute mode restored", gpu=uuid, mode=mode)
             holders.pop(domain, None)
             if not holders:

@@ -26,7 +26,7 @@ from dra_driver.bench.pods.offer import Offer
 from dra_driver.bench.session import run_all
 from dra_driver.bench.stopping import Stop, stoppable
 from dra_driver.bench.strategies import Sharing, Strategy
-from dra_driver.bench.tenant.card import CardDoor
+from dra_driver.bench.tenant.card import CardNvml
 from dra_driver.bench.workload import Workload, WorkloadKind
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
@@ -206,11 +206,11 @@ class TestOnASimulatedMachine:
     def test_a_benchmark_daemon_has_the_limits_and_is_ended(
         self, machine: Machine, tmp_path: Path
     ) -> None:
-        door = CardDoor(tmp_path / "driver")
+        nvml = CardNvml(tmp_path / "driver")
         before = machine.status
         try:
-            path = {"LD_LIBRARY_PATH": str(door.library_folder)}
-            with mps_daemon(tmp_path / "driver", door.uuid, path) as daemon:
+            path = {"LD_LIBRARY_PATH": str(nvml.library_folder)}
+            with mps_daemon(tmp_path / "driver", nvml.uuid, path) as daemon:
                 seen = daemon.limit(LIMITED)
                 folder = daemon.pipe.parent
                 pids = _processes_with(str(folder), "environ")
@@ -220,7 +220,7 @@ class TestOnASimulatedMachine:
             assert _processes_with(str(folder), "environ") == []
             assert machine.status == before
         finally:
-            door.close()
+            nvml.close()
 
     def test_a_run_that_is_killed_leaves_no_process_and_its_folder_goes_with_the_next(
         self, machine: Machine, tmp_path: Path

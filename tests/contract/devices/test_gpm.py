@@ -1,4 +1,4 @@
-"""What GPM counts, through the driver's door to NVML and that of a benchmark's tenant."""
+"""What GPM counts, through NVML in the driver and in a benchmark's tenant."""
 
 import time
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.bench.tenant.card import CardDoor
+from dra_driver.bench.tenant.card import CardNvml
 from dra_driver.devices.nvml.gpm import GpmCount, GpmUsage
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.processes import Activity
@@ -32,17 +32,17 @@ def divided(h100: Machine) -> list[str]:
 
 
 @pytest.fixture
-def doors() -> Iterator[list[CardDoor]]:
-    opened: list[CardDoor] = []
+def cards() -> Iterator[list[CardNvml]]:
+    opened: list[CardNvml] = []
     yield opened
-    for door in opened:
-        door.close()
+    for nvml in opened:
+        nvml.close()
 
 
-def usage(machine: Machine, doors: list[CardDoor], visible: str = "") -> GpmUsage | None:
+def usage(machine: Machine, cards: list[CardNvml], visible: str = "") -> GpmUsage | None:
     """What was used of GPU 0 during a moment."""
-    doors.append(CardDoor(machine.driver_root))
-    count = doors[-1].count(visible)
+    cards.append(CardNvml(machine.driver_root))
+    count = cards[-1].count(visible)
     if count is None:
         return None
     assert isinstance(count, GpmCount)
@@ -52,25 +52,25 @@ def usage(machine: Machine, doors: list[CardDoor], visible: str = "") -> GpmUsag
 
 
 def test_in_mig_mode_metrics_are_of_the_tenants_device(
-    h100: Machine, divided: list[str], doors: list[CardDoor]
+    h100: Machine, divided: list[str], cards: list[CardNvml]
 ) -> None:
     busy, idle = divided
-    assert usage(h100, doors, busy) == GpmUsage(busy_sms=60.0, bandwidth=30.0)
-    assert usage(h100, doors, idle) == GpmUsage(busy_sms=0.0, bandwidth=0.0)
-    assert usage(h100, doors) is None  # there are two, and nobody says which
+    assert usage(h100, cards, busy) == GpmUsage(busy_sms=60.0, bandwidth=30.0)
+    assert usage(h100, cards, idle) == GpmUsage(busy_sms=0.0, bandwidth=0.0)
+    assert usage(h100, cards) is None  # there are two, and nobody says which
 
 
 @pytest.mark.parametrize("code", [NO_PERMISSION, UNKNOWN])
 @pytest.mark.parametrize("function", ["nvmlGpmSampleGet", "nvmlGpmMetricsGet"])
 def test_refused_metrics_are_left_out(
-    function: str, code: int, h100: Machine, doors: list[CardDoor]
+    function: str, code: int, h100: Machine, cards: list[CardNvml]
 ) -> None:
     h100.fail_call(function, code)
-    assert usage(h100, doors) == GpmUsage()
+    assert usage(h100, cards) == GpmUsage()
 
 
-def test_an_older_card_has_none(tmp_path: Path, doors: list[CardDoor]) -> None:
-    assert usage(Machine.create(tmp_path / "root", "a100x8"), doors) == GpmUsage()
+def test_an_older_card_has_none(tmp_path: Path, cards: list[CardNvml]) -> None:
+    assert usage(Machine.create(tmp_path / "root", "a100x8"), cards) == GpmUsage()
 
 
 def mig_container_dev(folder: Path, minor: int, gpu_instance: int) -> Path:
@@ -91,7 +91,7 @@ def mig_container_dev(folder: Path, minor: int, gpu_instance: int) -> Path:
 def test_in_a_container_with_one_mig_device_the_card_and_its_part_are_known(
     h100: Machine,
     divided: list[str],
-    doors: list[CardDoor],
+    cards: list[CardNvml],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -99,9 +99,9 @@ def test_in_a_container_with_one_mig_device_the_card_and_its_part_are_known(
     mine = h100.mig_devices(gpu.uuid)[0].gpu_instance
     dev = mig_container_dev(tmp_path, gpu.minor, mine)
     monkeypatch.setenv("NVML_SIMULATOR_DEV", str(dev))
-    assert usage(h100, doors) == GpmUsage(busy_sms=60.0, bandwidth=30.0)
+    assert usage(h100, cards) == GpmUsage(busy_sms=60.0, bandwidth=30.0)
     # The memory of all instances is told to no container that has one of them.
-    assert (doors[-1].card().name, doors[-1].card().memory_mib) == ("NVIDIA H100 80GB HBM3", None)
-    assert doors[-1].busy().memory_used_bytes is None
+    assert (cards[-1].card().name, cards[-1].card().memory_mib) == ("NVIDIA H100 80GB HBM3", None)
+    assert cards[-1].busy().memory_used_bytes is None
     # Nor may it list them, which is the reason, and not that there are none.
-    assert "may not list MIG devices" in doors[-1].mig_problem
+    assert "may not list MIG devices" in cards[-1].mig_problem

@@ -52,63 +52,63 @@ def enter(modes: ComputeModes, domain: DomainId, uuid: str = GPU) -> int | None:
 
 
 def test_the_driver_may_be_missing_until_a_domain_comes() -> None:
-    door = played()
-    door.refuses = True
-    modes = ComputeModes(door)
+    adapter = played()
+    adapter.refuses = True
+    modes = ComputeModes(adapter)
     with pytest.raises(DeviceError):
         modes.acquire(ONE, GPU)
-    door.refuses = False
+    adapter.refuses = False
     assert modes.acquire(ONE, GPU) == DEFAULT
 
 
 def test_nvml_stays_open_for_the_second_of_two_users() -> None:
-    door = played()
-    modes = ComputeModes(door)
+    adapter = played()
+    modes = ComputeModes(adapter)
     with modes.using():
         with modes.using():
             enter(modes, ONE)
-        assert door.is_open
-    assert not door.is_open
+        assert adapter.is_open
+    assert not adapter.is_open
 
 
 def test_modes_found_by_an_earlier_supervisor_are_restored() -> None:
-    door = played()
-    door.modes[GPU] = EXCLUSIVE_PROCESS
-    modes = ComputeModes(door)
+    adapter = played()
+    adapter.modes[GPU] = EXCLUSIVE_PROCESS
+    modes = ComputeModes(adapter)
     modes.remember(ONE, {GPU: DEFAULT})
     assert enter(modes, TWO) == DEFAULT
     modes.release(TWO, GPU)
-    assert door.modes[GPU] == EXCLUSIVE_PROCESS
+    assert adapter.modes[GPU] == EXCLUSIVE_PROCESS
     modes.release(ONE, GPU)
-    assert door.modes[GPU] == DEFAULT
+    assert adapter.modes[GPU] == DEFAULT
 
 
 def test_a_domain_that_uses_a_gpu_already_writes_nothing() -> None:
-    door = played()
-    modes = ComputeModes(door)
+    adapter = played()
+    modes = ComputeModes(adapter)
     assert [enter(modes, ONE), enter(modes, ONE)] == [DEFAULT, DEFAULT]
-    assert door.writes == 1
+    assert adapter.writes == 1
 
 
 def test_a_gpu_that_was_exclusive_before_stays_so() -> None:
-    door = played()
-    door.modes[GPU] = EXCLUSIVE_PROCESS
-    modes = ComputeModes(door)
+    adapter = played()
+    adapter.modes[GPU] = EXCLUSIVE_PROCESS
+    modes = ComputeModes(adapter)
     enter(modes, ONE)
     modes.release(ONE, GPU)
-    assert (door.modes[GPU], door.writes) == (EXCLUSIVE_PROCESS, 0)
+    assert (adapter.modes[GPU], adapter.writes) == (EXCLUSIVE_PROCESS, 0)
 
 
 def test_a_mode_that_somebody_set_meanwhile_stays() -> None:
-    door = played()
-    modes = ComputeModes(door)
+    adapter = played()
+    modes = ComputeModes(adapter)
     enter(modes, ONE)
-    door.modes[GPU] = PROHIBITED
+    adapter.modes[GPU] = PROHIBITED
     modes.release(ONE, GPU)
-    assert door.modes[GPU] == PROHIBITED
+    assert adapter.modes[GPU] == PROHIBITED
 
 
 def test_a_card_without_compute_modes_has_nothing_to_record() -> None:
-    door = played()
-    door.modes[GPU] = None
-    assert ComputeModes(door).acquire(ONE, GPU) is None
+    adapter = played()
+    adapter.modes[GPU] = None
+    assert ComputeModes(adapter).acquire(ONE, GPU) is None
