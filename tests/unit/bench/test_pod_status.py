@@ -87,7 +87,7 @@ def test_a_missing_image_is_not_waited_for(reason: str, seconds: int) -> None:
     def log(*_: object, **__: object) -> NoReturn:
         raise InvalidError("container is waiting to start", status=400)
 
-    client = SimpleNamespace(log=log, get=lambda *_, **__: pod)
+    client = SimpleNamespace(send=log, get=lambda *_, **__: pod)
     pods = CasePods(cast("KubeClient", client), "run", [False])
     pods.launched[0] = time.monotonic() - seconds
     failed = pods.look().heard[0].failed
