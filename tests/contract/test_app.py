@@ -264,7 +264,7 @@ def test_a_feature_gate_of_a_newer_driver_is_a_line_in_the_log(node: ProcessNode
     line = node.driver.wait_log("setting has no effect")
     node.driver.wait_log("driver started")
     assert (line["level"], line["setting"]) == ("warning", "feature gate Tomorrow")
-    assert line["reason"].startswith("this driver heeds only DynamicMIG, ")
+    assert line["reason"].startswith("this driver supports only DynamicMIG, ")
 
 
 @pytest.mark.parametrize(
