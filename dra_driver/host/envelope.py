@@ -1,6 +1,6 @@
 """The envelope of the files that this driver keeps, so that half a file is never believed.
 
-In and out: a JSON payload and its bytes, `{"version":1,"sha256":"…","payload":{…}}` on one line.
+In and out: a JSON payload and its bytes, `{"version":3,"sha256":"…","payload":{…}}` on one line.
 The checksum is over the payload's bytes as they are stored. Readers skip unknown payload fields, so
 newer writers may add some (dra-driver-nvidia-gpu#1080); a change of meaning needs a new version. A
 newer version's file is not damaged: after a roll-back, or beside a newer driver, it is kept.
@@ -22,7 +22,8 @@ MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError
 
 T = TypeVar("T")
 
-_VERSION = 1
+_VERSION = 3
+"""Versions 1 and 2 were never released: a driver that reads them leaves this one's files alone."""
 
 _READING = threading.Lock()
 """msgspec (0.22) analyses a type when it first reads one. A thread that reads the same type
@@ -31,9 +32,8 @@ meanwhile finds half of that, and the process ends by SIGSEGV."""
 _UNKNOWN = re.compile(r"Invalid (?:enum )?value ")
 """How msgspec's error begins if it knows no such member, as of a newer version."""
 
-_START = re.compile(rb'\{"version":([0-9]{1,9}),')
 _ENVELOPE = re.compile(
-    rb'\{"version":([0-9]{1,9}),"sha256":"([0-9a-f]{64})","payload":(\{.*\})\}\n', re.DOTALL
+    rb'\{"version":([0-9]{1,9}),(?:"sha256":"([0-9a-f]{64})","payload":(\{.*\})\}\n\Z)?', re.DOTALL
 )
 
 
@@ -50,15 +50,14 @@ def seal(payload: Mapping[str, object] | msgspec.Struct) -> bytes:
 def unseal(data: bytes) -> Mapping[str, Any]:
     """Return the payload that was sealed into these bytes.
 
-    Raises VersionError if they are of a newer version, and StateError if they are damaged.
+    Raises VersionError if they are of a newer version, and StateError if they are of a former one,
+    or damaged.
     """
-    start = _START.match(data)
-    if start is not None and int(start[1]) > _VERSION:
-        raise VersionError(
-            f"it has version {int(start[1])}, but this driver reads versions up to {_VERSION}"
-        )
-    match = _ENVELOPE.fullmatch(data)
-    if match is None or int(match[1]) < 1:
+    match = _ENVELOPE.match(data)
+    if match is not None and (version := int(match[1])) != _VERSION:
+        refusal = VersionError if version > _VERSION else StateError
+        raise refusal(f"it has version {version}, but this driver reads version {_VERSION}")
+    if match is None or match[3] is None:
         raise StateError("it is cut off, or not a file of this driver")
     digest, body = match[2].decode(), match[3]
     if sha256(body).hexdigest() != digest:

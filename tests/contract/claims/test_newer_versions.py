@@ -20,7 +20,7 @@ UID = "newer"
 
 def next_version(path: Path) -> None:
     """Write a file as a version with another envelope would."""
-    path.write_bytes(path.read_bytes().replace(b'"version":1', b'"version":2'))
+    path.write_bytes(path.read_bytes().replace(b'"version":3', b'"version":4'))
 
 
 def next_kind(path: Path) -> None:
@@ -29,7 +29,7 @@ def next_kind(path: Path) -> None:
     payload["devices"][0]["device"]["base"]["kind"] = "something-new"
     body = json.dumps(payload).encode()
     digest = sha256(body).hexdigest().encode()
-    path.write_bytes(b'{"version":1,"sha256":"%s","payload":%s}\n' % (digest, body))
+    path.write_bytes(b'{"version":3,"sha256":"%s","payload":%s}\n' % (digest, body))
 
 
 NEWER = pytest.mark.parametrize("newer", [next_version, next_kind])
@@ -90,6 +90,6 @@ def test_its_gpus_stay_taken(tmp_path: Path, newer: Callable[[Path], None]) -> N
 def test_status_does_not_call_it_damaged(tmp_path: Path) -> None:
     driver, _ = rolled_back(tmp_path, next_version)
     (reason,) = stored_records(driver.plugin).damaged.values()
-    assert reason.startswith("not damaged, but of a newer version: it has version 2")
+    assert reason.startswith("not damaged, but of a newer version: it has version 4")
     assert reason.endswith(f"; version {VERSION} of the driver wrote it")
     driver.close()

@@ -99,7 +99,7 @@ def test_a_spec_that_no_longer_fits_is_written_again(driver: Driver) -> None:
 
 
 def test_half_a_record_is_removed(driver: Driver) -> None:
-    (driver.plugin / "claims" / ".some-uid.json.tmp").write_text('{"version":1,')
+    (driver.plugin / "claims" / ".some-uid.json.tmp").write_text('{"version":3,')
     assert not driver.reconciler(ReconcileTiming()).mend()
     assert driver.left() == []
 

@@ -309,7 +309,7 @@ def test_after_a_reboot_a_domain_that_is_still_wanted_comes_back(mps: MpsDomains
 
 def newer(path: Path) -> bytes:
     """Make a file that of a newer version, and return it."""
-    found = path.read_bytes().replace(b'"version":1', b'"version":2')
+    found = path.read_bytes().replace(b'"version":3', b'"version":4')
     path.with_suffix(".new").write_bytes(found)
     path.with_suffix(".new").replace(path)
     return found

@@ -75,7 +75,7 @@ class Node:
 
     def of_newer_version(self, uid: str) -> None:
         path = self.folder / "claims" / f"{uid}.json"
-        path.write_bytes(path.read_bytes().replace(b'"version":1', b'"version":2'))
+        path.write_bytes(path.read_bytes().replace(b'"version":3', b'"version":4'))
 
     def unreadable(self, uid: str) -> None:
         path = self.folder / "claims" / f"{uid}.json"

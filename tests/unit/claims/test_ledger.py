@@ -30,7 +30,7 @@ def path_of(folder: Path, uid: str = UID) -> Path:
 
 
 def newer(data: bytes) -> bytes:
-    return data.replace(b'"version":1', b'"version":2')
+    return data.replace(b'"version":3', b'"version":4')
 
 
 def with_a_new_step(data: bytes) -> bytes:

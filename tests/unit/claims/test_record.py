@@ -232,7 +232,7 @@ SAMPLES = (OWING, DIVIDED, PASSED_THROUGH, TAKEN_OVER, DESCRIBED, SHARED)
 """Every kind of device and every step."""
 
 
-def sealed(payload: bytes, version: int = 1) -> bytes:
+def sealed(payload: bytes, version: int = 3) -> bytes:
     digest = sha256(payload).hexdigest().encode()
     return b'{"version":%d,"sha256":"%s","payload":%s}\n' % (version, digest, payload)
 
@@ -251,7 +251,7 @@ def test_any_record_names_its_writer() -> None:
     data = encode(RECORD, "1.2.3")
     assert decode(data) == RECORD
     assert written_by(data) == "1.2.3"
-    assert written_by(data.replace(b'"version":1', b'"version":7')) == "1.2.3"
+    assert written_by(data.replace(b'"version":3', b'"version":7')) == "1.2.3"
     lying = replace(OWING.pending[0], reason='"writtenBy":"9.9"')
     assert written_by(encode(replace(OWING, pending=(lying,)))) is None
 
@@ -353,10 +353,13 @@ def test_fields_of_a_newer_version_are_passed_over() -> None:
     assert decode(sealed(json.dumps(payload, indent=1).encode())) == RECORD
 
 
-def test_a_version_that_is_not_known_is_refused() -> None:
-    refused = "it has version 7, but this driver reads versions up to 1"
-    with pytest.raises(VersionError, match=refused):
-        decode(sealed(b"{}", version=7))
+@pytest.mark.parametrize(("version", "error"), [(2, StateError), (4, VersionError)])
+def test_another_version_is_refused(version: int, error: type[StateError]) -> None:
+    payload = json.dumps(json.loads(encode(RECORD))["payload"]).encode()
+    refused = f"it has version {version}, but this driver reads version 3"
+    with pytest.raises(StateError, match=refused) as refusal:
+        decode(sealed(payload, version))
+    assert refusal.type is error
 
 
 def test_sound_bytes_with_a_wrong_content_are_refused() -> None:

@@ -85,8 +85,8 @@ def test_a_sealed_file_of_another_kind_is_refused(
 
 
 def test_a_newer_file_is_distinguished_from_a_damaged_one() -> None:
-    newer = encode(domain()).replace(b'"version":1', b'"version":2')
-    refused = "it has version 2, but this driver reads versions up to 1"
+    newer = encode(domain()).replace(b'"version":3', b'"version":4')
+    refused = "it has version 4, but this driver reads version 3"
     with pytest.raises(StateError, match=refused):
         decode_domain(newer)
 

@@ -234,7 +234,7 @@ def test_a_failed_domain_is_requested_again_by_the_next_join(
 def test_a_newer_drivers_domain_is_left_alone(requests: DomainRequests, tmp_path: Path) -> None:
     requests.join(NODE, "one")
     path = tmp_path / f"mps/desired/{NODE.id}.json"
-    newer = path.read_bytes().replace(b'"version":1', b'"version":2')
+    newer = path.read_bytes().replace(b'"version":3', b'"version":4')
     path.write_bytes(newer)
     with pytest.raises(VersionError, match="run the same version of both"):
         requests.join(NODE, "two")

@@ -19,7 +19,7 @@ def test_a_record_holds_until_the_next_boot(tmp_path: Path) -> None:
     assert read_record(path, "two") == DomainRecord(boot_id="two", restarts=3)
 
 
-@pytest.mark.parametrize("damage", [b"", b"\0" * 100, b'{"version":1}\n'])
+@pytest.mark.parametrize("damage", [b"", b"\0" * 100, b'{"version":3}\n'])
 def test_a_damaged_record_is_recognised(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "record.json"
     path.write_bytes(damage)

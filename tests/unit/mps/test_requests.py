@@ -88,7 +88,7 @@ def test_damaged_files_count_as_absent(tmp_path: Path) -> None:
 
 def newer(path: Path) -> bytes:
     """Let a newer version have written a file."""
-    path.write_bytes(path.read_bytes().replace(b'"version":1', b'"version":2'))
+    path.write_bytes(path.read_bytes().replace(b'"version":3', b'"version":4'))
     return path.read_bytes()
 
 
