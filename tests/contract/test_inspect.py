@@ -173,11 +173,18 @@ def test_parts_by_capacity_follow_the_drivers_setting(
         assert device["capacity"]["shares"]["requestPolicy"]["validRange"]["max"] == "2"
 
 
-def test_a_wrong_setting_of_parts_by_capacity_is_refused(
-    machine: Machine, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("--consumable-shares=none", "--consumable-shares"),
+        ("--count=2", "works only with --slices"),
+    ],
+)
+def test_wrong_settings_and_those_without_what_they_are_for_are_refused(
+    machine: Machine, capsys: pytest.CaptureFixture[str], word: str, said: str
 ) -> None:
-    assert main(words(machine, "--consumable-shares=none")) == 2
-    assert "--consumable-shares" in capsys.readouterr().err
+    assert main(words(machine, word)) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_it_says_what_older_kubernetes_is_offered(
@@ -218,10 +225,3 @@ def test_this_nodes_slices_are_those_that_the_driver_would_create(
         for device in each["spec"].get("devices", [])
     }
     assert found == {gpu.uuid for gpu in machine.gpus}
-
-
-def test_options_for_slices_are_refused_without_slices(
-    machine: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words(machine, "--count=2")) == 2
-    assert "works only with --slices" in capsys.readouterr().err

@@ -101,12 +101,21 @@ def test_a_production_install_lists_no_command_that_it_cannot_run(target: Path) 
     assert "simulate" not in dra_driver(target, "no-such-command").stderr
 
 
-def test_a_production_install_says_how_to_get_the_simulator(target: Path) -> None:
-    done = dra_driver(target, "inspect", "--profile", "h100x8")
+@pytest.mark.parametrize(
+    ("words", "what", "folder"),
+    [
+        (("inspect", "--profile", "h100x8"), "simulator", "simulator"),
+        (("bench", "processes", "--help"), "benchmark", "bench"),
+    ],
+)
+def test_a_production_install_says_how_to_get_what_it_lacks(
+    target: Path, words: tuple[str, ...], what: str, folder: str
+) -> None:
+    done = dra_driver(target, *words)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith(NOT_INSTALLED)
-    assert "`pip install ./dra_driver/simulator`" in line
+    assert line.startswith(f"error: the {what} is not installed ")
+    assert f"`pip install ./dra_driver/{folder}`" in line
 
 
 def test_the_simulators_wheel_adds_its_commands(
@@ -122,14 +131,6 @@ def test_the_simulators_wheel_adds_its_commands(
     slices = dra_driver(tmp_path, "inspect", "--slices", "--profile=t4x4", "--node-name=n1")
     assert slices.returncode == 0, slices.stderr
     assert "name: 00000-gpu.nvidia.com-n1" in slices.stdout
-
-
-def test_a_production_install_says_how_to_get_the_benchmark(target: Path) -> None:
-    done = dra_driver(target, "bench", "processes", "--help")
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("error: the benchmark is not installed ")
-    assert "`pip install ./dra_driver/bench`" in line
 
 
 def test_the_benchmarks_wheel_adds_its_command(

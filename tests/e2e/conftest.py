@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from cluster.errors import ClusterError
@@ -37,6 +38,9 @@ from e2e.lasting import LastingCluster
 from e2e.needs import cannot_run
 from e2e.scene import Scene
 from readiness import lacks
+
+if TYPE_CHECKING:
+    from e2e.shares import Shares
 
 OTHER = "e2e-other"
 """Another node, of which there is nothing but its Node."""
@@ -208,6 +212,14 @@ def mps_node(node: GpuNode) -> GpuNode:
     if not node.can_run_mps:
         cannot_run("NVIDIA's MPS programs are not available")
     return node
+
+
+@pytest.fixture
+def mps_shares(shares: "Shares") -> "Shares":
+    """The module's node with share configs, likewise."""
+    if not shares.node.can_run_mps:
+        cannot_run("NVIDIA's MPS programs could not be had")
+    return shares
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import h100x1
 from e2e.explaining import explain
 from e2e.kubernetes import counters_are_cheap, needs
-from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene
 from e2e.shares import (
     GPU,
@@ -45,14 +44,6 @@ def shares(lasting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     folder = tmp_path_factory.mktemp("one")
     with shares_of(h100x1(folder), folder, lasting) as found:
         yield found
-
-
-@pytest.fixture
-def mps_shares(shares: Shares) -> Shares:
-    """The node, if it has NVIDIA's MPS programs."""
-    if not shares.node.can_run_mps:
-        cannot_run("NVIDIA's MPS programs are not available")
-    return shares
 
 
 @pytest.fixture

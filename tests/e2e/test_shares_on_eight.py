@@ -15,7 +15,6 @@ from testbed.manifests import CLASSES
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.kubernetes import needs
-from e2e.needs import cannot_run
 from e2e.scene import Scene, claim_spec
 from e2e.shares import (
     GPU,
@@ -43,14 +42,6 @@ CLASS_OF_SHARED = "gpu.shared.resource.nvidia.com"
 def shares(lasting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shares]:
     with shares_of("h100x8", tmp_path_factory.mktemp("eight"), lasting) as found:
         yield found
-
-
-@pytest.fixture
-def mps_shares(shares: Shares) -> Shares:
-    """The node, if it has NVIDIA's MPS programs."""
-    if not shares.node.can_run_mps:
-        cannot_run("NVIDIA's MPS programs are not available")
-    return shares
 
 
 @pytest.fixture

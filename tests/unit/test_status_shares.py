@@ -1,16 +1,13 @@
 """What `dra-driver status` says of shares."""
 
-from pathlib import Path
-
 from msgspec.structs import replace
 
 import make
 from dra_driver.admin.status import shares_part
-from dra_driver.admin.stored import read_notes
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.devices.device import Device, Whole, name_of
 from dra_driver.devices.shares import Division, EqualShare, ShareStrategy
-from dra_driver.shares.notes import NotedDevice, ShareNotes, write_notes
+from dra_driver.shares.notes import NotedDevice, ShareNotes
 
 GPU = make.gpu(0, mig=make.mig())
 TEN = Division(count=10, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True)
@@ -117,15 +114,6 @@ def test_programs_get_the_same() -> None:
             "changeWaits": False,
         }
     ]
-
-
-def test_notes_are_read_as_they_were_written_and_damaged_ones_are_none(tmp_path: Path) -> None:
-    assert read_notes(tmp_path) == ShareNotes()
-    write_notes(tmp_path, NOTES)
-    assert read_notes(tmp_path) == NOTES
-    path = tmp_path / "shares.json"
-    path.write_bytes(path.read_bytes()[:-5])
-    assert read_notes(tmp_path) == ShareNotes()
 
 
 def test_the_reason_for_the_limiter_is_shown_once() -> None:

@@ -69,13 +69,18 @@ UNSORTED = make.config(sharing={"strategy": "MPS", "mpsConfig": {}})
 """A config whose keys are in the order of the API's types, as clients in Go send them."""
 
 
-def test_a_claim_whose_config_cannot_be_applied_over_is_merged_into(place: Place) -> None:
-    ref = place.put("gpu-1", results=[{"request": "nic", **FOREIGN}], configs=[UNSORTED])
+@pytest.mark.parametrize(
+    ("configs", "answers"), [([], [200, 200]), ([UNSORTED], [200, 422, 200])], ids=["none", "mps"]
+)
+def test_another_drivers_entries_stay_also_if_a_config_cannot_be_applied_over(
+    place: Place, configs: list[Any], answers: list[int]
+) -> None:
+    ref = place.put("gpu-1", results=[{"request": "nic", **FOREIGN}], configs=configs)
     place.say_of_nic()
     place.driver.prepare(ref)
     place.look()
     assert [one["device"] for one in place.status()] == ["nic-0", "gpu-1"]
-    assert [one.status for one in place.server.seen("patch", "resourceclaims")] == [200, 422, 200]
+    assert [one.status for one in place.server.seen("patch", "resourceclaims")] == answers
     place.driver.unprepare(ref)
     place.look()
     place.look(60)
@@ -155,18 +160,6 @@ def test_a_condition_that_changes_is_written_and_the_rest_stays(place: Place) ->
     assert (healthy["type"], healthy["status"]) == ("Healthy", "False")
     assert (healthy["reason"], healthy["message"]) == ("GPULost", "XID 79")
     assert after["data"] == before["data"]
-
-
-def test_another_drivers_entries_stay(place: Place) -> None:
-    ref = place.put("gpu-1", results=[{"request": "nic", **FOREIGN}])
-    place.say_of_nic()
-    place.driver.prepare(ref)
-    place.look()
-    assert [one["device"] for one in place.status()] == ["nic-0", "gpu-1"]
-    place.driver.unprepare(ref)
-    place.look()
-    place.look(60)
-    assert place.status() == [FOREIGN]
 
 
 def test_an_unprepared_allocated_claim_has_no_entries(place: Place) -> None:

@@ -186,6 +186,12 @@ def in_pod(server: ApiServer, directory: Path) -> KubeClient:
     return KubeClient.in_cluster(environment, directory=directory)
 
 
+@pytest.fixture
+def other(tmp_path: Path, make_certificate: Callable[[Path], tuple[Path, Path]]) -> Path:
+    """A certificate that has not signed the server's."""
+    return make_certificate(tmp_path / "other")[0]
+
+
 class TestCredentials:
     def test_a_renewed_token_is_read_again_after_a_401(self, tmp_path: Path) -> None:
         file = tmp_path / "token"
@@ -220,35 +226,17 @@ class TestCredentials:
             assert client.get_claim("default", "web", timeout=5)["kind"] == "ResourceClaim"
             client.close()
 
-    def test_a_server_with_another_certificate_is_refused(
-        self,
-        tmp_path: Path,
-        certificate: tuple[Path, Path],
-        make_certificate: Callable[[Path], tuple[Path, Path]],
-    ) -> None:
-        (tmp_path / "token").write_text("pod-token")
-        other = make_certificate(tmp_path / "other")
-        shutil.copy(other[0], tmp_path / "ca.crt")
-        with ApiServer(tls=certificate) as server:
-            client = in_pod(server, tmp_path)
-            with pytest.raises(UnavailableError, match="TLS with the API server failed"):
-                client.get_claim("default", "web", timeout=5)
-            assert server.log == []
-            client.close()
-
     def test_an_authority_that_is_replaced_is_read_again(
-        self,
-        tmp_path: Path,
-        certificate: tuple[Path, Path],
-        make_certificate: Callable[[Path], tuple[Path, Path]],
+        self, tmp_path: Path, certificate: tuple[Path, Path], other: Path
     ) -> None:
         (tmp_path / "token").write_text("t")
-        shutil.copy(make_certificate(tmp_path / "former")[0], tmp_path / "ca.crt")
+        shutil.copy(other, tmp_path / "ca.crt")
         with ApiServer(tls=certificate) as server:
             server.put(CLAIM)
             client = in_pod(server, tmp_path)
             with pytest.raises(UnavailableError, match="TLS with the API server failed"):
                 client.get_claim("default", "web", timeout=5)
+            assert server.log == []
             (tmp_path / "ca.crt").unlink()
             with pytest.raises(UnavailableError, match=r"TLS .* failed \(.*ca.crt: .*No such file"):
                 client.get_claim("default", "web", timeout=5)
@@ -257,10 +245,7 @@ class TestCredentials:
             client.close()
 
     def test_an_authority_that_is_replaced_counts_from_the_next_connection_on(
-        self,
-        tmp_path: Path,
-        certificate: tuple[Path, Path],
-        make_certificate: Callable[[Path], tuple[Path, Path]],
+        self, tmp_path: Path, certificate: tuple[Path, Path], other: Path
     ) -> None:
         (tmp_path / "token").write_text("t")
         shutil.copy(certificate[0], tmp_path / "ca.crt")
@@ -268,7 +253,7 @@ class TestCredentials:
             server.put(CLAIM)
             client = in_pod(server, tmp_path)
             client.get_claim("default", "web", timeout=5)
-            shutil.copy(make_certificate(tmp_path / "new")[0], tmp_path / "ca.crt")
+            shutil.copy(other, tmp_path / "ca.crt")
             assert client.get_claim("default", "web", timeout=5)["kind"] == "ResourceClaim"
             server.fail("get", hang_up=True)
             with pytest.raises(UnavailableError, match="TLS with the API server failed"):

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.prepare.preparer import PrepareTiming
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import DeviceError, TransientError
@@ -226,12 +227,17 @@ def test_a_daemon_that_outlives_the_answer_keeps_its_gpu_from_others(node: Node)
         assert node.left() == []
 
 
-def test_after_a_reboot_the_domain_of_a_claim_that_is_gone_is_taken_back(node: Node) -> None:
+def prepared_before_a_reboot(node: Node) -> ClaimRef:
     ref = node.claim_gpus({"a": HALF})
     with node.mps.supervised():
         node.driver.prepare(ref)
     node.mps.clean()
     node.machine.reboot("boot-2")
+    return ref
+
+
+def test_after_a_reboot_the_domain_of_a_claim_that_is_gone_is_taken_back(node: Node) -> None:
+    ref = prepared_before_a_reboot(node)
     node.restart(api=ClaimApi())
     with node.mps.supervised():
         domain = node.mps.requests.desired(DomainId(ref.uid))
@@ -247,11 +253,7 @@ def test_after_a_reboot_the_domain_of_a_claim_that_is_gone_is_taken_back(node: N
 
 
 def test_after_a_reboot_the_start_takes_back_what_waits_for_its_pod(node: Node) -> None:
-    ref = node.claim_gpus({"a": HALF})
-    with node.mps.supervised():
-        node.driver.prepare(ref)
-    node.mps.clean()
-    node.machine.reboot("boot-2")
+    ref = prepared_before_a_reboot(node)
     node.restart()
     with node.mps.supervised():
         assert node.driver.reconciler(ReconcileTiming()).mend() == set()

@@ -25,7 +25,9 @@ def test_a_text_reads_as_in_go_and_comes_out_as_in_go_or_is_refused_as_there() -
     assert [[text, answer(text)] for text, _ in ANSWERS] == ANSWERS
 
 
-@pytest.mark.parametrize("text", ["Mi", "+", "-", ".", "m", "e3", "1e1000"])
+@pytest.mark.parametrize(
+    "text", ["", "Mi", "+", "-", ".", "m", "e3", "1e1000", "1 Gi", "1gi", "1K", "0x10", "--1"]
+)
 def test_a_number_needs_a_digit_and_a_sane_exponent(text: str) -> None:
     with pytest.raises(ValueError, match="is not a valid quantity"):
         Quantity.parse(text)

@@ -19,7 +19,7 @@ from dra_driver.devices.exclusion import without_excluded
 from dra_driver.devices.model import ExcludedGpu, Inventory, MigMode, SickGpu
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import MIB, ConsumedShare, Division, ShareStrategy
-from dra_driver.errors import ConfigError, DeviceError, TransientError
+from dra_driver.errors import DeviceError, TransientError
 
 MIG = make.mig_device(1, start=2)
 WHOLE = make.gpu(0)
@@ -102,11 +102,6 @@ def test_a_share_of_a_share_is_refused() -> None:
         DeviceError, match=f'"{name}" is a share already and was allocated with share id s1: this'
     ):
         found(result(name, share_id="s1"))
-
-
-def test_a_device_of_another_nodes_pool_is_refused() -> None:
-    with pytest.raises(ConfigError, match='in pool "node-2", and this node serves pool "node-1"'):
-        found(result("gpu-0", pool="node-2"))
 
 
 def test_an_excluded_gpu_is_not_given_out() -> None:

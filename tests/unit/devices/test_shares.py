@@ -94,8 +94,3 @@ def test_combined_shares_never_exceed_the_device(count: int) -> None:
         memory = memory_mib(total, first, count) + memory_mib(total, rest, count)
         assert memory * 1024**2 <= total
     assert percentage(1, count) >= 1
-
-
-def test_eight_and_two_of_ten_are_eighty_and_twenty_percent() -> None:
-    assert (percentage(8, 10), percentage(2, 10)) == (80, 20)
-    assert memory_mib(80 * 1024**3, 8, 10) == 8 * 8192

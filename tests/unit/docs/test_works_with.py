@@ -1,4 +1,4 @@
-"""docs/works-with.md writes manifests of what this driver publishes, and doctor leads to it."""
+"""docs/works-with.md writes manifests of what this driver publishes."""
 
 import re
 from pathlib import Path
@@ -23,14 +23,6 @@ BLOCKS = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 def documents() -> list[Any]:
     return [one for block in BLOCKS for one in yaml.safe_load_all(block)]
-
-
-def anchor(heading: str) -> str:
-    """A heading's anchor as GitHub makes it."""
-    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
-
-
-ANCHORS = {anchor(one) for one in re.findall(r"^## (.+)$", PAGE, re.MULTILINE)}
 
 
 def test_every_class_that_is_named_is_shipped_or_made_on_the_page() -> None:

@@ -5,11 +5,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from testbed.commands import wait_until
 
 from dra_driver.devices.health.listener import Listener
 from dra_driver.devices.model import GpuEvent
-from dra_driver.errors import DeviceError, LostError, TransientError
+from dra_driver.errors import DeviceError, DriverError, LostError, TransientError
 
 Outcome = GpuEvent | Exception | None
 
@@ -91,13 +92,8 @@ def test_a_loss_without_a_gpu_causes_a_scan() -> None:
         assert (world.heard, world.looks) == ([], 1)
 
 
-def test_it_goes_on_after_a_closed_nvml() -> None:
-    world = World(TransientError("closed"), XID)
-    with world.heard_out():
-        assert world.heard == [XID]
-
-
-def test_it_goes_on_after_a_refusal() -> None:
-    world = World(DeviceError("no"), XID)
+@pytest.mark.parametrize("error", [TransientError("closed"), DeviceError("no")])
+def test_it_goes_on_after_a_closed_nvml_and_a_refusal(error: DriverError) -> None:
+    world = World(error, XID)
     with world.heard_out():
         assert world.heard == [XID]

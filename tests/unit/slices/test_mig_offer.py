@@ -21,7 +21,6 @@ from dra_driver.slices.project import Projection, projection
 
 LABELLED = {MIG_MANAGER_LABEL: "all-1g.10gb"}
 HAND_MADE = make.mig_device(0, "3g.40gb", 4)
-MADE_HERE = make.mig_device(0, "1g.10gb", 0, made_here=True)
 
 
 @pytest.mark.parametrize(

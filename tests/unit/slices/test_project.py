@@ -1,12 +1,11 @@
 """GPUs as devices of a ResourceSlice."""
 
-import json
 from typing import Any
 
 import pytest
 
 import make
-from dra_driver.devices.model import Inventory, MigMode, PciAddress, SickGpu
+from dra_driver.devices.model import Inventory, MigMode, SickGpu
 from dra_driver.slices.attributes import strict_semver
 from dra_driver.slices.project import projection
 from dra_driver.slices.wire import WireDevice
@@ -139,25 +138,6 @@ def test_a_sick_gpu_is_withheld_and_hides_no_other() -> None:
     found = projection(make.inventory(make.gpu(0), sick=(SickGpu(index=1, reason="lost"),)))
     assert [device["name"] for device in found.devices] == ["gpu-0"]
     assert [(entry.index, entry.reason) for entry in found.withheld] == [(1, "lost")]
-
-
-def test_two_gpus_of_one_minor_number_are_one_device_and_one_reason() -> None:
-    found = projection(make.inventory(make.gpu(2), make.gpu(2, index=7)))
-    assert len(found.devices) == 1
-    (entry,) = found.withheld
-    assert entry.index == 7
-    assert entry.reason.startswith("another GPU has the same minor number 2; ")
-
-
-def test_the_order_and_every_byte_follow_from_the_machine_alone() -> None:
-    gpus = [
-        make.gpu(minor, pci_address=PciAddress(f"0000:{address}:00.0"))
-        for minor, address in ((0, "c1"), (1, "07"), (2, "4a"))
-    ]
-    one = project(make.inventory(*gpus))
-    other = project(make.inventory(*reversed(gpus)))
-    assert [device["name"] for device in one] == ["gpu-1", "gpu-2", "gpu-0"]
-    assert json.dumps(one) == json.dumps(other)
 
 
 def test_without_a_driver_there_are_no_devices() -> None:

@@ -4,7 +4,7 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
@@ -67,30 +67,18 @@ def test_a_look_that_hangs_is_waited_for_until_the_deadline_and_made_once() -> N
     assert not looks.acquire(blocking=False)
 
 
-def test_a_look_that_fails_is_made_again() -> None:
-    answers: list[NodeUse | None] = [None, USE]
+@pytest.mark.parametrize("error", [TransientError("not open now"), RuntimeError("a defect")])
+def test_a_look_that_fails_is_made_again(error: Exception) -> None:
+    answers: list[NodeUse | Exception] = [error, USE]
 
     def look() -> NodeUse:
-        if (found := answers.pop(0)) is None:
-            raise TransientError("the GPU driver is not open now")
+        if isinstance(found := answers.pop(0), Exception):
+            raise found
         return found
 
     sampler = Sampler(look)
-    assert sampler.current() is None
-    assert sampler.current() is USE
-
-
-def test_a_look_that_ends_in_an_error_of_the_driver_s_own_is_made_again() -> None:
-    answers: list[NodeUse | None] = [None, USE]
-
-    def look() -> NodeUse:
-        if (found := answers.pop(0)) is None:
-            raise RuntimeError("a defect")
-        return found
-
-    sampler = Sampler(look)
-    with pytest.raises(RuntimeError):
-        sampler.current()
+    with pytest.raises(RuntimeError) if isinstance(error, RuntimeError) else nullcontext():
+        assert sampler.current() is None
     assert sampler.current() is USE
 
 
