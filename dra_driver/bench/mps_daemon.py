@@ -139,13 +139,9 @@ def _end(daemon: MpsDaemon, child: subprocess.Popen[bytes]) -> None:
         with suppress(subprocess.TimeoutExpired):
             child.wait(_QUIT_SECONDS)
     # Servers are of the daemon's session, which it began.
-    _kill_group(child.pid)
-    child.wait()
-
-
-def _kill_group(pid: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
 
 
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -183,7 +183,8 @@ class ProcessRunner:
                 for number, seat in enumerate(seats):
                     if seat.launch == launch:
                         words = self._words(number, seats, starts[number], strategy)
-                        kept = _kept_bytes(seat.work)
+                        is_read = seat.work.latencies and not commands.writes_file(seat.work)
+                        kept = _MOST_BYTES if is_read else 0
                         processes.start(number, words, environments[number], output_bytes=kept)
                 self._wait(processes.are_settled, self._patience)
             begin = uptime() + _LEAD_SECONDS
@@ -255,10 +256,6 @@ class ProcessRunner:
 def _latencies(start: Path) -> Path:
     """Return the file to which a command writes its latencies."""
     return start.with_name(f"{start.name}.latencies")
-
-
-def _kept_bytes(work: Workload) -> int:
-    return _MOST_BYTES if work.latencies and not commands.writes_file(work) else 0
 
 
 def _settings_of(seats: Sequence[Part]) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ def compare(left: Any, right: Any) -> int:
 def contains(container: Any, value: Any) -> bool:
     """Return the value of `value in container`."""
     if isinstance(container, dict):
-        return _is_key(value) and value in container
+        return isinstance(value, str | bool | int) and value in container
     if not isinstance(container, list):
         raise no_overload()
     return any(equal(element, value) for element in container)
@@ -91,10 +91,6 @@ def field_of(container: Any, key: Any) -> Optional:
         place = int(key)
         return Optional(container[place], is_there=True) if 0 <= place < len(container) else NONE
     return NONE
-
-
-def _is_key(value: Any) -> bool:
-    return isinstance(value, str | bool | int)
 
 
 def _size(value: Any) -> int:
@@ -122,10 +118,6 @@ def _double(value: Any) -> float:
         except ValueError:
             raise EvaluationError("type conversion error from string to double") from None
     raise no_overload()
-
-
-def _uint(value: Any) -> int:
-    return checked(Uint(_int(value)))
 
 
 def _string(value: Any) -> str:
@@ -265,7 +257,7 @@ _GLOBALS: Mapping[str, Function] = MappingProxyType(
         "size": _size,
         "matches": strings.of_strings(strings.matches),
         "int": _int,
-        "uint": _uint,
+        "uint": lambda value: checked(Uint(_int(value))),
         "double": _double,
         "string": _string,
         "bool": _bool,

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from dra_driver.admin.api.allocations import Allocation
 from dra_driver.admin.api.refusals import Refusal
-from dra_driver.admin.api.slices import Amounts, CounterId, Device
+from dra_driver.admin.api.slices import Amounts, Device
 from dra_driver.admin.cluster import consumption
 from dra_driver.admin.cluster.consumption import NOTHING, CapacityUsage
 from dra_driver.admin.explain.allocated import AllocatedState
@@ -199,9 +199,10 @@ def _given_out(devices: Iterable[Device], counters: Amounts, state: AllocatedSta
         if consumption.is_closed(state, device):
             continue
         if not state.has(device.id):
-            if not _fits(device.consumes, left):
+            if any(left[counter] < amount for counter, amount in device.consumes.items()):
                 continue
-            _take(left, device.consumes)
+            for counter, amount in device.consumes.items():
+                left[counter] -= amount
         fitting.append(device)
     return fitting
 
@@ -210,12 +211,3 @@ def _room(devices: Iterable[Device], state: AllocatedState) -> int | None:
     """Return how many times these devices can be allocated; None: any number of times."""
     rooms = [consumption.room(state, device) for device in devices]
     return None if None in rooms else sum(room for room in rooms if room is not None)
-
-
-def _fits(wanted: Amounts, left: Amounts) -> bool:
-    return all(left[counter] >= amount for counter, amount in wanted.items())
-
-
-def _take(left: dict[CounterId, int], wanted: Amounts) -> None:
-    for counter, amount in wanted.items():
-        left[counter] -= amount

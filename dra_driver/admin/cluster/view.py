@@ -172,7 +172,8 @@ def _sections(usage: ClusterUsage) -> dict[str, list[str]]:
     ]
     return {
         "not counted": [
-            f"{_place(pool)}: {pool.pool.problem}" + _still_allocated(pool)
+            f"{_place(pool)}: {pool.pool.problem}"
+            + (f" (devices in use: {len(pool.allocated)})" if pool.allocated else "")
             for pool in usage.pools
             if pool.pool.fault
         ],
@@ -194,10 +195,6 @@ def _sections(usage: ClusterUsage) -> dict[str, list[str]]:
 
 def _place(usage: PoolUsage) -> str:
     return usage.node or f"pool {usage.pool.name}"
-
-
-def _still_allocated(usage: PoolUsage) -> str:
-    return f" (devices in use: {len(usage.allocated)})" if usage.allocated else ""
 
 
 def _allocation_json(allocation: Allocation) -> dict[str, object]:

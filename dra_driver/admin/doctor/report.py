@@ -39,7 +39,8 @@ def as_text(outcomes: Sequence[Outcome], *, verbose: bool = False, width: int = 
     """
     given = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
     findings = sorted(given, key=lambda finding: _ORDER.index(finding.severity))
-    forbidden = [finding for finding in findings if _is_forbidden(finding)]
+    unknown = (finding for finding in findings if finding.severity is Severity.UNKNOWN)
+    forbidden = [finding for finding in unknown if finding.advice == ADMIN]
     lines = _not_made([one for one in outcomes if isinstance(one, Skipped)], verbose=verbose)
     if forbidden:
         names = ", ".join(dict.fromkeys(finding.id for finding in forbidden))
@@ -83,10 +84,6 @@ def as_json(outcomes: Sequence[Outcome], version: str) -> str:
         ],
     }
     return json.dumps(document, indent=2) + "\n"
-
-
-def _is_forbidden(finding: Finding) -> bool:
-    return finding.severity is Severity.UNKNOWN and finding.advice == ADMIN
 
 
 def _not_made(skipped: Sequence[Skipped], *, verbose: bool) -> list[str]:

@@ -219,7 +219,9 @@ def _together(scene: Scene, claims: Sequence[Claim], requests: Sequence[RequestA
                 _of_constraint(claim, constraint, requests)
                 for claim in claims
                 for constraint in claim.constraints
-                if not _fits(scene, [*_but(claims, claim), _only(claim, constraint)])
+                if not _fits(
+                    scene, [*_but(claims, claim), replace(claim, constraints=(constraint,))]
+                )
             ]
             if not conflicts:
                 return Conflict("no devices meet all constraints of the claims together")
@@ -238,10 +240,6 @@ def _together(scene: Scene, claims: Sequence[Claim], requests: Sequence[RequestA
 
 def _but(claims: Sequence[Claim], claim: Claim) -> list[Claim]:
     return [replace(each, constraints=()) for each in claims if each is not claim]
-
-
-def _only(claim: Claim, constraint: Constraint) -> Claim:
-    return replace(claim, constraints=(constraint,))
 
 
 def _fits(scene: Scene, claims: Sequence[Claim]) -> bool:

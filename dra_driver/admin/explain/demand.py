@@ -229,15 +229,12 @@ def bypassing(demand: Demand, node: Node | None) -> str:
     missing = [f"claim {claim.name}" for claim in demand.claims] + names
     if not missing:
         return ""
-    state = "runs without" if not demand.claims and _runs(demand.pod) else "never gets"
+    runs = text(demand.pod, "status", "phase") == "Running"
+    state = "runs without" if runs and not demand.claims else "never gets"
     return (
         f"the pod was bound to node {demand.on_node} without the scheduler, by spec.nodeName or "
         f"another program, and {state} what nobody allocated: {', '.join(missing)}"
     )
-
-
-def _runs(pod: Object) -> bool:
-    return text(pod, "status", "phase") == "Running"
 
 
 def _gates(pod: Object) -> Iterator[str]:

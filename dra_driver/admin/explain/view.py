@@ -12,7 +12,7 @@ from msgspec import Struct
 from dra_driver.admin.api.refusals import Refusal
 from dra_driver.admin.explain.allocated import users_text
 from dra_driver.admin.explain.answers import NodeAnswer, RequestAnswer
-from dra_driver.admin.explain.demand import AllocatedClaim, Demand
+from dra_driver.admin.explain.demand import Demand
 from dra_driver.admin.explain.pod_state import Finding
 from dra_driver.admin.explain.summary import names_text
 from dra_driver.admin.output import aligned
@@ -73,7 +73,11 @@ def as_text(told: Explanation, *, wide: bool = False) -> str:
     demand = told.demand
     lines = [
         f"{demand.name}: {_verdict(told)}",
-        *(f"  {_allocated_text(claim)}" for claim in demand.allocated),
+        *(
+            f"  claim {claim.name} has {names_text(claim.devices) or 'no devices'}; "
+            + users_text(claim.users)
+            for claim in demand.allocated
+        ),
         *(f"  claim {claim.name}: {claim.why}" for claim in demand.claims if claim.why),
         *(
             f"  {name}: DeviceClass {device_class or '(none)'}"
@@ -118,11 +122,6 @@ def _verdict(told: Explanation) -> str:
         return "may fit or not: that is unknown for the nodes marked ?"
     number = len(told.answers)
     return f"does not fit on {'the only node' if number == 1 else f'any of {number} nodes'}"
-
-
-def _allocated_text(claim: AllocatedClaim) -> str:
-    devices = names_text(claim.devices) or "no devices"
-    return f"claim {claim.name} has {devices}; {users_text(claim.users)}"
 
 
 def _finding_lines(finding: Finding) -> Iterator[str]:

@@ -8,7 +8,7 @@ with its kind, so that it can be replaced.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -225,8 +225,8 @@ def slices_document(cluster: Cluster, learn: Learn) -> list[dict[str, Any]]:
     """Return the ResourceSlices that this driver published for the node. Raises DriverError."""
     slices = cluster.slices()
     for slice_ in slices:
-        for name in _nodes_of(slice_):
-            learn("node", name)
+        learn("node", text(slice_, "spec", "nodeName"))
+        learn("node", text(slice_, "spec", "pool", "name"))
         learn("slice", text(slice_, "metadata", "name"))  # it begins with the node's name
     return sorted(
         ({"name": text(each, "metadata", "name"), "spec": _spec(each)} for each in slices),
@@ -237,8 +237,3 @@ def slices_document(cluster: Cluster, learn: Learn) -> list[dict[str, Any]]:
 def _spec(resource_slice: Mapping[str, Any]) -> dict[str, Any]:
     spec = mapping(resource_slice, "spec")
     return {key: spec[key] for key in _SPEC_KEYS if key in spec}
-
-
-def _nodes_of(resource_slice: Mapping[str, Any]) -> Iterable[str]:
-    yield text(resource_slice, "spec", "nodeName")
-    yield text(resource_slice, "spec", "pool", "name")

@@ -55,7 +55,7 @@ def as_json(notes: HealthNotes) -> dict[str, object]:
                 "cause": str(ill.finding.cause),
                 "value": ill.finding.value,
                 "severity": str(ill.finding.severity),
-                "since": _time(ill.since),
+                "since": datetime.fromtimestamp(ill.since, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
                 "reason": ill.finding.reason,
                 "remedy": ill.finding.remedy.words,
             }
@@ -75,7 +75,3 @@ def _row(name: str, ill: GpuCondition) -> tuple[str, ...]:
     where = name if ill.instance is None else f"{name}, GPU instance {ill.instance.gpu_instance}"
     since = datetime.fromtimestamp(ill.since, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return where, str(ill.finding.severity), f"since {since}", ill.finding.text
-
-
-def _time(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

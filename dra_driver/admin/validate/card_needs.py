@@ -6,7 +6,7 @@ generation and newer (NVIDIA's MPS documentation; some Pascal cards are known to
 time-slices). `cudaComputeCapability` is published for every device, also by NVIDIA's DRA driver.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from dra_driver.admin.validate.claim_fields import alternatives, requests_of
 from dra_driver.kube.fields import at, entries, text
@@ -44,7 +44,9 @@ def unasked(devices: object) -> Iterator[tuple[Path, str]]:
         if (what := _needed(at(config, "opaque"))) is not None
     ]
     for path, name, request in alternatives(devices):
-        what = next((what for what, named in needs if not named or _names(named, name)), None)
+        names = (name, name.partition("/")[0])
+        of = (what for what, named in needs if not named or any(one in named for one in names))
+        what = next(of, None)
         if what is not None and _takes_any_card(request):
             why = f"the config wants {what}, which some cards, such as the Tesla P4, cannot do"
             yield path, f"{why}; {ADVICE}"
@@ -59,10 +61,6 @@ def _needed(opaque: object) -> str | None:
     if interval is not None and interval != "Default":
         return f"the time-slice interval {interval}"
     return "limits of MPS" if at(sharing, "mpsConfig") else None
-
-
-def _names(named: Sequence[object], name: str) -> bool:
-    return name in named or name.partition("/")[0] in named
 
 
 def _takes_any_card(request: object) -> bool:

@@ -12,7 +12,6 @@ from dra_driver.bench.model import Report, Result
 from dra_driver.bench.report.figures import throughput, worst_latency
 from dra_driver.bench.report.summary import Row, Spread, summary
 from dra_driver.bench.report.view import NONE, absolute, ratio_of
-from dra_driver.bench.workload import Workload
 from dra_driver.errors import SetupError
 
 TITLE = "Reports beside each other"
@@ -74,12 +73,9 @@ def _by_key(report: Report) -> Mapping[tuple[object, ...], Row]:
     """Return rows whose tenants do one work, by what makes them comparable in another report."""
     by_key: dict[tuple[object, ...], Row] = {}
     for row in summary(report):
-        works = _works(row)
+        parts = (part for part in row.strategy.parts if row.role in (None, part.role))
+        works = tuple(part.work for part in parts)
         results: Sequence[Result] = row.results(row.cases[0])
         if len({result.unit for result in results}) == 1:
             by_key[row.strategy.name, row.role, works] = row
     return by_key
-
-
-def _works(row: Row) -> tuple[Workload, ...]:
-    return tuple(part.work for part in row.strategy.parts if row.role in (None, part.role))

@@ -116,8 +116,8 @@ def _clause(ranked: Sequence[tuple[Row, Spread]], goal: Goal) -> str:
     if len(alike) == len(ranked):
         return f"{what}: no strategy differs from another ({_number(value)}{unit})"
     return (
-        f"{what}: {_listed(alike)} alike ({_number(value)}{unit}), and {last.strategy.name} last"
-        f" ({_number(worst)})"
+        f"{what}: {', '.join(alike[:-1])} and {alike[-1]} alike ({_number(value)}{unit}), "
+        f"and {last.strategy.name} last ({_number(worst)})"
     )
 
 
@@ -129,10 +129,6 @@ def _differ(spread: Spread, other: Spread) -> bool:
 
 def _number(value: Spread) -> str:
     return f"{value.mean:.3g}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _is_for_shares(strategy: Strategy) -> bool:

@@ -40,7 +40,7 @@ def _combinations(matrix: Any, path: Path) -> Iterator[Values]:
         if isinstance(values, Mapping):
             pairs = list(values.items())
         elif isinstance(values, list):
-            pairs = [(_label(value), value) for value in values]
+            pairs = [(f"{one:g}" if isinstance(one, float) else str(one), one) for one in values]
         else:
             pairs = []
         if not pairs:
@@ -48,10 +48,6 @@ def _combinations(matrix: Any, path: Path) -> Iterator[Values]:
         choices.append([(str(name), (str(label), value)) for label, value in pairs])
     for chosen in itertools.product(*choices):
         yield dict(chosen)
-
-
-def _label(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _replaced(value: Any, values: Values, path: Path, *, is_name: bool) -> Any:

@@ -136,8 +136,9 @@ def _container(
     age = now - ended.at
     is_many = container.restarts >= _MANY_RESTARTS and age < _RECENT
     if is_many or (ended.reason == _OUT_OF_MEMORY and age < _OF_A_DAY):
+        times = "once" if container.restarts == 1 else f"{container.restarts} times"
         return warning(
-            f"{what} has been restarted {_times(container.restarts)}{last}",
+            f"{what} has been restarted {times}{last}",
             _advice(
                 ended, f"kubectl logs --previous {where} --container {container.name} says why"
             ),
@@ -237,10 +238,6 @@ def _ago(then: datetime, now: datetime) -> str:
         if seconds >= length:
             return f"{seconds // length} {unit} ago"
     return f"{seconds} s ago"
-
-
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"
 
 
 def _cut(words: str) -> str:

@@ -135,7 +135,7 @@ def _our_component(daemon_set: Object) -> str | None:
     """Return which of our programs a DaemonSet runs; None if it is not ours."""
     for container in containers(daemon_set):
         words = _words(container).split()
-        if _image(container) == _OURS or any(_is_our_program(word) for word in words):
+        if _image(container) == _OURS or any(word.rpartition("/")[2] == _OURS for word in words):
             for component in (PLUGIN, SUPERVISOR):
                 if any(word.endswith(component) for word in words):
                     return component
@@ -143,10 +143,6 @@ def _our_component(daemon_set: Object) -> str | None:
     labelled = labels.get(_COMPONENT_LABEL)
     is_named = labels.get(_NAME_LABEL) == _OURS
     return labelled if is_named and labelled in (PLUGIN, SUPERVISOR) else None
-
-
-def _is_our_program(word: str) -> bool:
-    return word.rpartition("/")[2] == _OURS
 
 
 def _is_nvidias(container: Object) -> bool:
