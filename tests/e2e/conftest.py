@@ -218,7 +218,7 @@ def mps_node(node: GpuNode) -> GpuNode:
 def mps_shares(shares: "Shares") -> "Shares":
     """The module's node with share configs, likewise."""
     if not shares.node.can_run_mps:
-        cannot_run("NVIDIA's MPS programs could not be had")
+        cannot_run("NVIDIA's MPS programs are not available")
     return shares
 
 

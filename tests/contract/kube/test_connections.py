@@ -16,6 +16,7 @@ from dra_driver.kube import responses
 from dra_driver.kube.connections import BrokenError, Connections, NotReachableError, Response
 from dra_driver.kube.resource import RESOURCE_CLAIMS, Call
 
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -176,15 +177,20 @@ def test_an_invalid_answer_closes_its_connection(
     assert server.connected == 2
 
 
-def test_headers_without_end_are_broken(server: Server, get: Callable[[], Response]) -> None:
-    server.answers = [[b"HTTP/1.1 200 OK\r\n" + b"X-More: and more\r\n" * 100_000]]
-    with pytest.raises(BrokenError, match="too many headers"):
-        get()
-
-
-def test_more_than_one_answer_is_named(server: Server, get: Callable[[], Response]) -> None:
-    server.answers = [[OK + OK]]
-    with pytest.raises(BrokenError, match="more than one answer"):
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"HTTP/1.1 200 OK\r\n" + b"X-More: and more\r\n" * 100_000, "too many headers"),
+        (INTERIM * 20_000, "too many headers"),
+        (OK + OK, "more than one answer"),
+    ],
+    ids=["headers", "answers of status 1xx", "two answers"],
+)
+def test_what_has_no_end_and_more_than_one_answer_are_broken(
+    server: Server, get: Callable[[], Response], answer: bytes, why: str
+) -> None:
+    server.answers = [[answer]]
+    with pytest.raises(BrokenError, match=why):
         get()
 
 
@@ -209,7 +215,6 @@ def test_silence_is_a_timeout_that_says_how_long(server: Server, connections: Co
         server.ended = threading.Event()
 
 
-INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
 
 
@@ -223,14 +228,6 @@ def test_informational_answers_precede_the_answer(
         assert (response.status, response.data) == (200, b"ok")
         assert "link" not in response.headers
     assert server.connected == 1
-
-
-def test_answers_of_status_1xx_without_end_are_broken(
-    server: Server, get: Callable[[], Response]
-) -> None:
-    server.answers = [[INTERIM * 20_000]]
-    with pytest.raises(BrokenError, match="too many headers"):
-        get()
 
 
 @dataclass
