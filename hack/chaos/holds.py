@@ -71,15 +71,12 @@ class Look:
 
     claims: tuple[ClaimSeen, ...]
     records: tuple[str, ...]
-    marks: tuple[str, ...]
-    """As `GPU UUID/claim UID`."""
-
     specs: tuple[str, ...]
     domains: tuple[str, ...]
     """Names of MPS domains' files and folders."""
 
     members: tuple[str, ...]
-    """The members of shared MPS domains, as `domain/claim UID`."""
+    """The members of MPS domains, as `domain/claim UID`."""
 
     daemons: Mapping[int, str]
     """MPS control daemons' PIDs and domains."""
@@ -190,14 +187,8 @@ def _pods(wanted: Wanted, look: Look) -> list[str]:
 def _files(look: Look) -> list[str]:
     uids = [claim.uid for claim in look.claims]
     records = _differ("records", [f"{uid}.json" for uid in uids], look.records)
-    marks = [
-        f"{gpu}/{claim.uid}"
-        for claim in look.claims
-        for gpu in {*claim.gpus, *claim.parents, *claim.shares}
-    ]
-    wrong = records + _differ("marks", marks, look.marks)
     specs = [next((uid for uid in uids if uid in spec), spec) for spec in look.specs]
-    return wrong + _differ("CDI specs", uids, specs)
+    return records + _differ("CDI specs", uids, specs)
 
 
 def _devices(wanted: Wanted, look: Look) -> list[str]:
@@ -215,8 +206,8 @@ def _devices(wanted: Wanted, look: Look) -> list[str]:
 def _mps(look: Look) -> list[str]:
     served = Counter(look.daemons.values())
     expected = {claim.domain for claim in look.claims if claim.domain}
-    members = [f"{own.domain}/{own.uid}" for own in look.claims if own.shares and own.domain]
-    wrong = _differ("members of shared MPS domains", members, look.members)
+    members = [f"{own.domain}/{own.uid}" for own in look.claims if own.domain]
+    wrong = _differ("members of MPS domains", members, look.members)
     domains = {uid if uid in expected else uid.partition("_")[0] for uid in served}
     if domains != expected or any(count > 1 for count in served.values()):
         wrong.append(

@@ -68,10 +68,12 @@ def look(node: GpuNode, lives: Mapping[str, int], parts: Parts) -> Look:
         pods={pod["metadata"]["name"]: "" if is_ready(pod) else explain(api, pod) for pod in pods},
         claims=claims(node, parts),
         records=tuple(place.records()),
-        marks=tuple(place.marks()),
         specs=tuple(place.cdi_files()),
         domains=tuple(place.mps_files()),
-        members=tuple(f"{path.parent.name}/{path.name}" for path in place.mps.glob("members/*/*")),
+        members=tuple(
+            f"{path.parent.name.partition('_mig_')[0]}/{path.name}"
+            for path in place.mps.glob("members/*/*")
+        ),
         daemons=daemons,
         grouped=tuple(_of_us(_grouped(), place.mps)),
         mounts=tuple(mounts_below(place.mps)),

@@ -88,14 +88,10 @@ class Place:
         """The names of the claims' records on disk."""
         return sorted(path.name for path in self.data.glob("claims/*.json"))
 
-    def marks(self) -> list[str]:
-        """The GPUs that claims hold according to the disk, as `GPU UUID/claim UID`."""
-        return sorted(f"{path.parent.name}/{path.name}" for path in self.data.glob("gpus/*/*"))
-
     def left_over(self) -> list[str]:
         """Everything on disk that belongs to claims; empty if no claim is prepared."""
         files = (*self.cdi_files(), *self.mps_files(), *self.metadata_files())
-        return [*self.records(), *self.marks(), *files]
+        return [*self.records(), *files]
 
     def mps_files(self) -> list[str]:
         """The files and folders of MPS domains, such as `desired/UID.json`."""
