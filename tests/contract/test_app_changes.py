@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ from dra_driver.cli import main
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 from worlds import mps
-from worlds.configs import HALF, LONG
+from worlds.configs import HALF, LONG, PATIENCE
 from worlds.kubelet_pods import serving_pods
 from worlds.nvidia import checkpoint
 from worlds.nvidia_files import SEED, Left
@@ -238,24 +239,21 @@ def test_only_the_last_registered_of_two_drivers_publishes(
     old = node.driver
     old.env["POD_UID"] = "old"
     new = node.make_driver(**(old.env | {"POD_UID": "new", "EXCLUDE_GPUS": "0"}))
-    try:
-        old.start()
-        registered(node, "old")
-        node.wait_devices(4)
-        new.start()
-        new.wait_log("publishing failed")
-        assert is_quiet(node)
-        assert len(node.devices()) == 4  # it never becomes ready: the old one goes on
+    old.start()
+    registered(node, "old")
+    node.wait_devices(4)
+    new.start()
+    new.wait_log("publishing failed")
+    assert is_quiet(node)
+    assert len(node.devices()) == 4  # it never becomes ready: the old one goes on
 
-        registered(node, "new")
-        node.wait_devices(3)
-        assert is_quiet(node)
-        assert len(node.devices()) == 3
+    registered(node, "new")
+    node.wait_devices(3)
+    assert is_quiet(node)
+    assert len(node.devices()) == 3
 
-        new.kill()
-        node.wait_devices(4)  # the kubelet calls the old one again
-    finally:
-        new.kill()
+    new.kill()
+    node.wait_devices(4)  # the kubelet calls the old one again
     said = " ".join(str(event["error"]) for event in old.events("publishing failed"))
     assert "the driver that the kubelet registered last publishes" in said
 
@@ -375,6 +373,56 @@ def test_a_claim_that_waits_for_its_daemon_ends_with_the_driver(node: ProcessNod
     assert not desired.exists()
 
 
+@pytest.fixture
+def every_kind(node: ProcessNode, with_mps: Machine) -> Iterator[list[ClaimName]]:
+    """A claim of each kind, on a node whose driver offers all of that."""
+    file = node.root / "shares.yaml"
+    resource = "{name: gpu, replicas: 4, devices: [7]}"
+    file.write_text(f"version: v1\nsharing: {{mps: {{resources: [{resource}]}}}}\n")
+    node.driver.env |= {"SHARE_CONFIG": str(file), "MIG": "on-demand", "POD_UID": "old"}
+    with_mps.set_mig_mode(uuid_of(with_mps, 3), enabled=True)
+    with supervised(node):
+        node.driver.start()
+        node.wait_device("gpu-7-single-share-0-of-4")
+        eventually(lambda: named(node, "gpu-3-mig-1g"), "partitions")
+        yield [
+            node.allocate("whole", "gpu-0"),
+            node.allocate("sliced", "gpu-1", configs=[make.config(sharing=LONG)]),
+            node.allocate("mps", "gpu-2", configs=[make.config(sharing=HALF)]),
+            node.allocate("mig", min(named(node, "gpu-3-mig-1g"))),
+            node.allocate("share", "gpu-7-single-share-0-of-4"),
+        ]
+
+
+def test_two_drivers_side_by_side_answer_for_each_others_claims(
+    node: ProcessNode, every_kind: list[ClaimName]
+) -> None:
+    old, new = node.driver, node.make_driver(**(node.driver.env | {"POD_UID": "new"}))
+    clients = (KubeletClient(node.place.registry, f"*-{pod}-reg.sock") for pod in ("old", "new"))
+    with next(clients) as one, next(clients) as other:
+        one.register()
+        new.start()
+        other.register(driver=new)
+        for first, second in ((one, other), (other, one)):
+            answers = dict(first.must_prepare(*every_kind))
+            assert dict(second.must_prepare(*every_kind)) == answers
+            second.must_unprepare(*every_kind)
+            assert node.place.left_over() == []
+        other.must_prepare(*every_kind)
+        left = set(node.place.left_over())
+        offered = named(node) - named(node, "gpu-4")
+        switching = node.allocate("switching", min(named(node, "gpu-4-mig-1g")))
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(other.must_prepare, switching)
+            new.wait_log("mig partitions withdrawn")  # the other has the GPU open
+            assert old.stop() == 0
+            call.result(PATIENCE)
+        assert left < set(node.place.left_over())
+        assert offered <= named(node)
+        other.must_unprepare(switching, *every_kind)
+    assert node.place.left_over() == []
+
+
 def written(node: ProcessNode) -> list[str]:
     """Every file, folder and write to the API server so far; to read a file changes none.
 
@@ -398,27 +446,14 @@ def settled(node: ProcessNode) -> list[str] | None:
     return before if written(node) == before else None
 
 
-def test_unchanged_scans_write_nothing(node: ProcessNode, with_mps: Machine) -> None:
-    file = node.root / "shares.yaml"
-    resource = "{name: gpu, replicas: 4, devices: [7]}"
-    file.write_text(f"version: v1\nsharing: {{mps: {{resources: [{resource}]}}}}\n")
-    node.driver.env |= {"SHARE_CONFIG": str(file), "MIG": "on-demand"}
-    with supervised(node), KubeletClient(node.place.registry) as kubelet:
-        node.driver.start()
-        node.wait_device("gpu-7-single-share-0-of-4")
-        eventually(lambda: named(node, "gpu-3-mig-1g"), "partitions")
-        claims = [
-            node.allocate("whole", "gpu-0"),
-            node.allocate("sliced", "gpu-1", configs=[make.config(sharing=LONG)]),
-            node.allocate("mps", "gpu-2", configs=[make.config(sharing=HALF)]),
-            node.allocate("mig", min(named(node, "gpu-3-mig-1g"))),
-            node.allocate("share", "gpu-7-single-share-0-of-4"),
-        ]
+def test_unchanged_scans_write_nothing(
+    node: ProcessNode, with_mps: Machine, every_kind: list[ClaimName]
+) -> None:
+    with KubeletClient(node.place.registry) as kubelet:
         kubelet.register()
-        kubelet.must_prepare(*claims)
+        kubelet.must_prepare(*every_kind)
         before = eventually(lambda: settled(node), "nothing to be written")
         lines = len(node.driver.events())
         looked(with_mps, 10)
         assert written(node) == before
         assert node.driver.events()[lines:] == []
-        node.driver.stop()

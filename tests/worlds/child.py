@@ -128,18 +128,6 @@ def _deadly(call: Callable[..., Any], when: str) -> Callable[..., Any]:
     return made
 
 
-def join_and_leave(root: str, claim: str, rounds: str) -> None:
-    """Join a domain and leave it again, and have it while being a member."""
-    mps = MpsDomains(Path(root))
-    domain = mps.domain("shared_node", 0, 1)
-    for _ in range(int(rounds)):
-        mps.requests.join(domain, claim)
-        assert claim in mps.requests.members(domain.id)
-        assert mps.requests.desired(domain.id)
-        mps.requests.leave(domain.id, claim)
-        assert claim not in mps.requests.members(domain.id)
-
-
 def supervise(root: str, at: str) -> None:
     """Supervise until killed, which a step may do."""
     with of_supervisors(die_at(at)):

@@ -53,7 +53,8 @@ def process_node(profile: str = "", *, starts: bool = False, **env: str) -> Any:
             made.driver.start()
             made.wait_devices(len(gpus))
         yield made
-        made.driver.kill()
+        for driver in made.drivers:
+            driver.kill()
 
     return node
 
@@ -63,6 +64,7 @@ class ProcessNode:
 
     def __init__(self, root: Path, api: ApiServer) -> None:
         self.root, self.api = root, api
+        self.drivers: list[DriverProcess] = []
         kubeconfig = api.write_kubeconfig(root / "kubeconfig")
         self.place = Place.below(root, kubeconfig, root / "machine", node=NODE)
         self.place.driver_root.mkdir()
@@ -80,7 +82,8 @@ class ProcessNode:
             "LOG_LEVEL": "debug",
             "SHUTDOWN_DELAY": "0",
         }
-        return DriverProcess(self.place, log, settings | env)
+        self.drivers.append(DriverProcess(self.place, log, settings | env))
+        return self.drivers[-1]
 
     def install_gpus(self, profile: str, options: Options | None = None) -> Machine:
         machine = Machine.create(self.place.driver_root, profile, options)

@@ -276,20 +276,6 @@ def test_gpus_are_locked_in_one_order_and_once(tmp_path: Path) -> None:
     locks.close()
 
 
-def test_a_lock_of_this_process_times_out_too(tmp_path: Path) -> None:
-    locks = NodeLocks(tmp_path / "locks", time.monotonic, on_other=lambda: None)
-    with locks.gpus(["GPU-1", "GPU-0", "GPU-1"], soon()):
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(locks.gpus(["GPU-0"], soon(0.02)).__enter__)
-            with pytest.raises(ConflictError, match="another claim's call for GPU-0 is still"):
-                waiting.result(PATIENCE)
-        with locks.gpus(["GPU-2"], soon()):
-            pass
-    with locks.gpus(["GPU-0"], soon()):
-        pass
-    locks.close()
-
-
 def test_a_killed_process_releases_its_locks(tmp_path: Path) -> None:
     locks = NodeLocks(tmp_path / "locks", time.monotonic, on_other=lambda: None)
     with child.start("hold", tmp_path / "locks", "a", stdout=subprocess.PIPE, text=True) as holder:
