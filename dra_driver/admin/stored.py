@@ -7,7 +7,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices
-from dra_driver.claims.state.records import SUFFIX, Unusable, disk_refused, entry_in, names_in
+from dra_driver.claims.state.ledger import names_in
+from dra_driver.claims.state.records import SUFFIX, Unusable, disk_refused, entry_in
 from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.errors import StateError, VersionError
 from dra_driver.host.files import MOVE_AWAY, listing_advice

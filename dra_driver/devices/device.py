@@ -29,7 +29,16 @@ from dra_driver.devices.model import (
     Placement,
     is_gpu_uuid,
 )
-from dra_driver.devices.names import DeviceName, gpu_name, mig_name, share_suffix
+from dra_driver.devices.names import (
+    DeviceName,
+    MigName,
+    ShareName,
+    VfioName,
+    gpu_name,
+    mig_name,
+    parse_device_name,
+    share_suffix,
+)
 from dra_driver.devices.shares import ConsumedShare, Division, EqualShare, Share
 from dra_driver.errors import StateError, TransientError
 
@@ -286,6 +295,17 @@ def memory_of(gpu: Gpu, base: Base) -> int | None:
             return profile_of(gpu, base).memory_bytes
         case _:
             assert_never(base)
+
+
+def kind_named(name: str) -> DeviceKind:
+    """Return the kind of a device from its name alone; an unknown name counts as a GPU's."""
+    match parse_device_name(name):
+        case MigName() | ShareName(of=MigName()):
+            return DeviceKind.MIG
+        case VfioName():
+            return DeviceKind.VFIO
+        case _:
+            return DeviceKind.GPU
 
 
 def name_of(gpu: Gpu, device: Device) -> DeviceName:

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 import fuzz
 import make
-from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.model.claim import ClaimRef, check_uid
 from dra_driver.claims.model.record import DeviceRecord
-from dra_driver.claims.state.records import check_uid
 from dra_driver.errors import ConfigError
 from dra_driver.kubelet.health_stream import HealthStream
 from dra_driver.kubelet.plugin import KubeletPlugin

@@ -35,8 +35,18 @@ from dra_driver.claims.model.record import (
     RecordState,
     TurnMigModeOn,
 )
-from dra_driver.claims.prepare.allocation import consumed, kind_named
-from dra_driver.devices.device import Base, Device, Mig, MigIds, Vfio, Whole, mig_of, place_of
+from dra_driver.claims.prepare.allocation import consumed
+from dra_driver.devices.device import (
+    Base,
+    Device,
+    Mig,
+    MigIds,
+    Vfio,
+    Whole,
+    kind_named,
+    mig_of,
+    place_of,
+)
 from dra_driver.devices.mig.partitions import partition_named
 from dra_driver.devices.model import (
     BareInstance,

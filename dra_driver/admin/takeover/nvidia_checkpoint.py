@@ -17,8 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.state.records import check_uid
+from dra_driver.claims.model.claim import ClaimUid, check_uid
 from dra_driver.devices.model import GpuUuid, MigUuid, PciAddress
 from dra_driver.errors import DriverError, StateError, VersionError
 from dra_driver.host.envelope import MALFORMED

@@ -19,8 +19,21 @@ from resource_nvidia_com.quantity import Quantity
 
 ClaimUid = NewType("ClaimUid", str)
 
+UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
+"""What may become a file name and part of a CDI device name. Kubernetes' own UIDs are RFC 4122."""
+
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
+
+
+def check_uid(uid: str) -> ClaimUid:
+    """Return the claim UID if it is safe as a file name, else raise ConfigError."""
+    if UID.fullmatch(uid) is None:
+        raise ConfigError(
+            f"claim UID {uid[:160]!r} is not a valid UID: it must have 1 to 128 letters, digits, "
+            "'-', '_' and '.'"
+        )
+    return ClaimUid(uid)
 
 
 class ClaimRef(Struct, frozen=True, kw_only=True):

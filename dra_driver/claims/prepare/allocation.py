@@ -16,10 +16,9 @@ from msgspec.structs import replace
 
 from dra_driver.cdi.model import claim_device_id
 from dra_driver.claims.model.claim import Claim, Result
-from dra_driver.claims.model.config import group_by_config
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.claims.state.divisions import Divisions
-from dra_driver.devices.device import Base, Device, DeviceKind, Vfio, Whole, name_of
+from dra_driver.devices.device import Base, Device, DeviceKind, Vfio, Whole, kind_named, name_of
 from dra_driver.devices.mig.partitions import partition_named
 from dra_driver.devices.model import ExcludedGpu, Gpu, GpuUuid, Inventory
 from dra_driver.devices.names import (
@@ -53,16 +52,19 @@ class Allocation(Struct, frozen=True, kw_only=True):
 
 
 def allocation_of(
-    claim: Claim, pool: str, inventory: Inventory, divisions: Divisions, boot_id: str
+    claim: Claim,
+    configs: "Sequence[tuple[Config | None, Sequence[Result]]]",
+    pool: str,
+    inventory: Inventory,
+    divisions: Divisions,
+    boot_id: str,
 ) -> Allocation:
     """Return what a claim was allocated; `pool` is the name of this node's pool.
 
-    Raises ConfigError if a config is wrong or applies to nothing, or a device is of another pool;
-    DeviceError if this node has no such device, or its GPU is excluded; TransientError if a device
-    is missing now, and this driver is still looking for it.
+    `configs` are the claim's results by the config that applies to them. Raises ConfigError if a
+    device is of another pool; DeviceError if this node has no such device, or its GPU is excluded;
+    TransientError if a device is missing now, and this driver is still looking for it.
     """
-    # Configs first: their authors should not have to wait for hardware to hear of a mistake.
-    configs = group_by_config(claim, {got.device: kind_named(got.device) for got in claim.results})
     # Without a config, shares use time-slicing, for which nothing has to be set.
     strategies = {
         result.allocation_id: ShareStrategy.MPS
@@ -70,6 +72,7 @@ def allocation_of(
         else ShareStrategy.TIME_SLICING
         for config, results in configs
         for result in results
+        if result.share_id is not None
     }
     allocated = allocated_devices(claim.results, pool, inventory, divisions, strategies)
     devices = tuple(
@@ -149,21 +152,6 @@ def as_recorded(inventory: Inventory, record: ClaimRecord) -> Inventory:
     return replace(inventory, gpus=there, excluded=excluded, passthrough=cards)
 
 
-def kind_named(name: str) -> DeviceKind:
-    """Return the kind of a device from its name alone."""
-    return _kind(parse_device_name(name))
-
-
-def _kind(name: _Parsed | None) -> DeviceKind:
-    match name:
-        case MigName() | ShareName(of=MigName()):
-            return DeviceKind.MIG
-        case VfioName():
-            return DeviceKind.VFIO
-        case GpuName() | ShareName() | None:
-            return DeviceKind.GPU  # an unknown name is reported later
-
-
 def allocated_devices(
     results: Sequence[Result],
     pool: str,
@@ -191,7 +179,7 @@ def allocated_devices(
             )
         device = _device(name, result.device, inventory, divisions)
         if device is None:
-            raise _absent(f'device "{result.device}"', _kind(name), inventory)
+            raise _absent(f'device "{result.device}"', kind_named(result.device), inventory)
         strategy = strategies.get(result.allocation_id, ShareStrategy.TIME_SLICING)
         devices[result.allocation_id] = consumed(device, result, strategy)
     return devices

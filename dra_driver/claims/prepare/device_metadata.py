@@ -29,9 +29,10 @@ from typing import Any
 import msgspec
 import structlog
 
-from dra_driver.claims.model.claim import ClaimUid, is_label
+from dra_driver.cdi.model import Mount
+from dra_driver.claims.model.claim import ClaimUid, check_uid, is_label
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
-from dra_driver.claims.state.records import check_uid, disk_refused
+from dra_driver.claims.state.records import disk_refused
 from dra_driver.devices.device import NodeDevice
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory
 from dra_driver.devices.names import DRIVER_NAME
@@ -54,6 +55,7 @@ FOLDER = "device-metadata"
 """The folder's name below the driver's directory."""
 
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755  # containers read it as any user
+_MOUNT_OPTIONS = ("ro", "nosuid", "nodev", "noexec", "bind")
 _GENERATION = re.compile(rb'"generation": ?([1-9][0-9]{0,8})\b')
 _HEAD = 4096
 
@@ -166,6 +168,19 @@ class MetadataFiles:
     def path(self, uid: ClaimUid, request: str) -> str:
         """Return the path of a request's file on the node. The request's name is a DNS label."""
         return f"{self._folder(uid)}/{request}.json"
+
+    def mounts(self, record: ClaimRecord) -> dict[str, tuple[Mount, ...]]:
+        """Return the mounts of a claim's files, by the allocation id of the device to have them.
+
+        A container that gets a request gets all its devices, so the first of them mounts the file.
+        """
+        mounts: dict[str, tuple[Mount, ...]] = {}
+        for request, path in (container_paths(record) if self.is_on else {}).items():
+            first = next(device for device in record.devices if request in device.request_names)
+            source = self.path(record.ref.uid, request)
+            mount = Mount(host_path=source, container_path=path, options=_MOUNT_OPTIONS)
+            mounts[first.allocation_id] = (*mounts.get(first.allocation_id, ()), mount)
+        return mounts
 
     def _folder(self, uid: ClaimUid) -> str:
         return f"{self._root}/{check_uid(uid)}"

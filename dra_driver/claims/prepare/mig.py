@@ -94,7 +94,7 @@ class MigDevices:
         if owners and uid not in owners:
             raise TransientError(
                 f'device "{entry.name}" still has a MIG device that was made for claim UID '
-                f"{min(owners)}"
+                f"{min(owners)}; it is destroyed once that claim is unprepared"
             )
         if reason := why_not_partitioned(gpu):
             raise DeviceError(

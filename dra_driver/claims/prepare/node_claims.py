@@ -49,7 +49,7 @@ class NodeClaims:
         self.mig = MigDevices(mig, ledger, switches, switches_modes=switches_modes)
         self.steps = Steps(self.mig, sharing)
         metadata = MetadataFiles(ledger.directory, is_on=device_metadata)
-        self.specs = ClaimSpecs(specs, metadata, edits, inventory, self.steps)
+        self.specs = ClaimSpecs(specs, metadata, edits, inventory)
         self.release = Release(
             ledger, self.locks, self.specs, self.steps, clock, on_failed=on_failed_undo
         )
@@ -60,4 +60,4 @@ class NodeClaims:
         Raises DeviceError or TransientError if a GPU is not there, StateError if the disk refuses.
         """
         self.steps.ensure(record.steps)
-        self.specs.restore(record)
+        self.specs.restore(record, self.steps.edits(record.steps))

@@ -23,14 +23,15 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dra_driver.cdi.model import Spec
 from dra_driver.claims.model.claim import (
     Claim,
     ClaimRef,
     ClaimUid,
+    check_uid,
     parse_claim,
     uid_of,
 )
+from dra_driver.claims.model.config import group_by_config
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.claims.prepare import resolve
 from dra_driver.claims.prepare.allocation import (
@@ -41,12 +42,12 @@ from dra_driver.claims.prepare.allocation import (
 )
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.release import keeps_pod
-from dra_driver.claims.prepare.steps import NO_WAIT, mig_steps, sharing_steps
+from dra_driver.claims.prepare.specs import ClaimFiles
+from dra_driver.claims.prepare.steps import NO_WAIT
 from dra_driver.claims.state.divisions import Divisions
-from dra_driver.claims.state.holdings import Rival, neighbours, owed, share_steps
-from dra_driver.claims.state.records import check_uid
+from dra_driver.claims.state.holdings import Neighbours, Rival, neighbours, owed, share_steps
 from dra_driver.claims.state.validity import has_devices_of, why_gone
-from dra_driver.devices.device import overlap
+from dra_driver.devices.device import kind_named, overlap
 from dra_driver.devices.exclusion import admitting
 from dra_driver.devices.model import InventorySource
 from dra_driver.devices.names import DRIVER_NAME, in_order, undivided_name
@@ -306,35 +307,25 @@ class ClaimPreparer:
     def _prepare(
         self, claim: Claim, former: ClaimRecord | None, end: float
     ) -> tuple[DeviceRecord, ...]:
-        inventory = self._inventory.current()
-        named = inventory
-        if former and former.state is not RecordState.RELEASED:
-            inventory = named = admitting(inventory, set(former.held_gpus))
-            if has_devices_of(claim, former):
-                named = as_recorded(inventory, former)
-        allocation = allocation_of(claim, self._pool, named, self._divisions, self._ledger.boot_id)
+        allocation = self._allocation(claim, former, end)
         draft = allocation.draft
-        if former:
-            # The former record is of another boot or allocation, or a crash interrupted it.
-            draft = replace(draft, pending=self._release.release(former, end))
-            self._release.check_free(draft.pending, draft)
-            gpus = recorded_gpus(draft.devices, inventory)
-            allocation = replace(allocation, draft=draft, gpus=gpus)
         if not draft.devices:
             return ()
         try:
             with self._locks.gpus(draft.touched_gpus, end):
+                uuids = {device.uuid for device in draft.held if device.uuid is not None}
+                strays = self._claims.steps.claims(uuids) - {draft.ref.uid}
                 others = neighbours(self._ledger, draft)
                 if others.rival is None:
-                    self._clear(others.former, draft, end)
-                    record, spec = self._realise(allocation, end)
+                    self._clear(strays, others.former, draft, end)
+                    record, files = self._realise(allocation, others, end)
             if others.rival is not None:
                 raise self._conflict(others.rival, end)
             # With no GPU locked, so that a wait for a daemon holds up no other user of the GPU.
             self._claims.steps.wait(record.steps, end, lambda: self._is_given_up(draft.ref.uid))
             if record.steps:
-                self._write(record)
-            self._claims.specs.write(record, spec)
+                self._ledger.write(record)
+            self._claims.specs.write(files)
         except ConfigError as error:
             self._take_back(draft.ref.uid, end)
             raise ConfigError(f"{error}{self._newer_divisions(draft)}") from error
@@ -344,8 +335,29 @@ class ClaimPreparer:
         log.info("claim prepared", **_facts(record))
         return record.devices
 
-    def _realise(self, allocation: Allocation, end: float) -> tuple[ClaimRecord, Spec]:
-        """Make a claim's devices exist and be shared as its configs say; return record and spec.
+    def _allocation(self, claim: Claim, former: ClaimRecord | None, end: float) -> Allocation:
+        """Return what a claim was allocated, after what its former record says is taken back."""
+        # Configs first: their authors should not have to wait for hardware to hear of a mistake.
+        kinds = {result.device: kind_named(result.device) for result in claim.results}
+        configs = group_by_config(claim, kinds)
+        named = inventory = self._inventory.current()
+        if former and former.state is not RecordState.RELEASED:
+            inventory = named = admitting(inventory, set(former.held_gpus))
+            if has_devices_of(claim, former):
+                named = as_recorded(inventory, former)
+        boot_id = self._ledger.boot_id
+        allocation = allocation_of(claim, configs, self._pool, named, self._divisions, boot_id)
+        if not former:
+            return allocation
+        # The former record is of another boot or allocation, or a crash interrupted it.
+        draft = replace(allocation.draft, pending=self._release.release(former, end))
+        self._release.check_free(draft.pending, draft)
+        return replace(allocation, draft=draft, gpus=recorded_gpus(draft.devices, inventory))
+
+    def _realise(
+        self, allocation: Allocation, others: Neighbours, end: float
+    ) -> tuple[ClaimRecord, ClaimFiles]:
+        """Make a claim's devices exist and be shared as its configs say; return record and files.
 
         Hardware is changed only under a record that says what will be changed. The plan is made
         once, before any device is: its steps name places, and get what was made there. The record
@@ -353,27 +365,19 @@ class ClaimPreparer:
         again. Where a record is lost, something may be set for its claim, so what is found there
         does not count as the state to restore.
         """
-        draft, steps = allocation.draft, self._claims.steps
-        lost = map(time_slicing.of_unknown, filter(self._ledger.has_lost, draft.held_gpus))
+        draft, steps, specs = allocation.draft, self._claims.steps, self._claims.specs
+        left = owed(self._ledger, draft) if others.former or draft.pending else ()
         record = resolve.resolve(self._claims.mig, draft, allocation.gpus)
-        sharing = steps.plan(record, allocation.groups, (*owed(self._ledger, draft), *lost), end)
+        lost = map(time_slicing.of_unknown, others.lost)
+        sharing = steps.plan(record, allocation.groups, (*left, *lost), end)
         record = replace(record, steps=(*record.steps, *sharing))
         # What is refused before the record is written need not be undone.
-        spec = self._claims.specs.of(record) if record.is_complete else None
-        self._write(replace(record, state=RecordState.PREPARING) if record.steps else record)
-        record = resolve.with_made(record, steps.do(mig_steps(record.steps), end))
-        steps.do(sharing_steps(record.steps), end)
-        return record, spec or self._claims.specs.of(record)
-
-    def _write(self, record: ClaimRecord) -> None:
-        """Store a record, synced only if a power cut could leave what nobody finds without it.
-
-        That can be MIG modes, and what earlier claims left. What sharing sets does not survive a
-        power cut, or is found without a record, as files are. Containers and CDI specs do not
-        survive either. So a claim that loses its record is like one that is allocated and not
-        prepared yet: the kubelet prepares it in the new boot, or unprepares it.
-        """
-        self._ledger.write(record, durable=bool(mig_steps(record.steps) or record.pending))
+        files = None
+        if record.is_complete:
+            files = specs.of(record, allocation.gpus, steps.edits(record.steps))
+        self._ledger.write(replace(record, state=RecordState.PREPARING) if record.steps else record)
+        record = steps.realise(record, end)
+        return record, files or specs.of(record, allocation.gpus, steps.edits(record.steps))
 
     def _newer_divisions(self, draft: ClaimRecord) -> str:
         """Return what to add to a refusal if a newer share config waits for other claims."""
@@ -397,13 +401,15 @@ class ClaimPreparer:
         except DriverError as error:
             log.warning("preparation not undone yet", claim_uid=uid, reason=str(error))
 
-    def _clear(self, former: Iterable[ClaimUid], draft: ClaimRecord, end: float) -> None:
+    def _clear(
+        self, strays: Iterable[str], former: Iterable[ClaimUid], draft: ClaimRecord, end: float
+    ) -> None:
         """Take back what earlier claims have left on the draft's GPUs.
 
-        Raises TransientError if something is left that excludes all other use of a device.
+        For `strays`, something still lives by itself there. Raises TransientError if something is
+        left that excludes all other use of a device.
         """
-        uuids = {device.uuid for device in draft.held if device.uuid is not None}
-        for stray in map(ClaimUid, sorted(self._claims.steps.claims(uuids) - {draft.ref.uid})):
+        for stray in map(ClaimUid, sorted(strays)):
             # Its device is given to another claim, so a claim without a record is gone.
             if not (self._ledger.exists(stray) or self._release.forget(stray, NO_WAIT)):
                 raise TransientError(

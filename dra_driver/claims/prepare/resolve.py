@@ -16,7 +16,6 @@ from dra_driver.claims.model.record import (
     ClaimRecord,
     DeviceRecord,
     MakeMigDevices,
-    MigStep,
     TurnMigModeOff,
     TurnMigModeOn,
 )
@@ -40,27 +39,6 @@ def resolve(mig: MigDevices, draft: ClaimRecord, gpus: Mapping[GpuUuid, Gpu]) ->
     )
     steps = (*_to_make(mig, devices, gpus, uid), *_to_turn_off(mig, devices, gpus))
     return replace(draft, devices=devices, steps=steps)
-
-
-def with_made(record: ClaimRecord, made: Iterable[Mig]) -> ClaimRecord:
-    """Return a record, and the steps in it that share devices, with what was made at places."""
-    at: dict[Base, Mig] = {place_of(mig): mig for mig in made}
-    if not at:
-        return record
-
-    def bound(device: Device) -> Device:
-        return replace(device, base=at.get(device.base, device.base))
-
-    return replace(
-        record,
-        devices=tuple(replace(entry, device=bound(entry.device)) for entry in record.devices),
-        steps=tuple(
-            step
-            if isinstance(step, MigStep)
-            else replace(step, devices=tuple(map(bound, step.devices)))
-            for step in record.steps
-        ),
-    )
 
 
 def remake(mig: MigDevices, record: ClaimRecord) -> ClaimRecord:

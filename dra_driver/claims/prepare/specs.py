@@ -12,27 +12,39 @@ missing for a moment: a spec with more files stays until nothing has changed for
 from collections.abc import Mapping
 
 import structlog
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dra_driver.cdi.edits_cache import EditsCache, missing_files
-from dra_driver.cdi.model import KIND, Edits, Mount, Spec, claim_device_name
+from dra_driver.cdi.model import KIND, Edits, Spec, claim_device_name
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.prepare.allocation import recorded_gpus
-from dra_driver.claims.prepare.device_metadata import MetadataFiles, container_paths, documents
-from dra_driver.claims.prepare.steps import Steps
-from dra_driver.devices.device import NodeDevice, Vfio
-from dra_driver.devices.model import GpuUuid, Inventory, InventorySource
+from dra_driver.claims.prepare.device_metadata import Document, MetadataFiles, documents
+from dra_driver.devices.device import DeviceKey, NodeDevice, Vfio
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory, InventorySource
 from dra_driver.devices.nvlink import joined
 from dra_driver.errors import DriverError
 from dra_driver.host.worker import LogOnce
 
 log = structlog.get_logger()
 
-_MOUNT_OPTIONS = ("ro", "nosuid", "nodev", "noexec", "bind")
 SETTLED_LOOKS = 6
 """After so many looks that found the same files, these are all that there are."""
+
+
+class ClaimFiles(Struct, frozen=True, kw_only=True):
+    """The files of one claim: its CDI spec, and the metadata that it mounts.
+
+    `documents` is the metadata by request, with `islands`, the GPUs that NVLink joins; None if its
+    files are as they should be, or containers get none.
+    """
+
+    record: ClaimRecord
+    spec: Spec
+    documents: Mapping[str, Document] | None
+    islands: Mapping[GpuUuid, GpuUuid]
 
 
 class ClaimSpecs:
@@ -44,84 +56,69 @@ class ClaimSpecs:
         metadata: MetadataFiles,
         edits: EditsCache,
         inventory: InventorySource,
-        steps: Steps,
     ) -> None:
         self.files = files
         self._metadata = metadata
         self._edits = edits
         self._inventory = inventory
-        self._steps = steps
         self._found: Edits | None = None
         self._found_again = 0
         self._once = LogOnce()
         self._islands: tuple[Inventory, Mapping[GpuUuid, GpuUuid]] | None = None
         self._described: dict[ClaimUid, tuple[ClaimRecord, object]] = {}
 
-    def of(self, record: ClaimRecord) -> Spec:
-        """Return the spec of a claim, all of whose devices exist.
+    def of(
+        self,
+        record: ClaimRecord,
+        gpus: Mapping[GpuUuid, Gpu],
+        added: Mapping[DeviceKey, Edits],
+    ) -> ClaimFiles:
+        """Return the files of a claim, all of whose devices exist, and are on these GPUs.
 
-        Raises DeviceError or TransientError if a device or its files are missing.
+        `added` is what containers get for the steps of the claim. Raises DeviceError or
+        TransientError if a device or its files are missing.
         """
-        gpus = recorded_gpus(record.devices, self._inventory.current())
-        added = self._steps.edits(record.steps)
         node = None if _is_for_machine(record) else self._edits.look()
-
-        def edits(name: str, entry: DeviceRecord) -> Edits:
-            gpu = gpus[entry.device.gpu]
-            own = node.device(NodeDevice(gpu=gpu, device=entry.device)) if node else Edits()
-            key = entry.device.key
-            if key in added:
-                own += added[key]
-            return replace(own, mounts=(*own.mounts, *mounts.get(name, ())))
-
+        mounts = self._metadata.mounts(record)
+        devices: dict[str, Edits] = {}
         # A claim can have the same device twice, with admin access and without.
-        devices = {_device_name(record.ref.uid, entry): entry for entry in record.devices}
-        mounts = self._mounts(record)
-        return Spec(
-            devices={name: edits(name, entry) for name, entry in devices.items()},
-            edits=node.common if node else Edits(),
-        )
+        for entry in {entry.allocation_id: entry for entry in record.devices}.values():
+            device = NodeDevice(gpu=gpus[entry.device.gpu], device=entry.device)
+            own = node.device(device) if node else Edits()
+            if (step_edits := added.get(entry.device.key)) is not None:
+                own += step_edits
+            own = replace(own, mounts=(*own.mounts, *mounts.get(entry.allocation_id, ())))
+            devices[_device_name(record.ref.uid, entry)] = own
+        spec = Spec(devices=devices, edits=node.common if node else Edits())
+        inventory = self._inventory.current()
+        if (known := self._islands) is None or known[0] is not inventory:
+            known = self._islands = (inventory, joined(inventory.gpus))
+        before = self._described.get(record.ref.uid)
+        is_same = before is not None and before[0] is record and before[1] is known[1]
+        told = None
+        if self._metadata.is_on and not (is_same and self._metadata.are_as_left(record.ref.uid)):
+            told = documents(record, gpus, inventory, known[1])
+        return ClaimFiles(record=record, spec=spec, documents=told, islands=known[1])
 
-    def _mounts(self, record: ClaimRecord) -> dict[str, tuple[Mount, ...]]:
-        """Return the mounts for device metadata, by CDI device.
-
-        A container that gets a request gets all its devices, so the first of them mounts the file.
-        """
-        mounts: dict[str, tuple[Mount, ...]] = {}
-        paths = container_paths(record) if self._metadata.is_on else {}
-        for request, path in paths.items():
-            first = next(device for device in record.devices if request in device.request_names)
-            name = _device_name(record.ref.uid, first)
-            source = self._metadata.path(record.ref.uid, request)
-            mount = Mount(host_path=source, container_path=path, options=_MOUNT_OPTIONS)
-            mounts[name] = (*mounts.get(name, ()), mount)
-        return mounts
-
-    def write(self, record: ClaimRecord, spec: Spec) -> None:
+    def write(self, files: ClaimFiles) -> None:
         """Write the device metadata of a claim, then its spec, which mounts the metadata.
 
-        Raises DeviceError or TransientError if a device is missing, StateError if the disk refuses.
+        Raises StateError if the disk refuses.
         """
-        uid = record.ref.uid
-        if self._metadata.is_on:
-            inventory = self._inventory.current()
-            if (known := self._islands) is None or known[0] is not inventory:
-                known = self._islands = (inventory, joined(inventory.gpus))
-            before = self._described.get(uid)
-            is_same = before and before[0] is record and before[1] is known[1]
-            if not (is_same and self._metadata.are_as_left(uid)):
-                gpus = recorded_gpus(record.devices, inventory)
-                self._metadata.write(uid, documents(record, gpus, inventory, known[1]))
-                self._described[uid] = record, known[1]
-        self.files.write(uid, spec)
+        uid = files.record.ref.uid
+        if files.documents is not None:
+            self._metadata.write(uid, files.documents)
+            self._described[uid] = files.record, files.islands
+        self.files.write(uid, files.spec)
 
-    def restore(self, record: ClaimRecord) -> None:
-        """Restore a claim's spec and files."""
-        uid = record.ref.uid
-        spec, former = self.of(record), self.files.written.get(uid)
+    def restore(self, record: ClaimRecord, added: Mapping[DeviceKey, Edits]) -> None:
+        """Restore a claim's spec and files. Raises as `of` and `write` do."""
+        gpus = recorded_gpus(record.devices, self._inventory.current())
+        files, former = self.of(record, gpus, added), self.files.written.get(record.ref.uid)
+        spec = files.spec
         if former is not None and not self._replaces(spec.edits, former.edits):
             spec = replace(spec, edits=former.edits)
-        self.write(record, spec)
+        self.write(replace(files, spec=spec))
         if former is not None and former.edits != spec.edits:
             log.info("cdi spec follows the gpu driver's files", claim=str(record.ref))
 

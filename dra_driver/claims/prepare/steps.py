@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from dra_driver.cdi.model import Edits
 from dra_driver.claims.model.record import ClaimRecord, ClaimStep, MigStep
 from dra_driver.claims.prepare.mig import MigDevices
-from dra_driver.devices.device import Device, DeviceKey, Mig, Vfio
+from dra_driver.devices.device import Base, Device, DeviceKey, Mig, Vfio, place_of
 from dra_driver.devices.model import GpuUuid
 from dra_driver.errors import DriverError, try_all
 from dra_driver.host.turns import waiting
@@ -118,6 +118,15 @@ class Steps:
                 by_key[key] = by_key.get(key, Edits()) + edits
         return by_key
 
+    def realise(self, record: ClaimRecord, deadline: float) -> ClaimRecord:
+        """Carry out a record's steps; return it with the MIG devices that were made.
+
+        Steps that share devices get what was made at their places. Raises as `do` does.
+        """
+        record = with_made(record, self.do(mig_steps(record.steps), deadline))
+        self.do(sharing_steps(record.steps), deadline)
+        return record
+
     def do(self, steps: Sequence[ClaimStep], deadline: float) -> list[Mig]:
         """Carry out steps; return the MIG devices that were made.
 
@@ -185,6 +194,27 @@ class Steps:
             self._mig.undo(step)
         else:
             self._sharing.doer(step).undo(step, deadline)
+
+
+def with_made(record: ClaimRecord, made: Iterable[Mig]) -> ClaimRecord:
+    """Return a record, and the steps in it that share devices, with what was made at places."""
+    at: dict[Base, Mig] = {place_of(mig): mig for mig in made}
+    if not at:
+        return record
+
+    def bound(device: Device) -> Device:
+        return replace(device, base=at.get(device.base, device.base))
+
+    return replace(
+        record,
+        devices=tuple(replace(entry, device=bound(entry.device)) for entry in record.devices),
+        steps=tuple(
+            step
+            if isinstance(step, MigStep)
+            else replace(step, devices=tuple(map(bound, step.devices)))
+            for step in record.steps
+        ),
+    )
 
 
 def mig_steps(steps: Iterable[ClaimStep]) -> list[MigStep]:

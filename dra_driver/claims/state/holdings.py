@@ -43,11 +43,12 @@ class Neighbours(Struct, frozen=True, kw_only=True):
     """Other claims on the GPUs that a claim wants.
 
     `rival` holds some of what is wanted; None if all is free. `former` claims may have left
-    something there (empty if there is a rival).
+    something there (empty if there is a rival); records about the GPUs in `lost` are damaged.
     """
 
     rival: Rival | None = None
     former: tuple[ClaimUid, ...] = ()
+    lost: tuple[GpuUuid, ...] = ()
 
 
 def neighbours(ledger: Ledger, wanted: ClaimRecord) -> Neighbours:
@@ -70,7 +71,7 @@ def neighbours(ledger: Ledger, wanted: ClaimRecord) -> Neighbours:
                     return Neighbours(rival=Rival(device=entry, holder=other))
             if other.pending:
                 former.add(other.ref.uid)
-    return Neighbours(former=tuple(sorted(former)))
+    return Neighbours(former=tuple(sorted(former)), lost=ledger.lost_on(wanted.held_gpus))
 
 
 def owed(ledger: Ledger, wanted: ClaimRecord) -> tuple[SharingStep, ...]:

@@ -20,24 +20,22 @@ from pathlib import Path
 
 import structlog
 
-from dra_driver.claims.model.claim import ClaimUid
+from dra_driver.claims.model.claim import UID, ClaimUid, check_uid
 from dra_driver.claims.model.record import (
     ClaimRecord,
     MakeMigDevices,
+    MigStep,
     RecordState,
     TurnMigModeOn,
     encode,
 )
 from dra_driver.claims.state.records import (
     SUFFIX,
-    UID,
     Entry,
     Unusable,
-    check_uid,
     disk_refused,
     entry_in,
     gpus_named,
-    names_in,
 )
 from dra_driver.devices.device import Device, overlap
 from dra_driver.devices.model import GpuUuid, MigSlot
@@ -46,6 +44,7 @@ from dra_driver.host.files import (
     TEMPORARY_SUFFIX,
     Look,
     delete,
+    listing_advice,
     look_of,
     temporary_of,
     write_whole,
@@ -137,9 +136,17 @@ class Ledger:
         except StateError:
             return False
 
-    def write(self, record: ClaimRecord, *, durable: bool = True) -> None:
-        """Store the record so that it outlives a crash, and a power cut if `durable`."""
+    def write(self, record: ClaimRecord) -> None:
+        """Store the record so that it outlives a crash.
+
+        It outlives a power cut, too, if it names what that leaves and nobody finds without it: MIG
+        modes, and what earlier claims left. What sharing sets does not survive a power cut, or is
+        found without a record, as files are. Containers and CDI specs do not survive either. So a
+        claim that loses its record is like one that is allocated and not prepared yet: the kubelet
+        prepares it in the new boot, or unprepares it.
+        """
         path, data = self._path(record.ref.uid), encode(record, self._version)
+        durable = bool(record.pending) or any(isinstance(step, MigStep) for step in record.steps)
         try:
             try:
                 write_whole(path, data, mode=_MODE, durable=durable)
@@ -253,21 +260,22 @@ class Ledger:
         there = (entry for entry in self._on(gpu) if isinstance(entry, Unusable))
         return next((entry.newer for entry in there if entry.newer and entry.uid != but), None)
 
-    def has_lost(self, gpu: GpuUuid) -> bool:
-        """Tell whether a damaged record, in its place or in quarantine, is about the GPU.
+    def lost_on(self, gpus: Collection[GpuUuid]) -> tuple[GpuUuid, ...]:
+        """Return those of the GPUs that a damaged record, in its place or in quarantine, is about.
 
-        Then something may be set there for its claim, unless the claim has been prepared again. One
+        Something may be set there for its claim, unless the claim has been prepared again. A record
         that names no GPU may have been about any.
         """
-        there = (*self._on(gpu), *self._on(_NO_GPU))
-        damaged = (entry for entry in there if isinstance(entry, Unusable) and not entry.newer)
-        if not all(entry.is_empty for entry in damaged):
-            return True
-        return any(
-            not isinstance(self._current(ClaimUid(name.partition(SUFFIX)[0])), ClaimRecord)
-            and gpu in (gpus_named(self._quarantine / name) or (gpu,))
-            for name in names_in(self._quarantine)
-        )
+        lost = {
+            gpu
+            for gpu in gpus
+            for entry in (*self._on(gpu), *self._on(_NO_GPU))
+            if isinstance(entry, Unusable) and not entry.newer and not entry.is_empty
+        }
+        for name in names_in(self._quarantine):
+            if not isinstance(self._current(ClaimUid(name.partition(SUFFIX)[0])), ClaimRecord):
+                lost |= gpus_named(self._quarantine / name) or set(gpus)
+        return tuple(gpu for gpu in gpus if gpu in lost)
 
     def is_about(self, gpu: GpuUuid) -> bool:
         """Tell whether any record is about a GPU, readable or not.
@@ -397,3 +405,16 @@ def _usable(entry: Entry | None) -> ClaimRecord | None:
     if entry.newer is not None:
         raise entry.newer
     return None
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names in a folder; raises StateError if it cannot be listed."""
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StateError(
+            f"cannot list the records of claims in {folder}: {error.strerror or error}; "
+            f"{listing_advice(error)}"
+        ) from error

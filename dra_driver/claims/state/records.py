@@ -5,7 +5,6 @@
 <directory>/quarantine/<uid>.json   damaged, moved aside for a person to look at
 """
 
-import os
 import re
 import stat
 from contextlib import suppress
@@ -13,29 +12,16 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dra_driver.claims.model.claim import ClaimUid
+from dra_driver.claims.model.claim import ClaimUid, check_uid
 from dra_driver.claims.model.record import ClaimRecord, decode, released, written_by
 from dra_driver.devices.model import GpuUuid
-from dra_driver.errors import ConfigError, StateError, VersionError
-from dra_driver.host.files import listing_advice, read_whole
-
-UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
-"""What may become a file name and part of a CDI device name. Kubernetes' own UIDs are RFC 4122."""
+from dra_driver.errors import StateError, VersionError
+from dra_driver.host.files import read_whole
 
 _GPU = re.compile(rb'"gpu":\s?"(GPU-[0-9A-Za-z-]{1,90})"')
 """A GPU in a record of any format, also in what is left of a damaged one."""
 
 SUFFIX = ".json"
-
-
-def check_uid(uid: str) -> ClaimUid:
-    """Return the claim UID if it is safe as a file name, else raise ConfigError."""
-    if UID.fullmatch(uid) is None:
-        raise ConfigError(
-            f"claim UID {uid[:160]!r} is not a valid UID: it must have 1 to 128 letters, digits, "
-            "'-', '_' and '.'"
-        )
-    return ClaimUid(uid)
 
 
 def disk_refused(what: str, error: OSError) -> StateError:
@@ -109,16 +95,3 @@ def written_at(directory: Path, uid: ClaimUid) -> float:
         return (directory / "claims" / f"{check_uid(uid)}{SUFFIX}").stat().st_mtime
     except OSError:
         return 0.0
-
-
-def names_in(folder: Path) -> list[str]:
-    """Return the names in a folder; raises StateError if it cannot be listed."""
-    try:
-        return os.listdir(folder)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise StateError(
-            f"cannot list the records of claims in {folder}: {error.strerror or error}; "
-            f"{listing_advice(error)}"
-        ) from error

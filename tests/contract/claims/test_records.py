@@ -71,7 +71,7 @@ def test_a_thousand_records_are_read_once_each(driver: Driver) -> None:
     assert first is not None
     for number in range(1000):
         other = replace(ref, uid=ClaimUid(f"other-{number}"))
-        records.write(replace(first, ref=other), durable=False)
+        records.write(replace(first, ref=other))
     once, again = list(records.readable()), list(records.readable())
     assert len(once) == 1001
     assert all(one is other for one, other in zip(once, again, strict=True))

@@ -11,10 +11,9 @@ from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.prepare.allocation import (
     allocated_devices,
     allocation_of,
-    kind_named,
     recorded_gpus,
 )
-from dra_driver.devices.device import Base, Device, DeviceKind, equal_shares, name_of
+from dra_driver.devices.device import Base, Device, DeviceKind, equal_shares, kind_named, name_of
 from dra_driver.devices.exclusion import without_excluded
 from dra_driver.devices.model import ExcludedGpu, Inventory, MigMode, SickGpu
 from dra_driver.devices.names import DRIVER_NAME
@@ -185,7 +184,8 @@ def test_a_claim_becomes_the_draft_of_its_record() -> None:
     second |= {"request": "b"}
     claim["status"]["reservedFor"].append(make.pod_group("group"))
     divisions: Any = Divisions()
-    seen = allocation_of(parse_claim(claim, DRIVER_NAME), "node-1", NODE, divisions, "boot-1")
+    parsed = parse_claim(claim, DRIVER_NAME)
+    seen = allocation_of(parsed, [], "node-1", NODE, divisions, "boot-1")
     draft = seen.draft
     assert (draft.state, draft.boot_id) == (RecordState.PREPARED, "boot-1")
     assert (draft.ref.name, [pod.name for pod in draft.pods]) == ("claim", ["pod"])

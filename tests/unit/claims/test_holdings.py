@@ -169,7 +169,7 @@ def test_where_a_record_is_damaged_something_may_be_set_but_not_where_there_is_n
     node: Node, whose: str
 ) -> None:
     def lost() -> frozenset[GpuUuid]:
-        return frozenset(filter(node.ledger.has_lost, (CARD.uuid, OTHER_CARD.uuid)))
+        return frozenset(node.ledger.lost_on((CARD.uuid, OTHER_CARD.uuid)))
 
     record = node.claim(whose, GPU)
     path = node.folder / "claims" / f"{whose}.json"

@@ -16,8 +16,14 @@ from dra_driver.claims.model.record import (
     MigStep,
     TurnMigModeOff,
 )
-from dra_driver.claims.prepare.resolve import with_made
-from dra_driver.claims.prepare.steps import NO_WAIT, Sharing, Steps, mig_steps, sharing_steps
+from dra_driver.claims.prepare.steps import (
+    NO_WAIT,
+    Sharing,
+    Steps,
+    mig_steps,
+    sharing_steps,
+    with_made,
+)
 from dra_driver.devices.device import Device, DeviceKey, Mig, equal_shares
 from dra_driver.devices.model import Gpu, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy

@@ -110,7 +110,7 @@ def test_claims_whose_files_are_gone_are_named_with_the_first_file(places: Place
         ("c", ("/lib/here.so",), ()),
         ("d", (), ()),
     ):
-        ledger.write(make.record(ref=ref(uid)), durable=False)
+        ledger.write(make.record(ref=ref(uid)))
         edits = Edits(
             env=("A=b",),
             mounts=tuple(Mount(host_path=path, container_path=path) for path in mounts),
