@@ -1,25 +1,25 @@
 """Every error this driver raises on purpose, as one tree.
 
     DriverError
-    ├── ConfigError      the user's config or claim is wrong: says field, value, what is allowed
-    ├── DeviceError      hardware or its driver says no
-    │   ├── SilenceError      it says nothing, for too long
+    ├── ConfigError      the user's config or claim is wrong: names field, value and choices
+    ├── DeviceError      hardware or its driver refuses
+    │   ├── SilenceError      it does not answer in time
     │   └── LostError         the GPU is out of reach until a person does something about it
     ├── ConflictError    someone else holds the device or the claim
     ├── TransientError   may pass by itself: wait and retry inside the call
-    │   ├── HeldError         others have the GPU open, so its MIG mode stays
-    │   └── UnavailableError  the API server is away, busy or slow; may say when to come back
-    ├── ApiError         the API server answered and said no; carries the HTTP status
-    │   ├── AccessError       401, 403: who we are is not known, or may not do this
+    │   ├── HeldError         others have the GPU open, so its MIG mode cannot change
+    │   └── UnavailableError  the API server is away, busy or slow; may say when to retry
+    ├── ApiError         the API server refused; has the HTTP status
+    │   ├── AccessError       401, 403: the credentials are unknown, or lack a permission
     │   ├── NotFoundError     404: this object does not exist (never: its API is not served)
     │   ├── StaleError        409: the object changed or exists already; read it again
     │   ├── GoneError         410: this resourceVersion is too old; list again
-    │   └── InvalidError      400, 413, 422: the object breaks a rule; the same again will not pass
+    │   └── InvalidError      400, 413, 422: the object breaks a rule; do not retry it
     ├── StateError       a file of our own on disk is damaged or cannot be written
-    │   └── VersionError      a newer version of this driver wrote it: left to that one
+    │   └── VersionError      a newer version of this driver wrote it: leave it alone
     └── SetupError       node or command line is not usable: ends the command with status 1
 
-The message is read by the person who reads a pod's events: first the cause, then what to do.
+Messages are for people who read a pod's events: first the cause, then what to do.
 Errors are caught in three places only: the gRPC method, a worker's loop, and main().
 """
 
@@ -121,7 +121,7 @@ class SetupError(DriverError):
 
 
 def try_all(works: Iterable[Callable[[], object]]) -> None:
-    """Do each, whatever comes of the others; raise the first error that this tree has, if any."""
+    """Do each, even if others fail; then raise the first DriverError, if there was one."""
     errors: list[DriverError] = []
     for work in works:
         try:

@@ -30,7 +30,7 @@ _ENTRY = re.compile(r"/\{.*\}", re.DOTALL)
 """A user or cluster as the package prints it to say where a key is missing."""
 
 _USER = re.compile(r"(?<=//)\S*@|[^\s/]*@")
-"""A user and password before the host of an address, and before what is no address."""
+"""A user and password before the host of an address, even of an invalid one."""
 
 
 def from_kubeconfig(*paths: Path, context: str = "") -> KubeClient:

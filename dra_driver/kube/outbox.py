@@ -1,14 +1,14 @@
-"""Sends to the API server what can wait, on one thread beside the kubelet's calls.
+"""Sends messages to the API server in the background of the kubelet's calls, on one thread.
 
 In: messages, and work on the node that decides what to send, each under a key. Out: one request at
-a time. What is put again under a key while it waits is sent once, in its latest form.
+a time. A message that is put again while it waits is sent once, in its latest form.
 
-Calls come first: what is not urgent waits until no call has run for a moment, but not for ever. A
-thread that wakes up takes the interpreter from the call that woke it, so only the first of many
+Calls come first: unless urgent, messages wait until no call has run for a moment, but not for ever.
+A thread that wakes up takes the interpreter from the call that woke it, so only the first of many
 calls in a row wakes this one.
 
 A message that fails delays only itself: an admission policy may refuse one, a webhook may fail for
-one namespace, and a right may hold in some namespaces only. All messages wait only if the API
+one namespace, and a permission may be for some namespaces only. All messages wait only if the API
 server does not accept the driver's credentials, or fails for two messages in a row. Too many
 messages are not kept: the oldest are dropped. When the driver stops, what is due is tried once.
 """
