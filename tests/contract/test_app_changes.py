@@ -409,6 +409,8 @@ def test_two_drivers_side_by_side_answer_for_each_others_claims(
             second.must_unprepare(*every_kind)
             assert node.place.left_over() == []
         other.must_prepare(*every_kind)
+        rival = node.allocate("rival", "gpu-0")
+        assert "different claim" in one.prepare(rival, timeout=3)["uid-rival"].error
         left = set(node.place.left_over())
         offered = named(node) - named(node, "gpu-4")
         switching = node.allocate("switching", min(named(node, "gpu-4-mig-1g")))
