@@ -17,8 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
-from dra_driver.claims.model.record import RecordState
+from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.state.ledger import Ledger
 from dra_driver.errors import DeviceError, DriverError
 from sampling import examples
 from worlds.configs import MPS
@@ -31,6 +32,11 @@ GPUS = [make.gpu(minor) for minor in range(2)]
 NAMES = st.sampled_from(["a", "b"])
 STEPS = st.sampled_from([*PREPARE, *UNPREPARE])
 IN_MEMORY = Path("/dev/shm")
+
+
+def has_pods(node: "Node") -> bool:
+    """Whether the kubelet knows of claims; without any, the other rules come first."""
+    return bool(node.known)
 
 
 class Node(RuleBasedStateMachine):
@@ -79,7 +85,7 @@ class Node(RuleBasedStateMachine):
         self.hardware(refuses=self.refuses)
 
     def another(self) -> Driver:
-        return Driver(
+        driver = Driver(
             self.root,
             *GPUS,
             boot_id=f"boot-{self.boot}",
@@ -87,6 +93,12 @@ class Node(RuleBasedStateMachine):
             step=self.step,
             survives_reboot=self.survives_reboot,
         )
+        driver.claims.ledger.holders_of(GPUS[0].uuid)  # from now on it has the records in memory
+        return driver
+
+    def record(self, uid: ClaimUid) -> ClaimRecord | None:
+        """What the disk has of a claim; no driver reads it."""
+        return Ledger(self.driver.plugin, boot_id=f"boot-{self.boot}").peek(uid)
 
     def end_beside(self) -> None:
         if self.beside is not None:
@@ -107,6 +119,7 @@ class Node(RuleBasedStateMachine):
         self.end_beside()
         self.start()
 
+    @precondition(has_pods)
     @rule(refuses=st.booleans())
     def hardware(self, refuses: bool) -> None:
         """Let the hardware refuse to take anything back, or not."""
@@ -135,6 +148,7 @@ class Node(RuleBasedStateMachine):
         self.allocated[name] = (ref, gpus)
         self.prepare(name, die_at)
 
+    @precondition(has_pods)
     @rule(name=NAMES)
     def forget(self, name: str) -> None:
         if name in self.allocated:
@@ -161,7 +175,7 @@ class Node(RuleBasedStateMachine):
             self.running[ref] = gpus
         self.die_at = None
 
-    @precondition(lambda self: self.known)
+    @precondition(has_pods)
     @rule(data=st.data(), die_at=st.none() | STEPS)
     def unprepare(self, data: st.DataObject, die_at: str | None) -> None:
         ref = data.draw(st.sampled_from(sorted(self.known, key=str)))
@@ -174,10 +188,11 @@ class Node(RuleBasedStateMachine):
         else:
             del self.known[ref]
             self.ended.add(ref)
-            record = self.driver.claims.ledger.read(ref.uid)
+            record = self.record(ref.uid)
             assert record is None or (record.state is RecordState.RELEASED and record.pending)
         self.die_at = None
 
+    @precondition(has_pods)
     @rule()
     def restart(self) -> None:
         self.start()
@@ -191,6 +206,7 @@ class Node(RuleBasedStateMachine):
             elif not (self.refuses and uid in left):
                 assert record.boot_id != f"boot-{self.boot}" or record.state is RecordState.PREPARED
 
+    @precondition(has_pods)
     @rule()
     def look_twice(self) -> None:
         """A look that finds what the last one left writes nothing."""
@@ -208,7 +224,7 @@ class Node(RuleBasedStateMachine):
                 found[path] = (stat.st_ino, stat.st_size, stat.st_mode, stat.st_mtime_ns)
         return found
 
-    @precondition(lambda self: not self.survives_reboot)
+    @precondition(lambda self: not self.survives_reboot and self.known)
     @rule(choices=st.lists(st.integers(0, 2), min_size=12, max_size=12))
     def power_cut(self, choices: list[int]) -> None:
         """Reboot with a disk that has what was synced, and perhaps the rest."""
@@ -217,6 +233,7 @@ class Node(RuleBasedStateMachine):
         self.disk.cut_power(lambda ways: ways[next(chosen) % len(ways)])
         self.reboot(specs_stay=True)
 
+    @precondition(has_pods)
     @rule(specs_stay=st.booleans())
     def reboot(self, specs_stay: bool) -> None:
         self.boot += 1
@@ -236,7 +253,7 @@ class Node(RuleBasedStateMachine):
     @invariant()
     def running_claims_have_their_record_and_spec(self) -> None:
         for ref, gpus in self.running.items():
-            record = self.driver.claims.ledger.read(ref.uid)
+            record = self.record(ref.uid)
             assert record is not None
             assert record.held_gpus == tuple(GPUS[minor].uuid for minor in sorted(gpus))
             assert sorted(self.driver.nodes(ref)) == [f"/dev/nvidia{n}" for n in sorted(gpus)]
@@ -246,7 +263,7 @@ class Node(RuleBasedStateMachine):
         for gpu in GPUS:
             uid = self.driver.set_on(gpu.uuid)
             if uid is not None:
-                record = self.driver.claims.ledger.read(ClaimUid(uid))
+                record = self.record(ClaimUid(uid))
                 assert record is not None
                 assert gpu.uuid in record.touched_gpus
 
