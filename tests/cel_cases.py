@@ -7,6 +7,8 @@ is a rule of CEL or of Kubernetes' functions for it.
 
 from typing import Any
 
+from allocation_cases import NODE
+
 # ruff: noqa: E501
 
 DEVICE: dict[str, Any] = {
@@ -184,3 +186,25 @@ FAIL = (
     "string(device.attributes['gpu.nvidia.com'].driverVersion) == '570.86.15'",
 )
 """CEL calls them errors: the scheduler gives up on the claim."""
+
+
+def selecting(expression: str) -> dict[str, Any]:
+    """A claim for the one device, if a selector holds for it."""
+    pool = {"name": "pool", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.nvidia.com", "nodeName": "node-1", "pool": pool, "devices": [DEVICE]}
+    exactly = {
+        "deviceClassName": "any",
+        "allocationMode": "ExactCount",
+        "count": 1,
+        "selectors": [{"cel": {"expression": expression}}],
+    }
+    wanted = {"metadata": {"namespace": "team", "name": "one"}}
+    return {
+        "slices": [{"metadata": {"name": "slice"}, "spec": spec}],
+        "classes": [{"metadata": {"name": "any"}, "spec": {}}],
+        "node": NODE,
+        "claims": [
+            {**wanted, "spec": {"devices": {"requests": [{"name": "one", "exactly": exactly}]}}}
+        ],
+        "taken": [],
+    }

@@ -20,30 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster import build, debian, runtimes
+from cluster import versions as pins
 from cluster.errors import BinariesUnavailableError, ClusterError, SourceError
 from cluster.progress import Progress
 from cluster.release import Downloads, assets
 from cluster.toolchain import Go, find_go, required_go
-from cluster.versions import (
-    ACTIONLINT_GO_MOD,
-    ALLOCATOR_GO_MOD,
-    AUTOSCALER_GO_MOD,
-    AUTOSCALER_MODULE,
-    DEVICE_PLUGIN_GO_MOD,
-    DEVICE_PLUGIN_MODULE,
-    DRA_MODULE,
-    HELM_GO_MOD,
-    HELM_MODULE,
-    KARPENTER_GO_MOD,
-    KARPENTER_MODULE,
-    KUEUE_GO_MOD,
-    KUEUE_MODULE,
-    METADATA_GO_MODS,
-    VALE_GO_MOD,
-    VALE_MODULE,
-    Versions,
-    pinned,
-)
+from cluster.versions import Versions, pinned
 
 BIN_DIR_ENV = "KUBE_BIN_DIR"
 FETCH_ENV = "CLUSTER_FETCH"
@@ -78,20 +60,21 @@ BY_DEFAULT = groups_of(RUNTIMES[0])
 OTHER_GROUPS: Mapping[str, tuple[str, ...]] = {
     "crun": ("crun",),
     "cdi": ("cdi-inject", *build.TOOLKIT_PROGRAMS),
-    "allocator": ("allocator-cost",),
-    "judge": ("allocation-judge",),
+    "judge": ("allocation-judge", "api-judge"),
+    "judge-1.38": ("allocation-judge-1.38", "api-judge-1.38"),
     "autoscaler": ("autoscaler-judge",),
     "karpenter": ("karpenter-judge",),
     "device-plugin": ("nvidia-device-plugin",),
     "helm": ("helm",),
     "kueue": ("kueue",),
-    "metadata": tuple(f"read-metadata-{minor}" for minor in METADATA_GO_MODS),
+    "metadata": tuple(f"read-metadata-{minor}" for minor in pins.METADATA_GO_MODS),
     "vale": ("vale",),
     "actionlint": ("actionlint",),
     "promtool": ("promtool",),
 }
 """Programs that are fetched only by name."""
 
+_JUDGES = pins.JUDGES / "allocator", pins.JUDGES / "api"
 _EVERY_GROUP = {**GROUPS, **OTHER_GROUPS}
 DEBIAN_FILES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "runc": ("runc", {"usr/sbin/runc": "runc"}),
@@ -167,16 +150,18 @@ class Store:
             "kubernetes": versions.kubernetes,
             "containerd": versions.containerd,
             "cdi": versions.container_toolkit,
-            "allocator": pinned(ALLOCATOR_GO_MOD, DRA_MODULE),
-            "judge": _of_judge(ALLOCATOR_GO_MOD, DRA_MODULE, "judge/main.go"),
-            "autoscaler": _of_judge(AUTOSCALER_GO_MOD, AUTOSCALER_MODULE),
-            "karpenter": _of_judge(KARPENTER_GO_MOD, KARPENTER_MODULE),
-            "device-plugin": pinned(DEVICE_PLUGIN_GO_MOD, DEVICE_PLUGIN_MODULE),
-            "helm": pinned(HELM_GO_MOD, HELM_MODULE),
-            "kueue": pinned(KUEUE_GO_MOD, KUEUE_MODULE),
-            "metadata": "-".join(pinned(path, DRA_MODULE) for path in METADATA_GO_MODS.values()),
-            "vale": pinned(VALE_GO_MOD, VALE_MODULE),
-            "actionlint": pinned(ACTIONLINT_GO_MOD, "github.com/rhysd/actionlint"),
+            "judge": _of_judge(pins.GO_MOD_FILES["1.37"], pins.KUBERNETES_MODULE, *_JUDGES),
+            "judge-1.38": _of_judge(pins.GO_MOD_FILES["1.38"], pins.KUBERNETES_MODULE, *_JUDGES),
+            "autoscaler": _of_judge(pins.AUTOSCALER_GO_MOD, pins.AUTOSCALER_MODULE),
+            "karpenter": _of_judge(pins.KARPENTER_GO_MOD, pins.KARPENTER_MODULE),
+            "device-plugin": pinned(pins.DEVICE_PLUGIN_GO_MOD, pins.DEVICE_PLUGIN_MODULE),
+            "helm": pinned(pins.HELM_GO_MOD, pins.HELM_MODULE),
+            "kueue": pinned(pins.KUEUE_GO_MOD, pins.KUEUE_MODULE),
+            "metadata": "-".join(
+                pinned(own, pins.DRA_MODULE) for own in pins.METADATA_GO_MODS.values()
+            ),
+            "vale": pinned(pins.VALE_GO_MOD, pins.VALE_MODULE),
+            "actionlint": pinned(pins.ACTIONLINT_GO_MOD, "github.com/rhysd/actionlint"),
             "etcd": versions.etcd,
             "crio": versions.crio,
             "runc": versions.runc,
@@ -239,13 +224,8 @@ class Store:
             yield "Go modules and Debian's package conmon", make
         elif group == "crun":
             yield runtimes.CRUN_SOURCE, lambda folder: runtimes.bring_crun(folder, self.cache)
-        elif compiled := build.jobs(group, versions):
-
-            def compile_all(folder: Path) -> None:
-                go = self._go(compiled[0])
-                build.compile_group(group, go, versions, folder, self.progress)
-
-            yield "Go modules", compile_all
+        elif build.jobs(group, versions):
+            yield "Go modules", lambda folder: self._compile(group, versions, folder)
         else:
             package, files = DEBIAN_FILES[group]
 
@@ -253,6 +233,16 @@ class Store:
                 debian.extract(package, files, folder, self.cache)
 
             yield f"Debian's package {package}", unpack
+
+    def _compile(self, group: str, versions: Versions, folder: Path) -> None:
+        go = self._go(build.jobs(group, versions)[0])
+        build.compile_group(group, go, versions, folder, self.progress)
+        if group == "kubernetes" and versions.minor == pins.SCHEDULER_ONLY:
+            # The default version's programs stand beside this scheduler.
+            default = pins.resolve(pins.DEFAULT_MINOR)
+            source = self._find(group, default) or self._bring(group, default)
+            for name in {*build.KUBERNETES_PROGRAMS} - {"kube-scheduler"}:
+                (folder / name).symlink_to(source / name)
 
     def _go(self, job: build.Job) -> Go:
         return find_go(required_go(job.go_mod), self.cache, self.env, self.progress)
@@ -273,10 +263,11 @@ class Store:
             yield
 
 
-def _of_judge(go_mod: Path, module: str, source: str = "main.go") -> str:
+def _of_judge(go_mod: Path, module: str, *folders: Path) -> str:
     """The version of the library that a judge calls, and of its own protocol."""
-    own = hashlib.sha256((go_mod.parent / source).read_bytes()).hexdigest()
-    return f"{pinned(go_mod, module)}-{own[:8]}"
+    paths = [path for own in folders or (go_mod.parent,) for path in sorted(own.glob("*.go"))]
+    sources = hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+    return f"{pinned(go_mod, module)}-{sources[:8]}"
 
 
 def of_this_user(progress: Progress) -> Store:

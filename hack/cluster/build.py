@@ -18,30 +18,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cluster import versions as pins
 from cluster.errors import SourceError
 from cluster.progress import Progress, duration
 from cluster.toolchain import Go
-from cluster.versions import (
-    ACTIONLINT_GO_MOD,
-    ALLOCATOR_GO_MOD,
-    AUTOSCALER_GO_MOD,
-    CDI_GO_MOD,
-    DEVICE_PLUGIN_GO_MOD,
-    DEVICE_PLUGIN_MODULE,
-    ETCD_GO_MOD,
-    GO_MOD_FILES,
-    HELM_GO_MOD,
-    HELM_MODULE,
-    KARPENTER_GO_MOD,
-    KUEUE_GO_MOD,
-    KUEUE_MODULE,
-    METADATA_GO_MODS,
-    MODULES,
-    VALE_GO_MOD,
-    VALE_MODULE,
-    Versions,
-    pinned,
-)
+from cluster.versions import Versions, pinned
 
 KUBERNETES_PROGRAMS = (
     "kube-apiserver",
@@ -98,45 +79,60 @@ def jobs(group: str, versions: Versions) -> list[Job]:
     toolkit = "github.com/NVIDIA/nvidia-container-toolkit"
     cdi = Job(
         title=f"nvidia-container-toolkit {versions.container_toolkit}",
-        go_mod=CDI_GO_MOD,
+        go_mod=pins.CDI_GO_MOD,
         packages=(".", *(f"{toolkit}/cmd/{name}" for name in TOOLKIT_PROGRAMS)),
         cgo=True,
     )
     vale = Job(
         title="vale",
-        go_mod=VALE_GO_MOD,
-        packages=(f"{VALE_MODULE}/cmd/vale",),
+        go_mod=pins.VALE_GO_MOD,
+        packages=(f"{pins.VALE_MODULE}/cmd/vale",),
         program="vale",
-        variables={"main.version": _pinned(VALE_GO_MOD, VALE_MODULE)},
+        variables={"main.version": f"v{pinned(pins.VALE_GO_MOD, pins.VALE_MODULE)}"},
         cgo=True,
         # Its parsers are 100 MB of C, which our pages do not need to be fast.
         c_flags="-O0",
     )
     plugin = Job(
         title="NVIDIA's device plugin",
-        go_mod=DEVICE_PLUGIN_GO_MOD,
-        packages=(f"{DEVICE_PLUGIN_MODULE}/cmd/nvidia-device-plugin",),
+        go_mod=pins.DEVICE_PLUGIN_GO_MOD,
+        packages=(f"{pins.DEVICE_PLUGIN_MODULE}/cmd/nvidia-device-plugin",),
         program="nvidia-device-plugin",
         cgo=True,
     )
-    readers = {f"read-metadata-{minor}": path for minor, path in METADATA_GO_MODS.items()}
+    readers = {f"read-metadata-{minor}": path for minor, path in pins.METADATA_GO_MODS.items()}
     return {
         "kubernetes": [kubernetes_job(versions)],
         "containerd": [containerd_job(versions)],
         # Distributions have versions without features that the API server's cache needs.
-        "etcd": [Job(title=f"etcd {versions.etcd}", go_mod=ETCD_GO_MOD)],
+        "etcd": [Job(title=f"etcd {versions.etcd}", go_mod=pins.ETCD_GO_MOD)],
         "cdi": [cdi],
-        "allocator": [_own_job("allocator-cost", ALLOCATOR_GO_MOD)],
-        "judge": [_own_job("allocation-judge", ALLOCATOR_GO_MOD, package="./judge")],
-        "autoscaler": [_own_job("autoscaler-judge", AUTOSCALER_GO_MOD)],
-        "karpenter": [_own_job("karpenter-judge", KARPENTER_GO_MOD)],
+        "judge": _judges(pins.DEFAULT_MINOR),
+        "judge-1.38": _judges("1.38", "-1.38", "kubernetes_1_38"),
+        "autoscaler": [_own_job("autoscaler-judge", pins.AUTOSCALER_GO_MOD)],
+        "karpenter": [_own_job("karpenter-judge", pins.KARPENTER_GO_MOD)],
         "device-plugin": [plugin],
-        "helm": [_tool("helm", HELM_GO_MOD, HELM_MODULE, "internal/version.version")],
-        "kueue": [_tool("kueue", KUEUE_GO_MOD, KUEUE_MODULE, "pkg/version.GitVersion")],
+        "helm": [_tool("helm", pins.HELM_GO_MOD, pins.HELM_MODULE, "internal/version.version")],
+        "kueue": [_tool("kueue", pins.KUEUE_GO_MOD, pins.KUEUE_MODULE, "pkg/version.GitVersion")],
         "vale": [vale],
-        "actionlint": [_own_job("actionlint", ACTIONLINT_GO_MOD, ACTIONLINT)],
+        "actionlint": [_own_job("actionlint", pins.ACTIONLINT_GO_MOD, ACTIONLINT)],
         "metadata": [_own_job(program, path) for program, path in readers.items()],
     }.get(group, [])
+
+
+def _judges(minor: str, suffix: str = "", *tags: str) -> list[Job]:
+    """What asks the scheduler's allocator, and what asks the API server's validation."""
+    return [
+        Job(
+            title=f"{program}{suffix}",
+            module=pins.JUDGES,
+            go_mod=pins.GO_MOD_FILES[minor],
+            packages=(package,),
+            program=f"{program}{suffix}",
+            tags=tags,
+        )
+        for program, package in (("allocation-judge", "./allocator"), ("api-judge", "./api"))
+    ]
 
 
 def _tool(name: str, go_mod: Path, module: str, variable: str) -> Job:
@@ -146,7 +142,7 @@ def _tool(name: str, go_mod: Path, module: str, variable: str) -> Job:
         go_mod=go_mod,
         packages=(f"{module}/cmd/{name}",),
         program=name,
-        variables={f"{module}/{variable}": _pinned(go_mod, module)},
+        variables={f"{module}/{variable}": f"v{pinned(go_mod, module)}"},
     )
 
 
@@ -155,12 +151,8 @@ def _own_job(program: str, go_mod: Path, package: str = ".") -> Job:
     return Job(title=program, go_mod=go_mod, packages=(package,), program=program)
 
 
-def _pinned(go_mod: Path, module: str) -> str:
-    return f"v{pinned(go_mod, module)}"
-
-
 def kubernetes_job(versions: Versions) -> Job:
-    """All Kubernetes programs as one executable, whose name decides which one it is."""
+    """All Kubernetes programs as one executable, called by several names; or the scheduler."""
     major, minor = versions.minor.split(".")
     # The API server derives the APIs and feature gates it serves from its own version.
     variables = {
@@ -169,11 +161,12 @@ def kubernetes_job(versions: Versions) -> Job:
         "gitMinor": minor,
         "gitTreeState": "clean",
     }
+    alone = versions.minor == pins.SCHEDULER_ONLY
     return Job(
-        title=f"kubernetes {versions.kubernetes}",
-        module=MODULES / "kubernetes",
-        go_mod=GO_MOD_FILES[versions.minor],
-        program="kubernetes",
+        title=f"{'kube-scheduler' if alone else 'kubernetes'} {versions.kubernetes}",
+        module=pins.JUDGES if alone else pins.MODULES / "kubernetes",
+        go_mod=pins.GO_MOD_FILES[versions.minor],
+        program="kube-scheduler" if alone else "kubernetes",
         variables={f"k8s.io/component-base/version.{key}": text for key, text in variables.items()},
     )
 
@@ -194,8 +187,8 @@ def compile_group(group: str, go: Go, versions: Versions, folder: Path, progress
     for job in jobs(group, versions):
         build(go, job, folder / job.program, progress)
         if group == "kueue":
-            _copy(module_folder(go, job, KUEUE_MODULE) / "config", folder / KUEUE_CONFIG)
-    for name in KUBERNETES_PROGRAMS if group == "kubernetes" else ():
+            _copy(module_folder(go, job, pins.KUEUE_MODULE) / "config", folder / KUEUE_CONFIG)
+    for name in KUBERNETES_PROGRAMS if (folder / "kubernetes").exists() else ():
         (folder / name).symlink_to(group)
 
 

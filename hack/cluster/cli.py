@@ -193,6 +193,12 @@ def _up(options: argparse.Namespace, progress: Progress) -> int:
     runtime = options.runtime or (known.options.runtime if known else RUNTIMES[0])
     oci = options.oci or (known.options.oci if known else OCI_RUNTIMES[0])
     binaries = of_this_user(progress).fetch(versions, groups_of(runtime, oci))
+    scheduler, kubelet = map(binaries.path, ("kube-scheduler", "kubelet"))
+    if scheduler.resolve().parent != kubelet.resolve().parent:
+        rest = resolve(DEFAULT_MINOR).kubernetes
+        progress.say(
+            f"only the scheduler is {versions.kubernetes}: the rest of Kubernetes is {rest}"
+        )
     asked = {
         "kubernetes": versions.kubernetes,
         "containerd": versions.containerd if options.containerd or not known else None,

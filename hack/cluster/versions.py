@@ -20,17 +20,22 @@ GO_MOD_FILES = {
     "1.37": MODULES / "kubernetes" / "go.mod",
     "1.36": MODULES / "kubernetes-1.36" / "go.mod",
     "1.34": MODULES / "kubernetes-1.34" / "go.mod",
+    "1.38": MODULES / "kubernetes-1.38" / "go.mod",
 }
+# The minor version of which only the scheduler can be compiled: the Go module proxy lacks the rest.
+SCHEDULER_ONLY = "1.38"
+# The folder of its main.go, and of what asks the allocators and the validation of two versions.
+JUDGES = MODULES / "kubernetes-1.38"
 # containerd as it is asked for -> its module, and the go.mod that pins and compiles it; the first
 # is the default.
 CONTAINERD_MODULES = {
     "2": ("github.com/containerd/containerd/v2", MODULES / "containerd" / "go.mod"),
     "1.7": ("github.com/containerd/containerd", MODULES / "containerd-1.7" / "go.mod"),
 }
+KUBERNETES_MODULE = "k8s.io/kubernetes"
 CDI_GO_MOD = MODULES / "cdi" / "go.mod"
 ETCD_GO_MOD = MODULES / "etcd" / "go.mod"
 ACTIONLINT_GO_MOD = MODULES / "actionlint" / "go.mod"
-ALLOCATOR_GO_MOD = MODULES / "allocator" / "go.mod"
 AUTOSCALER_GO_MOD = MODULES / "autoscaler" / "go.mod"
 AUTOSCALER_MODULE = "sigs.k8s.io/cluster-autoscaler"
 KARPENTER_GO_MOD = MODULES / "karpenter" / "go.mod"
@@ -114,9 +119,9 @@ def resolve(wanted: str, containerd: str = "") -> Versions:
     """
     text = wanted.strip().removeprefix("v")
     go_mod = GO_MOD_FILES.get(minor_of(text))
-    kubernetes = pinned(go_mod, "k8s.io/kubernetes") if go_mod else ""
+    kubernetes = pinned(go_mod, KUBERNETES_MODULE) if go_mod else ""
     if text not in (minor_of(kubernetes), kubernetes):
-        known = ", ".join(pinned(path, "k8s.io/kubernetes") for path in GO_MOD_FILES.values())
+        known = ", ".join(pinned(path, KUBERNETES_MODULE) for path in GO_MOD_FILES.values())
         raise ClusterError(f"Kubernetes {wanted} is not known here; choose one of {known}")
     return Versions(
         kubernetes=kubernetes,

@@ -11,7 +11,7 @@ from testbed.machine import DRIVER
 
 import judge
 from allocation_cases import NODE, Case, case
-from cel_cases import DEVICE, DO_NOT, FAIL, SELECT
+from cel_cases import DO_NOT, FAIL, SELECT, selecting
 from cel_expressions import expression
 from dra_driver.admin.api.nodes import Node
 from dra_driver.admin.api.slices import read_slice
@@ -151,28 +151,6 @@ def test_a_constraint_gets_shares_of_different_gpus(program: Path, tmp_path: Pat
     four, five = judge.answers(program, (asking(number).question() for number in (4, 5)))
     gpus = {device["device"].partition("-share")[0] for device in four["devices"][0]}
     assert (len(gpus), five["fits"]) == (4, False)
-
-
-def selecting(expression: str) -> dict[str, Any]:
-    """A claim for the one device, if a selector holds for it."""
-    pool = {"name": "pool", "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": "gpu.nvidia.com", "nodeName": "node-1", "pool": pool, "devices": [DEVICE]}
-    exactly = {
-        "deviceClassName": "any",
-        "allocationMode": "ExactCount",
-        "count": 1,
-        "selectors": [{"cel": {"expression": expression}}],
-    }
-    wanted = {"metadata": {"namespace": "team", "name": "one"}}
-    return {
-        "slices": [{"metadata": {"name": "slice"}, "spec": spec}],
-        "classes": [{"metadata": {"name": "any"}, "spec": {}}],
-        "node": NODE,
-        "claims": [
-            {**wanted, "spec": {"devices": {"requests": [{"name": "one", "exactly": exactly}]}}}
-        ],
-        "taken": [],
-    }
 
 
 def test_selectors_are_worth_what_the_tests_say(program: Path) -> None:

@@ -27,7 +27,7 @@ def cost(program: Path, pool: DesiredPool, profile: str | None) -> dict[str, flo
     """Return the microseconds that each case takes, by its name."""
     wanted = cases(pool, profile)
     asked = json.dumps({"slices": slices_of(pool), "cases": wanted})
-    costs: Mapping[str, float] = json.loads(run((program,), stdin=asked, timeout=_MEASURE_S))
+    costs: Mapping[str, float] = json.loads(run((program, "cost"), stdin=asked, timeout=_MEASURE_S))
     return {name: round(costs[name], 1) for name in wanted}
 
 

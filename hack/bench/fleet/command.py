@@ -33,7 +33,8 @@ def main(words: Sequence[str]) -> int:
 
 def _bench(options: argparse.Namespace) -> None:
     inventory, limited = inventory_of(options.profile), options.default_limits
-    program = fetched("allocator") / "allocator-cost"
+    suffix = "-1.38" if options.kubernetes.startswith("1.38") else ""
+    program = fetched(f"judge{suffix}") / f"allocation-judge{suffix}"
     one_node = {variant: _of_a_node(variant, inventory, program) for variant in options.variants}
     with control_plane(options.name, options.kubernetes, limited=limited) as cluster:
         runs = [_run(cluster, inventory, nodes, options, one_node) for nodes in options.nodes]

@@ -1,10 +1,10 @@
-// allocation-judge says what the scheduler's DRA allocator does with claims on a node.
+package main
+
+// judge says what the allocator does with claims on a node.
 //
 // In: on stdin one JSON object for each case: ResourceSlices, DeviceClasses, a Node, the claims to be
 // allocated on it, and claims that have devices already. Out: on stdout one JSON object for each case, in
 // their order: the devices, none if the claims do not fit, or the error with which the scheduler gives up.
-// The allocator is the code that kube-scheduler runs for every pod and every node it looks at.
-package main
 
 import (
 	"context"
@@ -20,22 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
-	"k8s.io/dynamic-resource-allocation/structured/schedulerapi"
 )
 
 // As long as a scheduler looks at one node.
 const limit = 10 * time.Second
-
-// What a scheduler of Kubernetes 1.37 has on by default.
-var features = structured.Features{
-	AdminAccess:             true,
-	PrioritizedList:         true,
-	PartitionableDevices:    true,
-	DeviceTaints:            true,
-	DeviceBindingAndStatus:  true,
-	ConsumableCapacity:      true,
-	FractionalCapacityRange: true,
-}
 
 type question struct {
 	Slices  []*resourceapi.ResourceSlice `json:"slices"`
@@ -45,6 +33,8 @@ type question struct {
 	Taken   []*resourceapi.ResourceClaim `json:"taken"`
 	// Of another scheduler's, in the place of those above.
 	Features *structured.Features `json:"features"`
+	// Of stable, incubating and experimental; the scheduler takes the first that has its features.
+	Allocators []string `json:"allocators"`
 }
 
 type device struct {
@@ -74,11 +64,7 @@ func (all classes) Get(name string) (*resourceapi.DeviceClass, error) {
 
 func (all classes) List() ([]*resourceapi.DeviceClass, error) { return all, nil }
 
-func main() {
-	if len(os.Args) > 1 {
-		fmt.Println("usage: allocation-judge <CASES >ANSWERS")
-		return
-	}
+func judge() {
 	cache := cel.NewCache(1000, cel.Features{EnableConsumableCapacity: true})
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
@@ -101,9 +87,14 @@ func (one question) judged(cache *cel.Cache) answer {
 	if one.Features != nil {
 		known = *one.Features
 	}
-	allocator, err := structured.NewAllocator(ctx, known, one.state(), classes(one.Classes), one.Slices, cache)
+	slices, err := forAllocator(one.Slices)
 	if err != nil {
-		fail(err)
+		return answer{Error: err.Error()}
+	}
+	structured.EnableAllocators(one.Allocators...)
+	allocator, err := structured.NewAllocator(ctx, known, one.state(), classes(one.Classes), slices, cache)
+	if err != nil {
+		return answer{Error: err.Error()}
 	}
 	results, err := allocator.Allocate(ctx, one.Node, one.Claims)
 	if err != nil {
@@ -130,7 +121,7 @@ func (one question) judged(cache *cel.Cache) answer {
 func (one question) state() structured.AllocatedState {
 	found := structured.AllocatedState{
 		AllocatedDevices:         sets.New[structured.DeviceID](),
-		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AllocatedSharedDeviceIDs: sets.New[sharedID](),
 		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
 	}
 	for _, claim := range one.Taken {
@@ -146,16 +137,11 @@ func (one question) state() structured.AllocatedState {
 				found.AllocatedDevices.Insert(id)
 				continue
 			}
-			found.AllocatedSharedDeviceIDs.Insert(schedulerapi.MakeSharedDeviceID(id, result.ShareID))
+			found.AllocatedSharedDeviceIDs.Insert(sharedOf(id, result.ShareID))
 			if result.ConsumedCapacity != nil {
 				found.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, result.ConsumedCapacity))
 			}
 		}
 	}
 	return found
-}
-
-func fail(err error) {
-	fmt.Fprintln(os.Stderr, "error:", err)
-	os.Exit(1)
 }

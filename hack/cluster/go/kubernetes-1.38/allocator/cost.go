@@ -1,9 +1,9 @@
-// allocator-cost measures what the scheduler's DRA allocator takes for one claim on one node.
+package main
+
+// cost measures what the allocator takes for one claim on one node.
 //
 // In: on stdin a node's ResourceSlices, and the cases: a claim for one device, by the CEL selector
 // of its class and its own, while some devices are in use. Out: microseconds by case, on stdout.
-// The allocator is the code that kube-scheduler runs for every pod and every node it looks at.
-package main
 
 import (
 	"context"
@@ -26,16 +26,6 @@ const (
 	spell  = 25 * time.Millisecond
 )
 
-// What a scheduler of Kubernetes 1.37 has on by default.
-var features = structured.Features{
-	AdminAccess:            true,
-	PrioritizedList:        true,
-	PartitionableDevices:   true,
-	DeviceTaints:           true,
-	DeviceBindingAndStatus: true,
-	ConsumableCapacity:     true,
-}
-
 type asked struct {
 	Slices []*resourceapi.ResourceSlice `json:"slices"`
 	Cases  map[string]scene             `json:"cases"`
@@ -56,7 +46,7 @@ func (one class) List() ([]*resourceapi.DeviceClass, error) {
 	return []*resourceapi.DeviceClass{one.DeviceClass}, nil
 }
 
-func main() {
+func cost() {
 	var all asked
 	if err := json.NewDecoder(os.Stdin).Decode(&all); err != nil {
 		fail(err)
@@ -64,9 +54,13 @@ func main() {
 	if len(all.Slices) == 0 {
 		fail(fmt.Errorf("there are no slices"))
 	}
+	slices, err := forAllocator(all.Slices)
+	if err != nil {
+		fail(err)
+	}
 	found := map[string]float64{}
 	for name, one := range all.Cases {
-		took, err := one.measure(all.Slices)
+		took, err := one.measure(slices)
 		if err != nil {
 			fail(fmt.Errorf("%s: %w", name, err))
 		}
@@ -77,7 +71,7 @@ func main() {
 	}
 }
 
-func (one scene) measure(slices []*resourceapi.ResourceSlice) (float64, error) {
+func (one scene) measure(slices []*slice) (float64, error) {
 	cache := cel.NewCache(10, cel.Features{EnableConsumableCapacity: true})
 	best := math.Inf(1)
 	for range spells {
@@ -93,11 +87,11 @@ func (one scene) measure(slices []*resourceapi.ResourceSlice) (float64, error) {
 	return best, nil
 }
 
-func (one scene) allocate(slices []*resourceapi.ResourceSlice, cache *cel.Cache) error {
-	pool := slices[0].Spec.Pool.Name
+func (one scene) allocate(slices []*slice, cache *cel.Cache) error {
+	driver, pool := fmt.Sprint(slices[0].Spec.Driver), fmt.Sprint(slices[0].Spec.Pool.Name)
 	inUse := sets.New[structured.DeviceID]()
 	for _, name := range one.InUse {
-		inUse.Insert(structured.MakeDeviceID(slices[0].Spec.Driver, pool, name))
+		inUse.Insert(structured.MakeDeviceID(driver, pool, name))
 	}
 	state := structured.AllocatedState{
 		AllocatedDevices:   inUse,
@@ -140,9 +134,4 @@ func selectors(expression string) []resourceapi.DeviceSelector {
 	}
 	selector := resourceapi.CELDeviceSelector{Expression: expression}
 	return []resourceapi.DeviceSelector{{CEL: &selector}}
-}
-
-func fail(err error) {
-	fmt.Fprintln(os.Stderr, "error:", err)
-	os.Exit(1)
 }
