@@ -1,6 +1,6 @@
 """Which Kubernetes the end-to-end tests run on, and what it lacks.
 
-E2E_KUBERNETES is the version, from 1.34 to 1.37; unset, the one that hack/cluster chooses.
+E2E_KUBERNETES is the version, from 1.34 to 1.38; unset, the one that hack/cluster chooses.
 E2E_CONTAINERD is the version of its containerd, 2 or 1.7; with E2E_RUNTIME=crio it has CRI-O
 instead. With E2E_OCI=crun either calls crun instead of runc. E2E_FEATURE_GATES switches features
 on or off, as `NAME=true,NAME=false`, in every component.

@@ -50,7 +50,7 @@ func table(folder string, versions []version) {
 				} else if first == nil {
 					first, result = found, "others are compared with it"
 				} else if different := differences(questions, first, found); different > 0 {
-					result = fmt.Sprintf("%d differ", different)
+					result = fmt.Sprintf("the same but for %d", different)
 				}
 				row(one, allocator+" allocator", name, result)
 			}
