@@ -9,7 +9,8 @@ time-slices). `cudaComputeCapability` is published for every device, also by NVI
 from collections.abc import Iterator, Mapping
 
 from dra_driver.admin.validate.claim_fields import alternatives, requests_of
-from dra_driver.kube.fields import at, entries, text
+from dra_driver.kube.fields import at, entries, mapping, text
+from resource_nvidia_com.printable import shown
 from resource_nvidia_com.problems import Path, Problem, dotted
 
 FACTS = ("cudaComputeCapability", "architecture", "productName", "uuid", "pciBusID")
@@ -34,6 +35,14 @@ def parts(value: Mapping[str, object]) -> Iterator[Problem]:
                 "a whole device that has so much"
             )
             yield Problem(path=where, text=what)
+            for name in mapping(request, *where[-2:]):
+                domain, slash, short = str(name).partition("/")
+                if slash and domain == CLASS:
+                    what = (
+                        f"{dotted(where)}: before Kubernetes 1.38 no device has {shown(name)}, and "
+                        f"from then on not beside {shown(short)}: write {shown(short)}"
+                    )
+                    yield Problem(path=(*where, name), text=what)
 
 
 def unasked(devices: object) -> Iterator[tuple[Path, str]]:

@@ -176,6 +176,13 @@ def test_a_part_of_a_device_needs_a_setting() -> None:
         assert "--consumable-shares" in found
 
 
+def test_a_capacity_with_the_drivers_name_is_found_only_by_newer_schedulers() -> None:
+    asked = {"gpu.nvidia.com/memory": "10Gi", "cores": "1"}
+    _, (severity, found) = said(claim(capacity={"requests": asked}))
+    assert severity == "warning"
+    assert 'no device has "gpu.nvidia.com/memory"' in found
+
+
 @pytest.mark.parametrize(
     ("first", "second", "is_told"),
     [
