@@ -26,7 +26,6 @@ BESIDE = {
 UNITS = {
     "inference": ("requests", 20.0),
     "compute": ("GFLOP", 41000.0),
-    "gemm": ("GFLOP", 38000.0),
     "bandwidth": ("GB", 2800.0),
     "memory": ("GB", 2700.0),
 }

@@ -1,8 +1,7 @@
 /* A libcuda.so.1 for tests of bench/tenant/cuda.py and tests/hardware/client.c: it takes the calls that a real one takes, counts memory
    in host memory, and works on the first element of each kernel's output. No GPU does any work, so
    nothing that it takes time for means anything. TEST_CUDA_MEMORY_MIB: how much memory there is.
-   TEST_CUDA_OLD: the card is of compute capability 5.0.
-   TEST_CUDA_STEP_US: how long a synchronisation takes. TEST_CUDA_WRONG: the kernel that computes nothing, or `all`. */
+   TEST_CUDA_STEP_US: how long a synchronisation takes. TEST_CUDA_WRONG: the kernel that computes nothing. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <math.h>
@@ -19,8 +18,7 @@ enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_IMAGE = 200, INVALI
 static size_t used;
 static int has_context;
 static const char *const kernels[] = {
-    "mark", "fill", "multiply_add", "triad", "product", "numbers", "halves", "differing",
-    "gemm_fp32", "gemm_tensor"};
+    "mark", "fill", "multiply_add", "triad", "product"};
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
 struct block { void *start; size_t size; };
@@ -72,7 +70,7 @@ EXPORT int cuDeviceGetAttribute(int *value, int which, int device)
     (void)device;
     switch (which) {
     case 16: *value = multiprocessors(); return OK;
-    case 75: *value = getenv("TEST_CUDA_OLD") ? 5 : 9; return OK; /* compute capability */
+    case 75: *value = 9; return OK; /* compute capability */
     case 76: *value = 0; return OK;
     default: return INVALID_VALUE;
     }
@@ -167,33 +165,6 @@ EXPORT int cuModuleGetFunction(void **function, void *module, const char *name)
     return NOT_FOUND;
 }
 
-/* Those of dra_driver/bench/tenant/matrices.py; numbers as they are right. */
-static int run_matrix(const char *name, void **arguments, unsigned blocks_x, unsigned blocks_y)
-{
-    float *out = *(float **)arguments[0], *in = *(float **)arguments[1];
-    struct block *to = block_of((uint64_t)(uintptr_t)out);
-    size_t room = to ? to->size : 0;
-    if (!strcmp(name, "numbers") || !strcmp(name, "halves")) {
-        size_t count = *(unsigned long long *)arguments[1];
-        return count * (*name == 'n' ? 4 : 2) <= room ? OK : INVALID_VALUE;
-    }
-    struct block *from = block_of((uint64_t)(uintptr_t)in);
-    if (!strcmp(name, "differing")) {
-        if (room < 4 || !from || *(unsigned long long *)arguments[2] * 4 > from->size)
-            return INVALID_VALUE;
-        out[0] += in[0] != 224.0f;
-    } else {
-        size_t columns = *(unsigned *)arguments[3], depth = *(unsigned *)arguments[4];
-        size_t side = !strcmp(name, "gemm_tensor") ? 128 : 64;
-        size_t element = !strcmp(name, "gemm_fp32") ? 4 : 2;
-        if (columns != blocks_x * side || blocks_y * side * columns * 4 > room || !from ||
-            blocks_y * side * depth * element != from->size)
-            return INVALID_VALUE;
-        out[0] = 224.0f;
-    }
-    return OK;
-}
-
 /* Arguments as the kernels of dra_driver/bench/tenant/kernels.py have them. */
 static int run(const char *name, void **arguments, unsigned blocks_x, unsigned threads_x)
 {
@@ -243,12 +214,8 @@ EXPORT int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, un
         wide * high > 1024 || (stream && stream != &has_context))
         return INVALID_VALUE;
     const char *name = *(const char **)function, *wrong = getenv("TEST_CUDA_WRONG");
-    if (wrong && (!strcmp(wrong, "all") || !strcmp(wrong, name)))
+    if (wrong && !strcmp(wrong, name))
         return OK;
-    int is_square = wide == 16 && high == 16, is_row = wide == 256 && high == 1;
-    for (size_t at = 5; at < KERNELS; ++at)
-        if (!strcmp(name, kernels[at]))
-            return (at < 8 ? is_row : is_square) ? run_matrix(name, arguments, x, y) : INVALID_VALUE;
     return run(name, arguments, x, wide);
 }
 

@@ -25,21 +25,8 @@ class WorkloadKind(StrEnum):
     """Requests at random times, each some matrix products: bound by latency."""
     MEMORY = "memory"
     """Takes memory until some is refused or it has as much as it wants, and works on it."""
-    GEMM = "gemm"
-    """Matrix products, in full precision or by tensor cores."""
     COMMAND = "command"
     """A user's own command, from its start to its end."""
-
-
-class Precision(StrEnum):
-    """What a matrix product computes in. Its result is always in full precision."""
-
-    FP32 = "fp32"
-    TENSOR = "tensor"
-    """Half precision by tensor cores, with sums in full precision."""
-
-
-_Side = Annotated[int, Field(ge=128, le=32768, multiple_of=128)]
 
 
 class LatencyForm(StrEnum):
@@ -59,8 +46,7 @@ class Strict(BaseModel):
 class Workload(Strict):
     """One work. Fields that its kind has no use for stay at their defaults.
 
-    `shape` is that of matrix products: rows, columns, and what is summed over. `latency_metric` is
-    the name of Prometheus' histogram or summary.
+    `latency_metric` is the name of Prometheus' histogram or summary.
     """
 
     kind: Annotated[WorkloadKind, Field(strict=False)]
@@ -71,8 +57,6 @@ class Workload(Strict):
     layers: Annotated[int, Field(gt=0, le=10_000)] = 24
     width: Annotated[int, Field(ge=16, le=16384, multiple_of=16)] = 1024
     intensity: Annotated[int, Field(gt=0, le=1 << 30)] = 16384
-    shape: tuple[_Side, _Side, _Side] = (4096, 4096, 4096)
-    precision: Annotated[Precision, Field(strict=False)] = Precision.FP32
     seed: int = 1
     command: tuple[str, ...] = ()
     latencies: Annotated[LatencyForm, Field(strict=False)] | None = None
@@ -90,12 +74,6 @@ class Workload(Strict):
                 "only latencies in Prometheus' format have the name of a histogram or summary "
                 "(`latency_metric`), and need it"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _precision_where_it_belongs(self) -> Self:
-        if self.precision is not Precision.FP32 and self.kind is not WorkloadKind.GEMM:
-            raise ValueError("a precision is for the work `gemm`")
         return self
 
     @model_validator(mode="after")
@@ -123,8 +101,5 @@ class Workload(Strict):
             case WorkloadKind.MEMORY:
                 wanted = f"{self.memory_mib} MiB" if self.memory_mib else "all there is"
                 return f"memory-hungry, wants {wanted}"
-            case WorkloadKind.GEMM:
-                rows, columns, depth = self.shape
-                return f"matrix products {rows} x {depth} x {columns} in {self.precision}"
             case WorkloadKind.COMMAND:
                 return "command: " + " ".join(self.command)

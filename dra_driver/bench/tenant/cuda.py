@@ -16,7 +16,7 @@ from typing import Any, Self
 from cuda.bindings import driver, nvrtc
 
 from dra_driver.bench.tenant.device import Argument, RefusedError
-from dra_driver.bench.tenant.kernels import Grid, Program
+from dra_driver.bench.tenant.kernels import NAMES, SOURCE, Grid
 from dra_driver.errors import DeviceError
 
 _DRIVER = "libcuda.so.1"
@@ -25,9 +25,8 @@ _DRIVER = "libcuda.so.1"
 class Gpu:
     """The first device that this process sees, with a context. For one thread."""
 
-    def __init__(self, program: Program) -> None:
-        """Take the kernels; nothing is asked of CUDA yet."""
-        self._program = program
+    def __init__(self) -> None:
+        """Build it; CUDA is not called yet."""
         self._device: Any = None
         self._stream: Any = None
         self._functions: dict[str, Any] = {}
@@ -65,24 +64,15 @@ class Gpu:
         driver.cuDevicePrimaryCtxRelease(self._device)
 
     def compile(self) -> None:
-        """Compile the kernels for this device, and load them.
-
-        Raises DeviceError if it lacks their instructions.
-        """
-        known, program = driver.CUdevice_attribute, self._program
+        """Compile the kernels for this device, and load them."""
+        known = driver.CUdevice_attribute
         capability = (
             self._attribute(known.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
             self._attribute(known.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
         )
-        if capability < program.least:
-            (least, than), (major, minor) = program.least, capability
-            raise DeviceError(
-                f"tensor cores are on cards of compute capability {least}.{than} or later, and this"
-                f" one has {major}.{minor}: choose `precision: fp32`"
-            )
-        image = ctypes.create_string_buffer(compiled(program.source, capability))
+        image = ctypes.create_string_buffer(compiled(SOURCE, capability))
         module = _done(driver.cuModuleLoadData(ctypes.addressof(image)), "cuModuleLoadData")
-        for name in program.names:
+        for name in NAMES:
             function = _done(driver.cuModuleGetFunction(module, name.encode()), f"find {name}")
             self._functions[name] = function
 

@@ -7,18 +7,14 @@ known beforehand; a tenant checks it, because a GPU that did not compute would b
 
 from msgspec import Struct
 
-FILL = """
+SOURCE = """
 extern "C" __global__ void fill(float *to, float value, unsigned long long count)
 {
     unsigned long long at = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x;
     for (; at < count; at += (unsigned long long)gridDim.x * blockDim.x)
         to[at] = value;
 }
-"""
 
-SOURCE = (
-    FILL
-    + """
 /* Four independent chains a thread, so that no SM waits for one multiply-add to end. They begin
    around 1 and come to it, from both sides: their sum is 4 after any number of rounds. No compiler
    can take two of them for one. */
@@ -59,7 +55,6 @@ extern "C" __global__ void product(float *to, const float *one, const float *oth
     to[row * width + column] = sum / width;
 }
 """
-)
 
 NAMES = ("fill", "multiply_add", "triad", "product")
 FLOAT = 4
@@ -68,14 +63,6 @@ THREADS = 256
 COMPUTE_BLOCKS = 4096
 CHAINS = 4
 _MOST_BLOCKS = 65535
-
-
-class Program(Struct, frozen=True, kw_only=True):
-    """Kernels by source and name; `least` is the lowest compute capability that they need."""
-
-    source: str
-    names: tuple[str, ...]
-    least: tuple[int, int] = (0, 0)
 
 
 class Grid(Struct, frozen=True, kw_only=True):

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,6 @@ from dra_driver.bench.model import Card, Usage
 from dra_driver.bench.tenant import arrivals
 from dra_driver.bench.tenant.card import CardNvml, Watch
 from dra_driver.bench.tenant.device import Task
-from dra_driver.bench.tenant.kernels import Program
-from dra_driver.bench.tenant.matrices import program_of
 from dra_driver.bench.tenant.supervised import uptime
 from dra_driver.bench.tenant.tasks import task
 from dra_driver.bench.workload import WorkloadKind
@@ -51,7 +48,7 @@ def main(words: Sequence[str], open_gpu: OpenGpu | None = None) -> int:
         sys.stderr.write(f"error: not the spec of a tenant: {error}\n")
         return 2
     try:
-        _live(spec, open_gpu or partial(_open_gpu, program_of(spec.work)))
+        _live(spec, open_gpu or _open_gpu)
     except DriverError as error:
         _say(lines.Failed(reason=str(error)))
         return 1
@@ -195,7 +192,7 @@ def _nvml(driver_root: Path, which: str) -> tuple[CardNvml | None, Card | None]:
         return None, None
 
 
-def _open_gpu(program: Program) -> AbstractContextManager[Any]:
+def _open_gpu() -> AbstractContextManager[Any]:
     try:
         cuda = importlib.import_module("dra_driver.bench.tenant.cuda")
     except ImportError as error:
@@ -203,7 +200,7 @@ def _open_gpu(program: Program) -> AbstractContextManager[Any]:
             f"NVIDIA's Python bindings are not installed here ({error}): in a checkout, run"
             " `pip install -e '.[bench]'`, or use an image that has them"
         ) from error
-    gpu: AbstractContextManager[Any] = cuda.Gpu(program)
+    gpu: AbstractContextManager[Any] = cuda.Gpu()
     return gpu
 
 

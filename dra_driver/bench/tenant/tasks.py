@@ -5,7 +5,7 @@ How often steps are made, and when, is in bench/tenant/arrivals.py.
 
 from typing import TYPE_CHECKING
 
-from dra_driver.bench.tenant import kernels, matrices
+from dra_driver.bench.tenant import kernels
 from dra_driver.bench.tenant.device import (
     RefusedError,
     Task,
@@ -16,7 +16,7 @@ from dra_driver.bench.tenant.device import (
     unsigned,
     unworked,
 )
-from dra_driver.bench.workload import MIB, Precision, Workload, WorkloadKind
+from dra_driver.bench.workload import MIB, Workload, WorkloadKind
 
 if TYPE_CHECKING:
     from dra_driver.bench.tenant.cuda import Gpu
@@ -45,8 +45,6 @@ def task(gpu: "Gpu", work: Workload) -> Task:
             return _inference(gpu, work)
         case WorkloadKind.MEMORY:
             return _memory(gpu, work.memory_mib)
-        case WorkloadKind.GEMM:
-            return _gemm(gpu, work)
         case WorkloadKind.COMMAND:
             raise ValueError("a command is run by the runner, not by a tenant")
 
@@ -148,45 +146,6 @@ def _memory(gpu: "Gpu", wanted_mib: int) -> Task:
         units=have * MIB * 2 / 1e9,
         memory_mib=have,
         refused_mib=wanted_mib - have if have < wanted_mib else None,
-    )
-
-
-def _gemm(gpu: "Gpu", work: Workload) -> Task:
-    """Return the work of products into one and the same matrix; all its numbers are checked."""
-    rows, columns, depth = work.shape
-    element, numbers = matrices.element(work.precision), rows * columns
-    inputs = []
-    for number, wide, is_left in ((rows * depth, depth, 1), (depth * columns, columns, 0)):
-        address = pointer(gpu.allocate(number * element))
-        kind = "numbers" if work.precision is Precision.FP32 else "halves"
-        arguments = (address, count(number), unsigned(wide), unsigned(is_left))
-        gpu.launch(kind, kernels.over(number), *arguments)
-        inputs.append(address)
-    gpu.wait()
-    to, wrong = gpu.allocate(numbers * kernels.FLOAT), gpu.allocate(kernels.FLOAT)
-    grid = matrices.of_gemm(work.precision, rows, columns)
-
-    def step() -> None:
-        sides = (unsigned(columns), unsigned(depth))
-        gpu.launch(f"gemm_{work.precision}", grid, pointer(to), *inputs, *sides)
-        gpu.wait()
-
-    def check() -> None:
-        _check_first(gpu, to, matrices.FIRST)
-        _fill(gpu, wrong, 0.0, 1)
-        arguments = (pointer(wrong), pointer(to), count(numbers), unsigned(columns))
-        gpu.launch("differing", kernels.over(numbers), *arguments)
-        gpu.wait()
-        (number,) = gpu.read(wrong, 1)
-        if number:
-            raise unworked(f"wrong in {number:.0f} of {numbers} numbers")
-
-    return Task(
-        step=step,
-        check=check,
-        unit="GFLOP",
-        units=matrices.gemm_gflop(rows, columns, depth),
-        memory_mib=mib_of((rows + columns) * depth * element + numbers * kernels.FLOAT),
     )
 
 
