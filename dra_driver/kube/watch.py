@@ -175,5 +175,5 @@ class Watch(Worker):
         version = at(told, "metadata", "resourceVersion")
         if isinstance(version, str):
             self._version = version
-        if isinstance(told, dict) and kind in {"ADDED", "MODIFIED", "DELETED"}:
+        if isinstance(told, dict) and kind in ("ADDED", "MODIFIED", "DELETED"):
             self._tell(Changed(type=str(kind), object=told))
