@@ -206,21 +206,19 @@ class Scene:
         Slices may have been written meanwhile only if it is said; their devices are as before.
         """
         self.clear()
+        if rewritten:
+            # MIG mode that could not be turned off, as a program had the GPU open, is tried again.
+            with suppress(TestbedError):
+                wait_until(lambda: not self.node.place.left_over(), "cleanups to end", timeout=10)
         left = self.node.place.left_over()
         assert left == [], left
         assert mps.processes(self.node.place.plugins) == {}
         if rewritten:
             self.published()
-            # MIG mode that could not be turned off, as a program had the GPU open, is tried again.
-            with suppress(TestbedError):
-                wait_until(self._is_set_as_before, "MIG mode to be off", timeout=10)
         else:
             assert slice_facts(self.api) == self._slices
         assert self.node.machine.settings() == self._settings
         assert self.node.machine.mig_devices() == ()
-
-    def _is_set_as_before(self) -> bool:
-        return self.node.machine.settings() == self._settings
 
     def explain(self) -> str:
         """Say how the scene's pods are, and what the driver said last."""
