@@ -1,7 +1,7 @@
 """What to write instead of a selector that fails, based on what the devices have. Pure.
 
-In: the evaluator's error, the selector, and devices. Out: a sentence, or nothing. It knows mistakes
-from tutorials: memory as an attribute, `index`, a version compared with a number, and quantities
+In: the evaluator's error, the selector, and devices. Out: a sentence, or nothing. It knows common
+mistakes: memory as an attribute, `index`, a version compared with a number, and quantities
 compared by operators.
 """
 
@@ -36,13 +36,13 @@ def _of_key(key: str, subjects: list[Subject]) -> str:
     capacities = {_own(subject, name) for subject in subjects for name in subject.capacity}
     if key in attributes:
         return (
-            "some devices lack this attribute: guard it in the selector: `.?name.orValue(...)`, or "
-            "has()"
+            "some devices do not have this attribute: guard it in the selector: "
+            "`.?name.orValue(...)`, or has()"
         )
     if key.lower().startswith("memory") and "memory" in capacities:
         driver = next(subject.driver for subject in subjects if subject.capacity)
         return (
-            "memory is a capacity and no attribute: write "
+            "memory is a capacity, not an attribute: write "
             f"`device.capacity['{driver}'].memory.compareTo(quantity('40Gi')) >= 0`"
         )
     if key in capacities:
@@ -66,7 +66,7 @@ def _of_types(selector: str, subjects: list[Subject]) -> str:
         if match["name"] in versions:
             number = ".".join([*match["number"].split("."), "0", "0"][:3])
             return (
-                f"{match['name']} is a version and no number: write "
+                f"{match['name']} is a version, not a number: write "
                 f"`.{match['name']}.compareTo(semver('{number}')) {match['how']} 0`"
             )
     if wrong := _QUANTITIES.search(selector):

@@ -1,6 +1,6 @@
 """The value of an expression.
 
-`&&` and `||` look at their terms in order, and an error counts only if no other term decides; `?:`
+`&&` and `||` evaluate their terms in order, and an error counts only if no other term decides; `?:`
 evaluates only one branch; a field of an optional value is optional, too. As in the scheduler, an
 evaluation has a limited number of steps. Pure.
 """
@@ -43,7 +43,7 @@ def value_of(node: syntax.Node, variables: Variables) -> object:
     try:
         return _Evaluation().value(node, variables)
     except RecursionError:
-        raise NotUnderstoodError("an expression that nests so deep") from None
+        raise NotUnderstoodError("an expression nested so deeply") from None
 
 
 class _Evaluation:
@@ -55,7 +55,7 @@ class _Evaluation:
     def value(self, node: syntax.Node, names: Variables) -> object:  # noqa: C901, PLR0911, PLR0912 (one per kind)
         self._left -= 1
         if self._left < 0:
-            raise NotUnderstoodError("an expression that takes so long")
+            raise NotUnderstoodError("an expression of so many steps")
         match node:
             case syntax.Constant():
                 return node.value
@@ -103,7 +103,7 @@ class _Evaluation:
                 raise AssertionError(node)
 
     def _counted(self, value: T, *, times: int = 1) -> T:
-        """Return a value, after its parts were counted as steps."""
+        """Return a value after counting its parts as steps."""
         rest: list[object] = [value]
         while rest:
             part = rest.pop()
@@ -115,7 +115,7 @@ class _Evaluation:
             elif isinstance(part, dict):
                 rest += part.values()
             if self._left < 0:
-                raise NotUnderstoodError("an expression that takes so long")
+                raise NotUnderstoodError("an expression of so many steps")
         return value
 
     def _has(self, node: syntax.Has, names: Variables) -> bool:
@@ -227,7 +227,7 @@ def _is_set(node: syntax.Binary) -> bool:
 
 
 def _first_decisive(terms: Iterable[Callable[[], bool]], *, decisive: bool) -> bool:
-    """Return whether a term decides; errors count only if none does."""
+    """Return the value of `||` or `&&`; errors count only if no term decides."""
     error: EvaluationError | None = None
     for term in terms:
         try:

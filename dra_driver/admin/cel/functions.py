@@ -1,8 +1,8 @@
 """The functions of CEL that selectors of devices may call.
 
 They are CEL's standard functions, most of those for strings and optional values, and Kubernetes'
-for quantities and versions. A wrong type is CEL's error "no such overload"; a function that is
-missing here is unknown. Pure.
+for quantities and versions. A wrong type is CEL's error "no such overload"; any other function is
+unknown. Pure.
 """
 
 import math
@@ -38,7 +38,7 @@ _FRACTION = re.compile(r"[.mun]|[eE]-")
 
 
 def call(name: str, values: tuple[object, ...], *, is_member: bool) -> object:
-    """Return what a function returns; the target of a member comes first.
+    """Call a function and return its value; a member's target is the first of `values`.
 
     Raises EvaluationError for CEL's errors, NotUnderstoodError if the function is not known.
     """
@@ -80,7 +80,7 @@ def contains(container: Any, value: Any) -> bool:
 
 
 def field_of(container: Any, key: Any) -> Optional:
-    """Return what a map or list has at a key, if it has something there."""
+    """Return the value of a map or list at a key, if there is one."""
     if isinstance(container, dict):
         if isinstance(container, Defaulting) and isinstance(key, str):
             return Optional(container[key], is_there=True)

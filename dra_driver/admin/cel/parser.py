@@ -1,8 +1,8 @@
-"""The text of a CEL expression to its tree.
+"""Parses the text of a CEL expression into a tree.
 
 Rule: the grammar of CEL's language definition, with the syntax of optional values (`.?`, `[?`). The
-text was compiled by the API server before it was stored, so what cannot be read here is what this
-parser does not know. Pure.
+API server compiled the text before it stored it, so text that cannot be read here uses CEL that
+this parser does not know. Pure.
 """
 
 import re
@@ -88,13 +88,13 @@ class _Parser:
         return self._tokens[self._at - 1].end
 
     def unexpected(self) -> NotCelError:
-        """Return the error that says where reading ended."""
+        """Return the error about the token at which parsing ended."""
         return NotCelError(f"{self.token.text or 'the end'!r} at {self.token.start + 1}")
 
     def expression(self) -> syntax.Node:
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise NotUnderstoodError("an expression that nests so deep")
+            raise NotUnderstoodError("an expression nested so deeply")
         condition = self._logic("||")
         if self._take("?"):
             then = self._logic("||")
@@ -239,7 +239,7 @@ class _Parser:
             case (syntax.Select(operand=operand, field=field, optional=False),):
                 return syntax.Has(name.start, self._end, operand, field)
             case _:
-                raise NotUnderstoodError("has() of what is no field")
+                raise NotUnderstoodError("has() of something that is not a field")
 
     def _member_call(self, target: syntax.Node, name: str) -> syntax.Node:
         arguments = self._items(")")

@@ -60,7 +60,7 @@ class Fault(Struct, frozen=True, kw_only=True):
 
     Attributes:
         text: the part, as its author wrote it; with a `not` before it where it ought to be false.
-        reads: the attributes and capacities in it, and what they are; None where there is none.
+        reads: the attributes and capacities in it, and their values; None for one that is missing.
     """
 
     text: str
@@ -75,7 +75,7 @@ class Selector(Struct, frozen=True):
 
     @classmethod
     def of(cls, text: str) -> "Selector":
-        """Read a selector. Raises NotUnderstoodError if it has more of CEL than is known here."""
+        """Parse a selector. Raises NotUnderstoodError if it uses CEL that is not known here."""
         return cls(text, _tree(text))
 
     def selects(self, subject: Subject) -> bool:
@@ -85,7 +85,7 @@ class Selector(Struct, frozen=True):
         """
         answer = value_of(self.tree, subject.variables())
         if not isinstance(answer, bool):
-            raise EvaluationError(f"CEL result of type {type_name(answer)} is no bool")
+            raise EvaluationError(f"CEL result of type {type_name(answer)} is not a bool")
         return answer
 
     def faults(self, subject: Subject) -> tuple[Fault, ...]:
@@ -100,11 +100,11 @@ def _tree(text: str) -> syntax.Node:
     try:
         return parsed(text)
     except RecursionError:
-        raise NotUnderstoodError("an expression that nests so deep") from None
+        raise NotUnderstoodError("an expression nested so deeply") from None
 
 
 class _Scope(Struct, frozen=True):
-    """The variables there are, and for which parts of the device those of `cel.bind` stand."""
+    """The variables, and the parts of the device that those of `cel.bind` stand for."""
 
     variables: Variables
     paths: Mapping[str, tuple[str, ...]]

@@ -13,7 +13,7 @@ import re2
 from dra_driver.admin.cel.values import EvaluationError, NotUnderstoodError, equal, need
 
 _LONGEST = 100_000
-"""What a function returns has at most that many characters; CEL's own limit of costs is 10^6."""
+"""The most characters that a function returns; CEL's own cost limit is 10^6."""
 
 
 def of_strings(function: Callable[..., object]) -> Callable[..., object]:
@@ -45,7 +45,7 @@ def _compiled(regex: str) -> Any:
 
 
 def index_of(text: Any, part: Any, offset: Any = 0) -> int:
-    """Return where a string, or a value in a list, is first."""
+    """Return the first place of a string in a string, or of a value in a list."""
     if isinstance(text, list):
         return next((at for at, char in enumerate(text) if equal(char, part)), -1)
     need(text, str)

@@ -1,7 +1,7 @@
 """What a CEL expression is made of: one frozen value for each node, with its place in the text.
 
-Macros are nodes too: `has`, the comprehensions, `cel.bind` and `optMap`. So code that says why an
-expression is false can speak of what its author wrote. Pure.
+Macros are nodes too: `has`, the comprehensions, `cel.bind` and `optMap`. So code that explains why
+an expression is false can refer to what its author wrote. Pure.
 """
 
 from typing import Literal as OneOf

@@ -1,7 +1,7 @@
 """The values of CEL, and what can go wrong with them.
 
-Ints, strings, bools, lists, maps and null are those of Python; what Python has no type for
-is here. Rules: numbers compare across their types; other values of different types are not equal,
+Ints, strings, bools, lists, maps and null are those of Python; other types are defined
+here. Rules: numbers compare across their types; other values of different types are not equal,
 except that a version or quantity on the left is an error (as in Kubernetes' own types). Pure.
 """
 
@@ -25,11 +25,11 @@ class AbortError(EvaluationError):
 
 
 class NotUnderstoodError(Exception):
-    """CEL that is not known here, so what the scheduler finds is unknown."""
+    """CEL that is not known here, so the scheduler's result is unknown."""
 
 
 class NotCelError(NotUnderstoodError):
-    """Not CEL: its author has made a mistake, and every API server refuses it."""
+    """Text that is not CEL: every API server refuses it."""
 
 
 class Uint(int):
@@ -56,7 +56,7 @@ _SEMVER = re.compile(
 @total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class Semver:
-    """A semantic version. What it was built from is ignored in comparisons."""
+    """A semantic version. Comparisons ignore its build metadata."""
 
     numbers: tuple[int, int, int]
     before: tuple[str, ...]
@@ -64,13 +64,13 @@ class Semver:
 
     @classmethod
     def parse(cls, text: str, *, normalize: bool = False) -> Self:
-        """Read a version; `normalize` lets `v1.02` pass for 1.2.0. Raises ValueError."""
+        """Read a version; `normalize` reads `v1.02` as 1.2.0. Raises ValueError."""
         if normalize:
             text = _normalized(text)
         match = _SEMVER.fullmatch(text)
         before = tuple(match[4].split(".")) if match and match[4] else ()
         if match is None or any(re.fullmatch("0[0-9]+", part) for part in before):
-            raise ValueError(f"{text!r} is no semantic version")
+            raise ValueError(f"{text!r} is not a semantic version")
         return cls((int(match[1]), int(match[2]), int(match[3])), before, text)
 
     def __eq__(self, other: object) -> bool:
@@ -99,7 +99,7 @@ def _normalized(text: str) -> str:
             rest = part.lstrip("0")
             parts[number] = rest if rest[:1].isdecimal() else f"0{rest}"
     if len(parts) < 3 and re.search("[+-]", parts[-1]):
-        raise ValueError(f"{text!r} is no semantic version")
+        raise ValueError(f"{text!r} is not a semantic version")
     return ".".join([*parts, "0", "0"][:3])
 
 
@@ -121,7 +121,7 @@ class Defaulting(dict[str, object]):
 
 
 class TypeOf(Struct, frozen=True):
-    """What `type(value)` is, and what the name of a type stands for."""
+    """A type, as `type(value)` returns it or as a type's name refers to it."""
 
     name: str
 
@@ -161,7 +161,7 @@ def no_overload() -> EvaluationError:
 
 
 def need(value: object, *kinds: type) -> None:
-    """Refuse a value that is of none of some types."""
+    """Raise EvaluationError unless a value is of one of these types."""
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise no_overload()
 

@@ -315,7 +315,7 @@ def test_requests_for_renamed_shares_get_their_name(command: Command) -> None:
             f"{OWN}.memory >= 80",
             "write `device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('40Gi')) >= 0`",
         ),
-        (f"{OWN}.memoryGB > 40", "memory is a capacity and no attribute"),
+        (f"{OWN}.memoryGB > 40", "memory is a capacity, not an attribute"),
         (f"{OWN}.index == 0", "no device has an attribute index"),
         (f"{OWN}.productname == 'x'", "(did you mean productName?)"),
         (
@@ -345,7 +345,7 @@ def test_an_attribute_that_some_devices_have_is_to_be_guarded(command: Command) 
         "spec": {"selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]},
     }
     said = command.says(*gpus(mig=True), node(), anyone, wanted, pod("wanted"))
-    assert "some devices lack this attribute: guard it in the selector" in said
+    assert "some devices do not have this attribute: guard it in the selector" in said
 
 
 def divided(*gpus: Gpu, combines: bool) -> list[Object]:

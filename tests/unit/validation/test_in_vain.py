@@ -106,7 +106,7 @@ def test_a_pod_that_names_its_node_gets_no_devices() -> None:
         ("device.driver = 'x'", "error", "this is no CEL, from the character '='"),
         (f"{OWN}.memory >= quantity('40Gi')", "error", "compareTo(quantity('40Gi')) >= 0`"),
         ("1 > quantity('1')", "error", "compared by operators: write `a.compareTo(b) > 0`"),
-        (f"{OWN}.memory >= 80", "warning", "memory is a capacity and no attribute: write"),
+        (f"{OWN}.memory >= 80", "warning", "memory is a capacity, not an attribute: write"),
         (f"{OWN}.index == 0", "warning", "no device has an attribute index"),
         (f"{OWN}.cudaComputeCapability >= 8.0", "warning", "compareTo(semver('8.0.0')) >= 0`"),
         (f"{OWN}.profile == '1g.5gb'", "warning", "this fails on each device of this driver"),
