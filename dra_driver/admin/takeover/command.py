@@ -1,9 +1,9 @@
 """`dra-driver take-over`: takes a node over from NVIDIA's DRA driver before this driver serves it.
 
 It is the init container of the driver's pod, and a command for people. Most nodes have no
-checkpoint of that driver: then it imports and does nothing else. While that driver runs, it waits,
-then fails, so that this driver neither starts nor publishes beside it. Anything else that is wrong
-is reported, and keeps no node from serving new claims.
+checkpoint of that driver: then it imports nothing else and ends. While that driver runs, it waits,
+then fails, so that this driver neither starts nor publishes beside it. Any other problem is
+reported, but does not keep the node from serving new claims.
 """
 
 import os
@@ -21,11 +21,11 @@ class TakeOverCommand(TakeOverSettings):
     example = "dra-driver take-over --plan"
     statuses = (
         "done, or nothing to do; stderr says which claims were not taken over",
-        "NVIDIA's DRA driver runs on this node, or the node cannot be looked at",
+        "NVIDIA's DRA driver runs on this node, or the node cannot be read",
     )
 
     def cli_cmd(self) -> None:
-        """Take over, or say what would be."""
+        """Take over, or print what would be taken over."""
         directory = self.kubelet_plugins_directory_path / DRIVER_NAME
         if not os.path.lexists(directory / FILE):
             say(f"nothing to take over: there is no {directory / FILE}")

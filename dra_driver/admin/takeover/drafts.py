@@ -1,14 +1,14 @@
-"""Converts claims that NVIDIA's own DRA driver prepared to records of this driver. Pure.
+"""Converts claims that NVIDIA's DRA driver prepared to records of this driver. Pure.
 
 In: its claims (admin/takeover/nvidia_checkpoint.py), and the GPUs of this node. Out: one record
 for each claim, with exactly what that driver would undo at the claim's end. A MIG device was made
 for a claim if the checkpoint has its parent's UUID instead of its own; then that driver makes them
-on demand. Otherwise the checkpoint does not say: they count as made for claims if this driver is
+on demand. Otherwise the checkpoint leaves it open: they count as made for claims if this driver is
 set to make them too, and no GPU has one without a claim or waits in MIG mode for one. In doubt they
 stay: a device that is kept needlessly can be used, and one that is destroyed is lost for good.
 
 A GPU of a virtual machine stays with the VFIO driver that it is bound to (`--vfio`), because this
-driver binds none. So nothing is left to undo of a claim that was only about to get one.
+driver binds none. So a claim that was only about to get one leaves nothing to undo.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 class Drafts:
     """Makes records of the claims in one checkpoint.
 
-    `mps_folder` is where that driver has a folder for each of its MPS daemons, and `makes_mig`
+    `mps_folder` is where that driver keeps a folder for each of its MPS daemons, and `makes_mig`
     tells whether MIG devices are made for claims on this node.
     """
 
@@ -140,7 +140,7 @@ class Drafts:
                 if is_vfio(card.driver):
                     yield card.gpu.pci_address
 
-    # Claims that the kubelet was told of
+    # Claims that were reported to the kubelet
 
     def _prepared(
         self, claim: PeerClaim, parsed: Claim
@@ -161,7 +161,7 @@ class Drafts:
         return devices, steps
 
     def _prepared_entry(self, peer: PeerDevice, unused: list[Result]) -> DeviceRecord:
-        """Return the record of a device, and take the result that it is for out of `unused`."""
+        """Return the record of a device, and remove its result from `unused`."""
         asked = (
             entry
             for entry in unused
@@ -183,7 +183,7 @@ class Drafts:
         elif isinstance(kind, GpuName) and isinstance(peer.device, str):
             base = Whole(gpu=peer.device)
         else:
-            raise StateError(f"it has a device of another kind than {peer.name}")
+            raise StateError(f"its device {peer.name} is of another kind than its name says")
         return _entry(result, base, peer.pool, peer.cdi_device_ids)
 
     def _mig(self, mig: PeerMig, name: MigName) -> Mig:
@@ -191,14 +191,14 @@ class Drafts:
         partition = None if gpu is None else partition_named(gpu, name.profile_id, name.start)
         if gpu is None or partition is None:
             raise TransientError(
-                f"the GPU of MIG device {_words(mig)} is not there now, or does not report its "
+                f"the GPU of MIG device {_words(mig)} is not present now, or does not report its "
                 "profiles"
             )
         is_there = live is not None and live.slot == partition.slot
         uuid = mig.uuid or (live.uuid if live is not None and is_there else None)
         if uuid is None:
             raise StateError(
-                f"its MIG device, {_words(mig)}, is not there any more: delete its pod, which has "
+                f"its MIG device, {_words(mig)}, no longer exists: delete its pod, which has "
                 "lost it"
             )
         compute_instance = live.compute_instance if live else None
@@ -248,14 +248,14 @@ class Drafts:
         if not self._cards:
             raise StateError(
                 "it has a GPU that is passed through to a virtual machine, which this driver takes "
-                "over with --vfio alone"
+                "over only with --vfio"
             )
         for card in self._cards:
             if (card.gpu.pci_address == address) if address else (card.number == name.number):
                 return card
         where = f" at {address}" if address else ""
         raise StateError(
-            f"its GPU{where}, gpu-vfio-{name.number}, is not on the PCI bus any more: delete its "
+            f"its GPU{where}, gpu-vfio-{name.number}, is no longer on the PCI bus: delete its "
             "pod, which has lost it"
         )
 
@@ -404,7 +404,7 @@ def _words(mig: PeerMig) -> str:
 def _time_slices(
     entries: Iterable[DeviceRecord], configs: "Mapping[str, Config | None]"
 ) -> Iterator[TimeSlice]:
-    """Yield the steps of time-slices that were set; the default counts as found before."""
+    """Yield the steps of time-slices that were set; the earlier one counts as the default."""
     for entry in entries:
         base, config = entry.device.base, configs.get(entry.name)
         if config is None or config.kind != "GpuConfig" or not isinstance(base, Whole):
@@ -450,7 +450,7 @@ def _configs(claim: PeerClaim, parsed: Claim) -> "dict[str, Config | None]":
     """Return the config of each device, by device name."""
     kinds = {result.device: kind_named(result.device) for result in parsed.results}
     try:
-        # A config that NVIDIA's driver ignored has no effect on what runs.
+        # A config that NVIDIA's DRA driver ignored has no effect on what runs.
         groups = group_by_config(parsed, kinds, all_hold=False)
     except ConfigError as error:
         raise _unfit(claim.uid, error) from error
@@ -458,4 +458,4 @@ def _configs(claim: PeerClaim, parsed: Claim) -> "dict[str, Config | None]":
 
 
 def _unfit(uid: ClaimUid, error: ConfigError) -> StateError:
-    return StateError(f"what it says of claim UID {uid} cannot be read: {error}")
+    return StateError(f"its entry for claim UID {uid} cannot be read: {error}")

@@ -1,7 +1,7 @@
 """Takes over the node that a command's settings describe.
 
 In: the settings, and the node: NVIDIA's checkpoint, GPUs, the kubelet. Out: records
-(admin/takeover/take_over.py), and log lines. The API server is not asked.
+(admin/takeover/take_over.py), and log lines. The API server is not contacted.
 """
 
 import time
@@ -31,7 +31,7 @@ _PAUSE_SECONDS = 1.0
 
 
 class _Looking(Struct, frozen=True):
-    """Looks at the GPUs whenever it is asked."""
+    """Reads the GPUs anew each time."""
 
     session: DriverSession
 
@@ -43,9 +43,9 @@ class _Looking(Struct, frozen=True):
 
 
 def take_over(settings: TakeOverSettings, directory: Path, stream: TextIO) -> None:
-    """Take over what is in the driver's directory, or say what would be, in log lines.
+    """Take over what is in the driver's directory, or report what would be, as log lines.
 
-    Raises SetupError if NVIDIA's DRA driver runs, or the node cannot be looked at.
+    Raises SetupError if NVIDIA's DRA driver runs, or the node cannot be read.
     """
     configure_logs(level="info", form="console" if settings.plan else "auto", stream=stream)
     roots, clock = roots_of(settings), time.monotonic

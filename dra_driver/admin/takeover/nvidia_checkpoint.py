@@ -1,11 +1,11 @@
-"""The checkpoint of NVIDIA's own DRA driver: what it had prepared on this node.
+"""The checkpoint of NVIDIA's DRA driver: what it had prepared on this node.
 
-In: its `checkpoint.json`. Out: its claims, each with the devices that the kubelet was told, and
-what was set for them. The file has every claim twice, as `v2` and, for older versions of that
+In: its `checkpoint.json`. Out: its claims, each with the devices that were reported to the kubelet,
+and what was set for them. The file has every claim twice, as `v2` and, for older versions of that
 driver, as `v1`; the newer is read. A checksum covers the bytes of each (checkpointmanager of the
 kubelet: 32 bit FNV-1a over Go's notation of a byte slice). A damaged file
 (dra-driver-nvidia-gpu#1080) is not read at all. A claim is read as a whole or not at all, because
-one that is half understood would be half undone; then others are still read.
+one that is half understood would be half undone; the other claims are still read.
 """
 
 import json
@@ -44,9 +44,8 @@ class PeerMig(Struct, frozen=True, kw_only=True):
 
     `uuid` is None if the parent's UUID was recorded in its place. All releases up to v0.5.0 do so
     for a device that they made for a claim (gate DynamicMIG): NVML's information on a compute
-    instance has the handle of the GPU, whose UUID they ask for. Devices that existed before are
-    listed by NVML, and have their own. Other fields are None if an old version recorded only the
-    UUID.
+    instance contains the GPU's handle, whose UUID they query. Devices that existed before
+    have their own in NVML's list. Other fields are None if an old version recorded only the UUID.
     """
 
     uuid: MigUuid | None = None
@@ -67,7 +66,7 @@ class PeerVfio(Struct, frozen=True, kw_only=True):
 
 
 class PeerDevice(Struct, frozen=True, kw_only=True):
-    """A device of a claim, and what the kubelet was told about it."""
+    """A device of a claim, and what was reported to the kubelet about it."""
 
     device: GpuUuid | PeerMig | PeerVfio
     requests: tuple[str, ...]
@@ -92,8 +91,8 @@ class PeerClaim(Struct, frozen=True, kw_only=True):
     """A claim that was prepared, or was about to be.
 
     `namespace` and `name` are empty if they were not recorded, as for all prepared claims. If a
-    claim is not `is_prepared`, the kubelet was not told of it, but something may have been done; it
-    has no `groups`. `status` is that of the ResourceClaim at that time.
+    claim is not `is_prepared`, the kubelet does not know of it, but something may have been done;
+    it has no `groups`. `status` is that of the ResourceClaim at that time.
     """
 
     uid: ClaimUid
@@ -105,7 +104,7 @@ class PeerClaim(Struct, frozen=True, kw_only=True):
 
     @property
     def pods(self) -> tuple[str, ...]:
-        """Names of the pods that have the claim, for people."""
+        """Names of the pods that use the claim, for people."""
         return _pods(self.status)
 
 
@@ -153,7 +152,7 @@ def parse_checkpoint(data: bytes) -> PeerCheckpoint:
     """Return the content of a checkpoint.
 
     Raises VersionError if its version is not known here, StateError if it is damaged, or has
-    something that NVIDIA's driver never writes.
+    something that NVIDIA's DRA driver never writes.
     """
     if len(data) > _LARGEST:
         raise StateError(f"it has {len(data)} bytes; at most {_LARGEST} are read")
@@ -223,7 +222,7 @@ def _members(text: str) -> dict[str, str]:
         start = skip(at, ":")
         _, at = decoder.raw_decode(text, start)
         if not isinstance(name, str) or name in members:
-            raise ValueError(f"member {name!r} is there twice, or has no name")
+            raise ValueError(f"member {name!r} occurs twice, or has no name")
         members[name] = text[start:at]
         at = _blank(text, at)
     if _blank(text, at + 1) != len(text):
@@ -396,13 +395,13 @@ _KINDS: Mapping[str, Callable[[Mapping[str, Any]], GpuUuid | PeerMig | PeerVfio]
 
 def _each(form: re.Pattern[str], value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise TypeError(f"{value!r:.80} is no list")
+        raise TypeError(f"{value!r:.80} is not a list")
     return tuple(_matching(form, member) for member in value)
 
 
 def _number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1024:
-        raise ValueError(f"{value!r:.80} is no id of an instance")
+        raise ValueError(f"{value!r:.80} is not the id of an instance")
     return value
 
 
@@ -412,5 +411,5 @@ def _optional(value: object) -> str | None:
 
 def _matching(form: re.Pattern[str], value: object) -> str:
     if not isinstance(value, str) or form.fullmatch(value) is None:
-        raise ValueError(f"{value!r:.160} is not what stands there")
+        raise ValueError(f"{value!r:.160} is not a valid value there")
     return value

@@ -1,8 +1,8 @@
-"""Lists what NVIDIA's own DRA driver has on this node and this driver has not taken over.
+"""Lists the claims of NVIDIA's DRA driver that this driver has not taken over.
 
 In: its checkpoint, which lists no claims with records (admin/takeover/take_over.py), and its CDI
-specs. Out: its claims, for people. Nothing is changed, and nothing raises an error: a damaged file
-is reported as such. A claim has ended when its CDI spec is gone: the kubelet had it unprepared.
+specs. Out: its claims, for people. Nothing is changed, and no error is raised: a damaged file is
+reported as such. A claim has ended when its CDI spec is gone: the kubelet has unprepared it.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ class PeerClaims(Struct, frozen=True, kw_only=True):
     """What was found: `claims` can be taken over, `unread` are not understood.
 
     `file` is the checkpoint, None if there is none; `problem` is why it cannot be read, and
-    `is_of_this_boot` tells whether what it says may still be true.
+    `is_of_this_boot` tells whether its content may still apply.
     """
 
     file: Path | None = None

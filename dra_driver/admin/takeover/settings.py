@@ -11,11 +11,11 @@ from dra_driver.node.feature_gates import checked_gates
 class TakeOverSettings(common_settings.RootSettings):
     """What to take over, and where it is."""
 
-    plan: bool = option(default=False, help="Only list what would be taken over, and what not.")
+    plan: bool = option(default=False, help="Only list what would be taken over or left.")
     wait: float = option(
         default=60.0,
         check=SECONDS_OR_OFF,
-        help="Seconds to wait for what may pass, such as the end of NVIDIA's DRA driver; 0: off.",
+        help="Seconds to wait for passing problems, such as a running NVIDIA DRA driver; 0: off.",
     )
     kubelet_plugins_directory_path: Path = common_settings.KUBELET_PLUGINS_DIRECTORY_PATH
     mig: MigSetting = common_settings.MIG

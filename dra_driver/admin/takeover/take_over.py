@@ -1,12 +1,12 @@
-"""Takes a node over from NVIDIA's own DRA driver, under running pods.
+"""Takes a node over from NVIDIA's DRA driver, under running pods.
 
 In: its checkpoint, `checkpoint.json` in the directory that both drivers share. Out: a record for
 each of its claims, so that this driver answers for them as the other one did, and undoes what that
 one would undo. Recorded claims are removed from the checkpoint, which is renamed once all are
 recorded. The driver then writes CDI specs of its own, with the same device names. Rules: a damaged
-file is not changed; every step can be repeated, so that the next run repairs a kill anywhere; a
-claim that has a record already is left as it is. A claim that cannot be taken over is reported,
-stays in the file, and does not hold up others.
+file is not changed; every step can be repeated, so that the next run recovers from a kill at any
+point; a claim that has a record already is left as it is. A claim that cannot be taken over is
+reported, stays in the file, and does not hold up others.
 """
 
 import fcntl
@@ -56,7 +56,7 @@ STUCK = (
     "its pods keep running; start NVIDIA's DRA driver again and remove it once they have ended, or "
     "drain the node, uninstall this driver, and run dra-driver cleanup there"
 )
-"""What to do about a claim that is not taken over; `dra-driver doctor` says it too."""
+"""What to do about a claim that is not taken over; `dra-driver doctor` gives the same advice."""
 
 _TO_GPU_DRIVER = (
     "it is for virtual machines from now on, even if NVIDIA's DRA driver had taken it from the GPU "
@@ -72,9 +72,9 @@ class TakeOver:
     """Takes over what there is; to be run again while something prevents it.
 
     `makes_mig` tells whether MIG devices are made for claims here. `names` returns the names of
-    claims, which the checkpoint lacks, and raises TransientError. `rival` returns the socket on
-    which the other driver listens, if it runs. `clock` is monotonic, in seconds. With `only_plan`,
-    a run says the same and changes nothing.
+    claims, which the checkpoint omits, and raises TransientError. `rival` returns the socket
+    on which the other driver listens, if it runs. `clock` is monotonic, in seconds. With
+    `only_plan`, a run logs the same and changes nothing.
     """
 
     def __init__(  # noqa: PLR0913 (all that it asks)
@@ -106,7 +106,7 @@ class TakeOver:
         return self._left
 
     def run(self) -> bool:
-        """Take over what there is; tell whether another run can do no more.
+        """Take over what there is; return False if another run may do more.
 
         The reason for a failure is logged once.
         """
@@ -134,7 +134,7 @@ class TakeOver:
         checkpoint = parse_checkpoint(data)
         if checkpoint.boot_id not in (None, self._ledger.boot_id):
             # Its settings are gone; the kubelet prepares the claims of pods that still exist.
-            log.info("checkpoint of nvidia's driver is of a former boot", boot=checkpoint.boot_id)
+            log.info("checkpoint of nvidia's driver is of an old boot", boot=checkpoint.boot_id)
             self._put_aside()
             return True
         left = self._take(checkpoint, deadline)

@@ -265,9 +265,9 @@ def unallocated(claim: dict[str, Any]) -> None:
             "passed through to a virtual machine, which this driver takes over ",
         ),
         ("whole", of_two_kinds, "it has a device of an unknown kind"),
-        ("mig1", another_uuid, "'GPU-1-2-3' is not what stands there"),
+        ("mig1", another_uuid, "'GPU-1-2-3' is not a valid value there"),
         ("mig1", gone, "GPU instance 7 and compute instance 0 of GPU-0d73d2d1-6e60-4b69-ab11-"),
-        ("mig1", of_another_place, "is not there any more"),
+        ("mig1", of_another_place, "no longer exists"),
         ("sliced", no_devices, "its content is not that of a claim"),
     ],
 )
