@@ -1,13 +1,13 @@
 """`dra-driver classes`: the DeviceClasses behind resource names, for kubectl to apply.
 
 In: resource names, or the share configs that say which names a node's shares serve. Out: on stdout
-a DeviceClass for each name, from which the scheduler makes claims if a container's limits have the
-name (KEP-5004).
+a DeviceClass for each name, from which the scheduler creates claims for containers whose limits use
+the name (KEP-5004).
 
 A share serves the name in its attribute `resourceName`; a device that is divided into shares has
 `sharedAs` and serves none; otherwise `nvidia.com/gpu` is a whole GPU, and `nvidia.com/mig-…` a MIG
-device of that profile. If a selector fails on one device, the scheduler places the claim on no
-node, so it reads nothing that a device may lack. Needs no cluster and no GPU.
+device of that profile. A selector that fails on one device would block the claim on all
+nodes, so none needs an attribute that a device may not have. Needs no cluster and no GPU.
 """
 
 import re
@@ -28,10 +28,10 @@ from resource_nvidia_com.problems import dotted
 from resource_nvidia_com.resource_names import GPU, PREFIX, resource_name
 
 HEADER: Final = """\
-# What stands behind resource names in a container's limits, as `dra-driver classes` prints it: the
-# scheduler makes a claim of these classes by itself (KEP-5004). A share says in its attribute
-# `resourceName` which name it serves, and a device that is divided into shares serves none itself
-# (`sharedAs`). Where nothing is divided, `nvidia.com/gpu` is a whole GPU.
+# The DeviceClasses behind resource names in a container's limits, as `dra-driver classes` prints
+# them: the scheduler creates a claim for these classes by itself (KEP-5004). The attribute
+# `resourceName` of a share is the name that it serves; a device that is divided into shares serves
+# none itself (`sharedAs`). Where nothing is divided, `nvidia.com/gpu` is a whole GPU.
 """
 
 _MIG: Final = re.compile(
@@ -61,11 +61,11 @@ class Classes(CommandSettings):
         default=[],
         metavar=FILE,
         help="Share config, by itself or in a ConfigMap; a folder means all manifests in it; - "
-        "reads stdin. May be given several times.",
+        "reads stdin. May be repeated.",
     )
 
     def cli_cmd(self) -> None:
-        """Print them."""
+        """Print the classes."""
         served = [name for source in self.share_config for name in served_names(source)]
         for name in self.names:
             if name not in served and (why := _unserved(name)):
@@ -80,11 +80,11 @@ class Classes(CommandSettings):
 
 
 def _unserved(resource: str) -> str:
-    """Return why perhaps no device serves a name; empty for the usual names."""
+    """Return why a name may be served by no device; empty for the usual names."""
     if (wrong := meant(resource)) or _whole(resource.removesuffix(".shared")):
         return wrong
     return (
-        f"only shares that a share config renames so serve it; whole GPUs serve {GPU}, MIG "
+        f"only shares that a share config gives this name serve it; whole GPUs serve {GPU}, MIG "
         f"devices {PREFIX}mig-1g.10gb and so on"
     )
 
@@ -176,7 +176,7 @@ def _whole(resource: str) -> str | None:
 
 
 def mig_profile(resource: str) -> str | None:
-    """Return the profile of the MIG devices that a resource name is for; None if for none."""
+    """Return the MIG profile that a resource name stands for; None if it stands for none."""
     match = _MIG.fullmatch(resource.removeprefix(PREFIX))
     if match is None:
         return None

@@ -4,8 +4,8 @@ In: the driver's directory, the CDI folder and the kubelet's, and the GPUs. It r
 the host's mounts can be changed: on the host, or in a container like the MPS supervisor's. Out: a
 node as it was before, and the list of what was removed; or an error, with what is left.
 
-It does nothing while the driver or its supervisor runs, or while claims are prepared, unless
-forced, and can be repeated at any time. It also undoes what NVIDIA's DRA driver has prepared in
+It does nothing while the driver or its supervisor runs, nor, unless forced, while claims are
+prepared. It can be repeated at any time. It also undoes what NVIDIA's DRA driver has prepared in
 this boot, and renames its checkpoint, because that driver refuses a GPU that one of its claims has,
 and does not start with a damaged checkpoint.
 """
@@ -73,7 +73,7 @@ _THEIR_FILES = ("cp.lock", "pu.lock", "nvidia-cdi-hook", "mps")
 """What NVIDIA's DRA driver keeps in the directory that it shares with this one."""
 
 _LOOK = (
-    "what is not understood was not undone: look for MIG devices (nvidia-smi mig -lgi) and "
+    "what could not be read was not undone: look for MIG devices (nvidia-smi mig -lgi) and "
     "time-slices that are no longer needed"
 )
 _THEIR_DAEMON = re.compile(r".+-[0-9a-f]{5}")
@@ -120,7 +120,7 @@ class Cleanup(common_settings.RootSettings):
 
 
 def clean(settings: Cleanup, environment: Mapping[str, str]) -> list[str]:
-    """Remove what is there, or with `dry_run` only look; return what it was, for people."""
+    """Remove what is there, or with `dry_run` only list it; return lines for people."""
     directory = settings.kubelet_plugins_directory_path / DRIVER_NAME
     is_there = is_folder(directory)
     _check_not_running(settings, directory)
@@ -140,7 +140,7 @@ def clean(settings: Cleanup, environment: Mapping[str, str]) -> list[str]:
             if not settings.dry_run:
                 raise SetupError(
                     f"{text}; without a driver their pods cannot end: bring it back (with the "
-                    "chart, cleanup.enabled=false), drain the node, and repeat this; or add "
+                    "chart, cleanup.enabled=false), drain the node, and run this again; or add "
                     "--force, which makes their pods lose their settings"
                 )
             things.append(f"nothing without --force, as {text}")
@@ -215,7 +215,7 @@ class _Node(Struct, frozen=True, kw_only=True):
 
     @contextmanager
     def _serving_mps(self) -> Iterator[None]:
-        """Run a supervisor as long as there are daemons to end."""
+        """Run a supervisor while there are daemons to stop."""
         if not self.requests.list():
             yield
             return
@@ -230,7 +230,7 @@ class _Node(Struct, frozen=True, kw_only=True):
         )
         supervisor.start()
         try:
-            # Nobody waits for the end of a daemon while no supervisor is there to end it.
+            # Without a running supervisor, `wait_gone` would fail at once.
             end = time.monotonic() + _MPS_SECONDS
             mps = self.settings.kubelet_plugins_directory_path / DRIVER_NAME / "mps"
             while not supervisor_runs(mps) and time.monotonic() < end:
@@ -353,7 +353,7 @@ def _remains(directory: Path) -> list[Path]:
 
 
 def _remove(directory: Path, files: list[Path]) -> list[str]:
-    """Unmount what is mounted below these files, and remove them; return what could not be."""
+    """Unmount what is mounted below these files, and remove them; return what failed."""
     problems: list[str] = []
     for path in files:
         try:
@@ -367,7 +367,7 @@ def _remove(directory: Path, files: list[Path]) -> list[str]:
         except (OSError, DriverError) as error:
             problems.append(f"{path} cannot be removed: {error}")
     with suppress(OSError):
-        directory.rmdir()  # if nobody else has anything there
+        directory.rmdir()  # unless something else is in it
     return problems
 
 
@@ -377,7 +377,7 @@ def group_folders(root: Path) -> list[Path]:
 
 
 def _remove_groups(groups: list[Path]) -> list[str]:
-    """Remove control groups, whose last processes may be ending; return which could not be."""
+    """Remove control groups, whose last processes may still be ending; return what failed."""
     problems: list[str] = []
     end = time.monotonic() + _EMPTY_SECONDS
     for group in groups:

@@ -1,8 +1,8 @@
 """`dra-driver completion SHELL`: completion of command lines in bash, zsh and fish, and in kubectl.
 
-In: a shell's name. Out: on stdout a script for it, by click. kubectl asks a program of its own, by
-the name kubectl_complete-gpu on the PATH; it gets what can stand next, a line each, and a number
-that says what else may.
+In: a shell's name. Out: on stdout a script for it, by click. kubectl runs a separate program,
+kubectl_complete-gpu on the PATH; it prints the possible next words, one a line, and a number that
+tells kubectl whether to complete file names, too.
 """
 
 import sys
@@ -38,7 +38,7 @@ class Completion(CommandSettings):
 
 
 def kubectl_complete() -> int:
-    """Print what can stand next in a line of `kubectl gpu`, as kubectl asks its plugins for it."""
+    """Print the possible next words of a `kubectl gpu` command, as kubectl expects of plugins."""
     *words, incomplete = sys.argv[1:] or [""]
     asked = ShellComplete(RootCommand(KUBECTL), {}, KUBECTL, "")
     offers = asked.get_completions(kubectl_words(words), incomplete)

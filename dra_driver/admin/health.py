@@ -1,7 +1,7 @@
-"""`dra-driver health`: has the running driver let go of the GPUs for a reset, and forget XIDs.
+"""`dra-driver health`: makes the running driver release GPUs for a reset, and forget XIDs.
 
 In: the driver's directory on the node. Out: a request there (devices/health/record.py), and on
-stdout what the driver has done about it. No GPU is asked or reset here.
+stdout what the driver has done about it. It neither queries nor resets a GPU itself.
 """
 
 import sys
@@ -33,20 +33,20 @@ _LOOK_SECONDS = 0.1
 
 
 class Release(CommandSettings):
-    """Have the driver close all GPUs for ten minutes, so that one can be reset.
+    """Make the driver close all GPUs for ten minutes, so that one can be reset.
 
-    It still opens them for a moment at each look, and hears no XIDs meanwhile. Pods continue.
+    It still opens them briefly for each check, and gets no XIDs in that time. Pods keep running.
     `clear` ends the ten minutes.
     """
 
     kubelet_plugins_directory_path: Path = PLUGINS
 
     def cli_cmd(self) -> None:
-        """Ask, and wait."""
+        """Ask the driver, and wait until it is done."""
         _ask(self.kubelet_plugins_directory_path, RELEASE)
         sys.stdout.write(
-            f"the driver closes the GPUs for {RELEASE_SECONDS / 60:.0f} minutes, except for a "
-            "moment at each look\n"
+            f"the driver closes the GPUs for {RELEASE_SECONDS / 60:.0f} minutes, except "
+            "briefly for each check\n"
             "next, on the node: nvidia-smi --gpu-reset -i INDEX; repeat it while dra-driver has "
             "the GPU open\n"
             "after that: dra-driver health clear GPU\n"
@@ -54,10 +54,10 @@ class Release(CommandSettings):
 
 
 class Clear(CommandSettings):
-    """Have the driver forget the XIDs of one GPU, after its reset.
+    """Make the driver forget the XIDs of one GPU, after its reset.
 
-    What the GPU itself still reports stays. GPU drivers from R565 on report that a GPU is well
-    again, so that XIDs pass without this command.
+    Conditions that the GPU still reports remain. GPU drivers from R565 on report that a GPU has
+    recovered, which ends the effect of its XIDs without this command.
     """
 
     example = "dra-driver health clear gpu-3"
@@ -66,7 +66,7 @@ class Clear(CommandSettings):
     kubelet_plugins_directory_path: Path = PLUGINS
 
     def cli_cmd(self) -> None:
-        """Ask, wait, and say what is left."""
+        """Ask the driver, wait, and print what is left."""
         directory = self.kubelet_plugins_directory_path / DRIVER_NAME
         uuid, before = _found(_recorded(directory), self.gpu)
         _ask(self.kubelet_plugins_directory_path, uuid)
@@ -78,11 +78,11 @@ class Clear(CommandSettings):
 
 
 class Health(CommandGroup):
-    """Reset a sick GPU while the driver runs, in its pod on the node.
+    """Reset a sick GPU while the driver runs; run this in its pod on the node.
 
-    First end the pods that use the GPU, and what else has it open (`dra-driver doctor -v`). Then
-    run `release`, on the node `nvidia-smi --gpu-reset -i INDEX`, and `clear`. See `dra-driver
-    status` for GPUs that are not well.
+    First end the pods that use the GPU, and other processes that have it open (`dra-driver doctor
+    -v` lists them). Then run `release`, `nvidia-smi --gpu-reset -i INDEX` on the node, and `clear`.
+    `dra-driver status` shows which GPUs are sick.
     """
 
     commands: ClassVar[Mapping[str, type[CommandSettings]]] = MappingProxyType(
@@ -106,13 +106,13 @@ def _found(gpus: Mapping[str, GpuHealth], word: str) -> tuple[str, GpuHealth]:
             return uuid, gpu
     others = named(gpu.name for gpu in gpus.values() if _xids(gpu))
     raise SetupError(
-        f"no XID is recorded for {word!r}{others and f', only for {others}'}; what else "
-        "`dra-driver status` shows passes when the GPU no longer reports it"
+        f"no XID is recorded for {word!r}{others and f', only for {others}'}; other "
+        "conditions in `dra-driver status` end when the GPU no longer reports them"
     )
 
 
 def _ask(plugins: Path, request: str) -> None:
-    """Ask the driver, and wait until it is done. Raises SetupError if it does not do it."""
+    """Ask the driver, and wait until it is done. Raises SetupError if it is not done in time."""
     requests = HealthRequests(plugins / DRIVER_NAME)
     folder = plugins / DRIVER_NAME / REQUESTS
     try:
@@ -128,7 +128,7 @@ def _ask(plugins: Path, request: str) -> None:
         if time.monotonic() > end:
             requests.end(request)
             raise SetupError(
-                f"the driver has not done it in {_WAIT_SECONDS:.0f} s: start it on this node, or "
-                "see in its log why it cannot look at its GPUs"
+                f"the driver did not respond in {_WAIT_SECONDS:.0f} s: start it on this node, or "
+                "see in its log why it cannot read its GPUs"
             )
         time.sleep(_LOOK_SECONDS)

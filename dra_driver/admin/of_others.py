@@ -1,7 +1,7 @@
-"""What other projects that share GPUs read in manifests, and nothing here does. Pure.
+"""What other projects that share GPUs read in manifests, and this driver ignores. Pure.
 
 In: annotations of pods for HAMi and KAI-Scheduler, their schedulers, and their resource names in
-objects of any kind. Out: why nothing comes of it, and what to write. (HAMi:
+objects of any kind. Out: why they have no effect, and what to write instead. (HAMi:
 pkg/device/nvidia/device.go; KAI-Scheduler: pkg/common/constants.)
 """
 
@@ -29,15 +29,15 @@ NO_COUNTERPART: Mapping[str, str] = {
 }
 """Limits that cannot be converted, and what to do."""
 
-NOT_SERVED = "nothing here serves this name: `dra-driver convert` makes a claim of it"
+NOT_SERVED = "this driver does not serve this name: `dra-driver convert` makes a claim of it"
 NAMES = {name for family in FAMILIES for name in family if name != GPU} | {*NO_COUNTERPART}
 
-_LIMITS = "nothing reads this annotation, nor does HAMi: write it in the limits of a container"
+_LIMITS = "neither HAMi nor this driver reads this: write it in the limits of a container"
 _CARDS, _GPUS = (
-    f"HAMi alone reads this: select {what} in the claim"
+    f"only HAMi reads this: select {what} in the claim"
     for what in ("cards by productName", "GPUs by uuid")
 )
-_KAI = "KAI-Scheduler alone reads this, and without a claim the pod has no GPU here: "
+_KAI = "only KAI-Scheduler reads this, and without a claim the pod gets no GPU: "
 _PART = "`dra-driver convert` makes a claim for a part of a GPU"
 
 _KAI_FRACTION = "gpu-fraction"
@@ -54,19 +54,19 @@ ANNOTATIONS: Mapping[str, str] = {
     "nvidia.com/nouse-gputype": _CARDS,
     "nvidia.com/use-gpuuuid": _GPUS,
     "nvidia.com/nouse-gpuuuid": _GPUS,
-    "nvidia.com/numa-bind": "HAMi alone reads this: write the constraint `matchAttribute: "
+    "nvidia.com/numa-bind": "only HAMi reads this: write the constraint `matchAttribute: "
     "resource.kubernetes.io/numaNode` in the claim",
-    "nvidia.com/vgpu-mode": "HAMi alone reads this: ask for a MIG device, or for a part of a GPU",
+    "nvidia.com/vgpu-mode": "only HAMi reads this: ask for a MIG device, or for a part of a GPU",
     _KAI_FRACTION: f"{_KAI}write {KAI_MEMORY} with the MiB in place of it, and {_PART}",
     KAI_MEMORY: f"{_KAI}{_PART}",
 }
 """Annotations of pods, and what to do."""
 
 _PREFIXES: Mapping[str, str] = {
-    "hami.io/": "HAMi alone reads this: remove it",
+    "hami.io/": "only HAMi reads this: remove it",
     "nvidia.com/container.": f"{_KAI}ask for a part by capacity (docs/converting.md)",
 }
-"""How names of such annotations begin."""
+"""Prefixes of such annotations."""
 
 _OF_PLUGIN = re.compile(rf"{re.escape(GPU)}(\.shared)?$|{re.escape(PREFIX)}mig-")
 _COUNTED = ("hard", "max", "min", "default", "defaultRequest")
@@ -88,7 +88,7 @@ SCHEDULERS = {HAMI: "HAMi", "kai-scheduler": "KAI-Scheduler", "volcano": "Volcan
 
 
 def unread(annotations: Object, path: Path) -> Iterator[Problem]:
-    """Yield the annotations of a pod that ask for something, and that nothing here reads."""
+    """Yield the annotations of a pod that ask for something, but that this driver ignores."""
     for name in annotations:
         begin = next((one for one in _PREFIXES if name.startswith(one)), "")
         if why := ANNOTATIONS.get(name) or _PREFIXES.get(begin):
@@ -96,14 +96,14 @@ def unread(annotations: Object, path: Path) -> Iterator[Problem]:
 
 
 def scheduler(spec: object, path: Path) -> Iterator[Problem]:
-    """Yield the scheduler of a pod that had its GPUs from one of these projects."""
+    """Yield the scheduler of a pod if it belongs to one of these projects."""
     if project := SCHEDULERS.get(text(spec, "schedulerName")):
-        why = f"unchanged: once {project} is removed, such pods stay Pending: remove it then"
+        why = f"unchanged: once {project} is removed, such pods stay Pending: then remove this"
         yield _problem((*path, "schedulerName"), why)
 
 
 def left(value: Object) -> Iterator[Problem]:
-    """Yield what an object of a kind that is not converted says of GPUs."""
+    """Yield the fields about GPUs in an object of a kind that is not converted."""
     pods = f"unchanged: pods of a {plain(text(value, 'kind'))} are not converted: {_BY_HAND}"
     found = [
         problem for path, part in parts(value) if path for problem in _of_part(part, path, pods)

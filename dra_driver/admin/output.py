@@ -24,7 +24,7 @@ WIDE_OUTPUT = option(
 
 
 def is_for_programs(output: WideOutput) -> bool:
-    """Whether a program reads it."""
+    """Whether the output is meant for programs."""
     return output in ("json", "yaml")
 
 
@@ -46,9 +46,9 @@ def for_programs(document: str, output: WideOutput) -> str:
 
 
 def yaml_text(value: object, *, width: int, dumper: "type[yaml.SafeDumper] | None" = None) -> str:
-    """Return a value as YAML whose every character a terminal can show.
+    """Return a value as YAML that a terminal can show.
 
-    If there are others, all but ASCII is escaped: PyYAML by itself escapes only control characters.
+    If it cannot show a character, all but ASCII is escaped; PyYAML escapes only control characters.
     """
     import yaml  # noqa: PLC0415 (a table needs none)
 

@@ -1,6 +1,6 @@
 """All commands of `dra-driver` and `kubectl gpu`, and how help and shells list them.
 
-A sub-command that is not installed is not listed, and tells how to get it when it is called.
+A sub-command that is not installed is not listed; calling it prints how to install it.
 """
 
 import importlib.util
@@ -21,9 +21,9 @@ KUBECTL = "kubectl gpu"
 
 
 class SeparateCommand(Command, frozen=True, kw_only=True):
-    """A sub-command in a distribution of its own; `missing` says how to get that.
+    """A sub-command in a distribution of its own; `missing` says how to install that.
 
-    `needs` are packages that it depends on, because a checkout has the code of all distributions.
+    `needs` are its dependencies: a checkout has all distributions' code, but perhaps not these.
     """
 
     missing: str
@@ -36,7 +36,7 @@ class SeparateCommand(Command, frozen=True, kw_only=True):
         return super().load()
 
     def is_installed(self) -> bool:
-        """Whether everything that it needs is installed; imports only its package."""
+        """Whether it and all that it needs are installed; they are not imported for that."""
         packages = (self.target.rpartition(".")[0], *self.needs)
         return all(importlib.util.find_spec(package) is not None for package in packages)
 
@@ -76,8 +76,8 @@ GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "mps-supervisor": "run the MPS daemons that this node's claims ask for",
         },
         "On a GPU node": {
-            "status": "show who has which GPU, and what limits them",
-            "usage": "show who uses how much of the GPUs now",
+            "status": "show which pods have which GPUs, and what limits them",
+            "usage": "show what uses the GPUs now, and how much of them",
             "inspect": "show the GPUs, and what the driver would publish",
             "bench processes": "measure which sharing strategy suits your work",
             "health": "reset a sick GPU while the driver runs",
@@ -182,7 +182,7 @@ class RootCommand(click.Group):
         return f"{name} is not a command of {KUBECTL}: run {run}"
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a line for each thing that commands do, without importing any."""
+        """Write a line for each use of the commands, without importing any."""
         names = self.list_commands(ctx)
         groups: Mapping[str, Mapping[str, str]] = GROUPS
         if self.name == KUBECTL:

@@ -1,7 +1,7 @@
-"""Undoes everything for the claims of a node, when this driver leaves it permanently.
+"""Undoes everything for the claims of a node, when this driver is removed from it for good.
 
-In: the claims of the node, with nobody else at work. Out: hardware as before the claims, and none
-of their files; or why something could not be undone. The steps are those of an unprepare
+In: the claims of the node, while nothing else changes them. Out: hardware as before the claims, and
+none of their files; or why something could not be undone. The steps are those of an unprepare
 (claims/prepare/release.py).
 """
 
@@ -64,7 +64,7 @@ class Removal:
         uids = claims.ledger.uids()
         uids |= set(map(ClaimUid, claims.specs.uids() | claims.steps.claims()))
         problems: list[str] = []
-        for _ in range(2):  # the first round may be in the way of a mode that is turned off
+        for _ in range(2):  # a mode may stay on until other claims are undone, too
             problems = []
             for uid in sorted(uids):
                 problems += _problems(f"claim UID {uid}", partial(self._release, uid))

@@ -1,4 +1,4 @@
-"""Reads what the driver keeps on a node, for commands, which change nothing there."""
+"""Reads what the driver stores on a node, for commands, without changing it."""
 
 import stat
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class StoredRecords(Struct, frozen=True, kw_only=True):
 
 
 def stored_records(directory: Path) -> StoredRecords:
-    """Return all records below a directory, without making or moving anything.
+    """Return all records below a directory, without creating or moving anything.
 
     Raises StateError if a folder cannot be listed, because that does not mean that it is empty.
     """
@@ -81,9 +81,9 @@ def supervisor_runs(mps: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Tell whether a folder exists, False if there is nothing.
+    """Tell whether a folder exists.
 
-    Raises StateError for something else, and if this process may not see what is there.
+    Raises StateError if something else is there, or if this process may not look.
     """
     try:
         seen = path.stat()

@@ -1,6 +1,6 @@
 """Resource names that people write and nothing serves, with what they most likely mean. Pure.
 
-Old names stay in manifests for long, and an unknown name keeps a pod Pending without a message.
+Old names stay in manifests for years, and an unknown name keeps a pod Pending without a message.
 """
 
 import re

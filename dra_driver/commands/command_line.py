@@ -1,8 +1,8 @@
 """Commands as classes of settings, whose fields become options and arguments of `click`.
 
-In: a class, and words of a command line. Out: an object of the class with valid values, or an error
-that names each invalid one. A flag overrides its variable, and an empty variable counts as unset.
-`click` parses, converts, writes the help and completes.
+In: a class, and the arguments of a command line. Out: an object of the class with valid values, or
+an error that names each invalid one. A flag overrides its variable, and an empty variable counts as
+unset. `click` parses, converts, writes the help and completes.
 """
 
 import difflib
@@ -30,13 +30,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 Check = Callable[[Any], Any]
-"""Returns the value, converted if necessary; raises ValueError with what is wrong with it."""
+"""Returns the value, converted if necessary; raises ValueError with the reason if it is invalid."""
 
 FILE: Final = "FILE"
 """The metavar of texts that are names of files, so that shells complete them."""
-PLACES: Final = "Where things are, each also a variable, such as PROC_ROOT"
+PLACES: Final = "Paths, each also an environment variable, such as PROC_ROOT"
 """The group of options that are paths; the last in each help."""
-_VARIABLES: Final = "Settings, each also a variable, such as LOG_LEVEL"
+_VARIABLES: Final = "Settings, each also an environment variable, such as LOG_LEVEL"
 
 HELP_SETTINGS: Final[dict[str, Any]] = {
     "help_option_names": ["-h", "--help"],
@@ -53,14 +53,14 @@ class Option(Struct, frozen=True, kw_only=True):
     """A setting on the command line.
 
     Attributes:
-        check: the check of a value that somebody set; for a list, of each item.
+        check: the check for a value that was set; for a list, for each item.
         names: further names, for flag and variable, in Python's form.
         variable: whether environment variables with these names set it, too.
-        metavar: the placeholder in the help; empty: by its type.
+        metavar: the placeholder in the help; empty: derived from the type.
         short: a flag of one letter.
         positional: it is an argument and not a flag.
         hidden: it is not in the help.
-        group: the title in the help below which it stands; empty for the first.
+        group: the section of the help that lists it; empty for the first.
     """
 
     default: Any = _REQUIRED
@@ -80,7 +80,7 @@ class Option(Struct, frozen=True, kw_only=True):
         return self.default is _REQUIRED
 
     def checked(self, value: Any) -> Any:
-        """Return a value that somebody set. Raises ValueError, also if the value is one."""
+        """Check and return a value that was set. Raises ValueError, also if the value is one."""
         if isinstance(value, ValueError):
             raise value
         if isinstance(value, list):
@@ -89,12 +89,12 @@ class Option(Struct, frozen=True, kw_only=True):
 
 
 def option(**attributes: Any) -> Any:
-    """Return what makes a field of a class of settings an option; see Option."""
+    """Declare a field of a settings class as an option; see Option."""
     return Option(**attributes)
 
 
 def argument(**attributes: Any) -> Any:
-    """Return what makes a field of a class of settings an argument; a list takes all there are."""
+    """Declare a field of a settings class as an argument; a list takes all arguments."""
     return Option(positional=True, **attributes)
 
 
@@ -104,7 +104,7 @@ def changed(shared: Any, **attributes: Any) -> Any:
 
 
 def bounds(*, above: float = -inf, least: float = -inf, most: float = inf) -> Check:
-    """Return the check of a finite number within bounds; `least` and `most` are included."""
+    """Return a check for a finite number within bounds; `least` and `most` are included."""
 
     def check(value: float) -> float:
         if not isfinite(value):
@@ -121,7 +121,7 @@ def bounds(*, above: float = -inf, least: float = -inf, most: float = inf) -> Ch
 
 
 def shaped(pattern: str, text: str) -> Check:
-    """Return the check of a text that has to match a pattern; `text` says what it must be."""
+    """Return a check that a text matches a pattern; `text` describes the allowed values."""
     compiled = re.compile(pattern)
 
     def check(value: str) -> str:
@@ -133,7 +133,7 @@ def shaped(pattern: str, text: str) -> Check:
 
 
 class WrongSettingsError(ValueError):
-    """Invalid settings: a line about each, or about several together."""
+    """Invalid settings: one line for each, or for several that do not fit together."""
 
     def __init__(self, lines: list[str]) -> None:
         self.lines = lines
@@ -144,11 +144,11 @@ class WrongSettingsError(ValueError):
 class CommandSettings:
     """The settings of a command, and what it does.
 
-    Fields are options; their types say how words are read: bool, int, float, str, Path, a Literal,
-    each of them or None, or a list of them, whose items are separated by commas. `variables` has
-    all options set by environment variables, too; the options `without_effect` are taken, are
-    fields of `given`, and are no part of the help. The help ends with the command line `example`.
-    `statuses` says what exit statuses mean, where that is not what it is for most commands.
+    Fields are options; their types decide how values are parsed: bool, int, float, str, Path, a
+    Literal, each of them or None, or a list of them, whose items are separated by commas. With
+    `variables`, environment variables set all options, too. The options in `without_effect` are
+    accepted and appear in `given`, but not in the help. The help ends with the command line
+    `example`. `statuses` describes exit statuses that differ from those of most commands.
     """
 
     options: ClassVar[Mapping[str, Option]] = MappingProxyType({})
@@ -191,11 +191,11 @@ class CommandSettings:
 
     @property
     def given(self) -> frozenset[str]:
-        """The fields that somebody set."""
+        """The fields that were set explicitly."""
         return frozenset(self.__dict__["given"])
 
     def check(self) -> None:
-        """Check the settings together. Raises ValueError, for one setting with its `line`."""
+        """Check settings that depend on each other. Raises ValueError; `line` words it."""
 
     def cli_cmd(self) -> None:
         """Run the command. Ends the process with SystemExit for a status other than 0."""
@@ -203,7 +203,7 @@ class CommandSettings:
 
     @classmethod
     def line(cls, name: str, reason: str) -> str:
-        """Return an error's text about a field, by the names that people know."""
+        """Return an error's text about a field, named by its flag and environment variable."""
         if field := cls.options.get(name):
             variables = [f" (or {each})" for each in variables_of(name, field)[:1]]
             flag = field.metavar or name.upper() if field.positional else flags_of(name, field)[0]
@@ -212,7 +212,7 @@ class CommandSettings:
 
 
 def flags_of(name: str, setting: Option) -> list[str]:
-    """Return the flags of an option: that of its field first, which for `from_` is --from."""
+    """Return the flags of an option, its field's first, which is --from for `from_`."""
     flags = [f"--{each.removesuffix('_').replace('_', '-')}" for each in (name, *setting.names)]
     if len(name) == 1:
         return [f"-{name}", *flags]
@@ -220,7 +220,7 @@ def flags_of(name: str, setting: Option) -> list[str]:
 
 
 def variables_of(name: str, setting: Option) -> list[str]:
-    """Return the environment variables of an option: that of its field first."""
+    """Return the environment variables of an option, its field's first."""
     return [each.upper() for each in (name, *setting.names)] if setting.variable else []
 
 
@@ -239,11 +239,11 @@ class SettingsCommand(click.Command):
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse words, as click does, but with flags of one letter as in Go."""
+        """Parse arguments as click does, but accept flags in Go's form, such as -v=4."""
         return super().parse_args(ctx, [_ONE_LETTER.sub(r"-\1", word) for word in args])
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, as click does, but under their titles, places last."""
+        """Write the options as click does, but by section, with the paths last."""
         titles = {name: setting.group for name, setting in self.model.options.items()}
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for param in self.get_params(ctx):
@@ -262,7 +262,7 @@ class SettingsCommand(click.Command):
         self.settings(ctx).cli_cmd()
 
     def settings(self, ctx: click.Context) -> CommandSettings:
-        """Return the settings of parsed words. Raises WrongSettingsError, naming all wrong ones."""
+        """Return the parsed settings. Raises WrongSettingsError, which names all invalid ones."""
         given = {
             name: value
             for name, value in ctx.params.items()
@@ -315,7 +315,7 @@ _PATH: Final = click.Path(path_type=Path)  # one for all: click looks up transla
 
 
 class _Choice(click.Choice[str]):
-    """One of some words; the error for a wrong one names the most similar, too."""
+    """A choice of words; the error for an unknown word suggests the most similar one."""
 
     def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
         near = difflib.get_close_matches(str(value), self.choices, n=1, cutoff=0.7)
@@ -324,7 +324,7 @@ class _Choice(click.Choice[str]):
 
 
 class _Lenient(click.Parameter):
-    """A parameter whose value is its error, so that the others are read, too."""
+    """A parameter that returns an error as its value, so that the others are still parsed."""
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
         """Return the value, or a ValueError."""
@@ -339,7 +339,7 @@ class _Lenient(click.Parameter):
 
 class _Option(_Lenient, click.Option):
     def get_help_spec(self, ctx: click.Context) -> str:
-        """Return its flag, without the further names that other drivers have for it."""
+        """Return its flag, without the names that other drivers use for it."""
         if self.secondary_opts:
             return f"--[no-]{self.opts[0].removeprefix('--')}"
         spec = super().get_help_spec(ctx)

@@ -25,7 +25,7 @@ SECONDS_OR_OFF = bounds(least=0, most=MOST_SECONDS)
 def _checked_shares(text: str) -> str:
     if text in {"disabled", "memory", "unlimited"} or (text.isdecimal() and int(text) > 0):
         return text
-    raise ValueError(f"give disabled, memory, unlimited or a positive number, not {text!r}")
+    raise ValueError(f"must be disabled, memory, unlimited or a positive number, not {text!r}")
 
 
 NVIDIA_DRIVER_ROOT = option(
@@ -46,8 +46,8 @@ NVIDIA_DEV_ROOT = option(
     group=PLACES,
     default=None,
     variable=True,
-    help="Folder with the device nodes' dev, on the host; unset: the driver root if it has "
-    "dev/nvidiactl, else /.",
+    help="Folder whose dev has the device nodes, on the host; unset: the driver root if it "
+    "has dev/nvidiactl, else /.",
 )
 NVIDIA_CDI_HOOK_PATH = option(
     group=PLACES,
@@ -144,9 +144,9 @@ CONSUMABLE_SHARES = option(
     variable=True,
     metavar="disabled|memory|unlimited|NUMBER",
     check=_checked_shares,
-    help="Let several claims have parts of one device, by consumable capacity. What a claim "
+    help="Let several claims use parts of one device, by consumable capacity. What a claim "
     "without a request gets: memory: all memory; unlimited: no particular amount; NUMBER: "
-    "one of so many shares.",
+    "one of that many shares.",
 )
 EXCLUDE_GPUS = option(
     default="",

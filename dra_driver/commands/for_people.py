@@ -1,6 +1,6 @@
-"""What only commands for people have: sub-commands of their own, and lines on standard output.
+"""What only commands for people need: sub-commands, and lines on standard output.
 
-The processes of a node load none of it.
+The processes of a node do not load it.
 """
 
 import inspect
@@ -15,7 +15,7 @@ from dra_driver.commands.command_line import HELP_SETTINGS, CommandSettings, Set
 
 
 class CommandGroup:
-    """A command with sub-commands; `statuses` are those of most of them."""
+    """A command with sub-commands; `statuses` applies to most of them."""
 
     statuses: ClassVar[tuple[str, ...]] = ()
     commands: ClassVar[Mapping[str, type[CommandSettings]]] = MappingProxyType({})
@@ -37,10 +37,10 @@ def click_command(
 
 
 def not_installed(name: str, folder: str) -> str:
-    """Return what to do where a distribution in `folder` of dra_driver/ is not installed."""
+    """Return how to install a distribution in `folder` of dra_driver/ that is missing."""
     return (
-        f"the {name} is not installed with all that it needs: in a checkout of this project, `make "
-        f"setup` installs it, and `pip install ./dra_driver/{folder}` adds it to this install"
+        f"the {name} or a package that it needs is not installed: in a checkout of this project, "
+        f"`make setup` installs it, and `pip install ./dra_driver/{folder}` adds it to this install"
     )
 
 

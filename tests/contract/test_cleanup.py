@@ -85,7 +85,7 @@ def test_it_refuses_while_claims_are_prepared_and_forced_leaves_nothing(
     assert (
         f"claims are prepared on this node: default/mig ({MIG}); default/whole (gpu-1); "
         "without a driver their pods cannot end: bring it back (with the chart, "
-        "cleanup.enabled=false), drain the node, and repeat this; or add --force"
+        "cleanup.enabled=false), drain the node, and run this again; or add --force"
     ) in capsys.readouterr().err
     assert main(command(node, "--dry-run")) == 0
     listed = capsys.readouterr().out

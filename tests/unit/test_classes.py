@@ -111,7 +111,7 @@ def test_a_name_that_may_be_unserved_is_reported(
     )
     assert memory.startswith(f"warning: nvidia.com/mig-3g.9gb: {there} 3g.20gb, 3g.40gb, ")
     assert typo == "warning: nvidia.com/gpus: the name is nvidia.com/gpu"
-    assert renamed.startswith("warning: nvidia.com/foo: only shares that a share config renames so")
+    assert renamed.startswith("warning: nvidia.com/foo: only shares that a share config gives ")
 
 
 @pytest.mark.parametrize("card", sorted(CARDS.glob("*.yaml")), ids=lambda card: str(card.stem))

@@ -123,7 +123,7 @@ def _check_part(made: Checks, part: _Part, root: Models) -> None:
         models = {kind: model for kind, model in inner.items() if model}
         if models:
             if info.is_required():
-                raise TypeError(f"object {name} is required: the policy takes all for optional")
+                raise TypeError(f"object {name} is required: the policy assumes optional ones")
             _define_object(made, path, part.variable)
             _check_part(made, _Part(path=path, models=models, variable=name), root)
         else:
@@ -133,14 +133,14 @@ def _check_part(made: Checks, part: _Part, root: Models) -> None:
 
 
 def _check_kinds(made: Checks, path: tuple[str, ...], kinds: list[str]) -> None:
-    """A field that configs of other kinds must not have, not even as null."""
+    """Add the rule that configs of other kinds must not set a field, not even to null."""
     absent = f"!it.?{'.?'.join(path)}.hasValue()"
     kind = _in(_value("kind"), kinds)
     made.refuse(path, CONFIGS, f"{kind} || {absent}", f"is only allowed in a {either(kinds)}")
 
 
 def _define_object(made: Checks, path: tuple[str, ...], parent: str) -> None:
-    """A field that holds a JSON object or nothing."""
+    """Add the rule and the variable of a field that holds a JSON object or nothing."""
     value = _value(path[-1])
     made.refuse(path, parent, f"{value} == null || type(it.{path[-1]}) == map", "must be an object")
     made.define(path[-1], parent, f"type({value}) == map")

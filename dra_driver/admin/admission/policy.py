@@ -57,7 +57,7 @@ def policy_checks() -> Checks:
 
 def _check_kinds(made: Checks) -> None:
     """Add that configs are for devices that their requests can get (meant_for.py)."""
-    # As Python writes maps and lists of texts, so does CEL.
+    # CEL writes maps and lists of strings as Python does.
     of_class = {name: [*kinds] for name, kinds in KINDS.items()}
     kinds = f"{of_class}[?one.?deviceClassName.orValue('')].orValue({[*MODELS]})"
     devices = (

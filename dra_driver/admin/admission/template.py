@@ -70,7 +70,7 @@ spec:
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """One policy. `about` is the comment at its head; texts are broken where a reader would.
+    """One policy. `about` is the comment at its head; line breaks in texts are kept.
 
     `conditions` say which objects it applies to, among those that are new or have a changed spec;
     each of `validations` has the keys that Kubernetes gives it.

@@ -1,1 +1,1 @@
-"""Objects of the cluster as values: slices, nodes, what claims have, refused pods."""
+"""Objects of the cluster as values: slices, nodes, allocations, refused pods."""

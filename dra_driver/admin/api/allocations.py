@@ -1,7 +1,7 @@
-"""Which devices a ResourceClaim has, and who uses them.
+"""Which devices a ResourceClaim has, and which pods use them.
 
 In: a ResourceClaim as a dict. Out: one `Allocation` for each device that was allocated to it for
-use. `status.allocation.devices.results` has them from the scheduler's decision until the claim is
+use. `status.allocation.devices.results` lists them from the scheduler's decision until the claim is
 deallocated. A device that was allocated for admin access stays free for others (KEP-5018). With a
 share id, a part of the device was allocated, with what it consumes of each capacity (KEP-5075). A
 claim without an allocation, or in an unknown form, has none. Pure.
@@ -22,7 +22,7 @@ class Allocation(Struct, frozen=True, kw_only=True):
 
     Attributes:
         claim: the claim, as namespace/name.
-        users: for whom the claim is reserved: pods by name, anything else as resource/name.
+        users: what the claim is reserved for: pods by name, anything else as resource/name.
         share_id: distinguishes parts of a device; None for the whole device.
         consumed: what the part takes of the device's capacities, in billionths of their units.
     """
@@ -68,11 +68,11 @@ def _consumed(result: Object) -> Iterator[tuple[str, int]]:
     if _share_id(result) is None:
         return
     for name, amount in mapping(result, "consumedCapacity").items():
-        with suppress(ValueError):  # which the API server does not let through
+        with suppress(ValueError):  # the API server rejects such an amount
             yield name, nanos(amount)
 
 
 def user_of(reference: Object) -> str:
-    """Return for whom a claim is reserved: a pod by its name, anything else as resource/name."""
+    """Return what a claim is reserved for: a pod by its name, anything else as resource/name."""
     resource, name = reference.get("resource"), str(reference.get("name"))
     return name if resource == "pods" else f"{resource}/{name}"

@@ -83,8 +83,8 @@ class Toleration(Struct, frozen=True, kw_only=True):
 class Node(Struct, frozen=True, kw_only=True):
     """A node, as far as it matters for pods and devices.
 
-    `plugin_resources` has how many it has of each resource name of a device plugin: of those that
-    are not Kubernetes' own.
+    `plugin_resources` maps the resource names of device plugins, which are all that are not
+    Kubernetes' own, to the node's amounts.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Node(Struct, frozen=True, kw_only=True):
 
 
 def selects(selector: Object, node: Node) -> bool:
-    """Tell whether a NodeSelector selects a node: one of its terms does."""
+    """Tell whether a NodeSelector selects a node: one matching term is enough."""
     return any(_term_selects(term, node) for term in objects(selector, "nodeSelectorTerms"))
 
 
@@ -183,7 +183,7 @@ def _obstacles(spec: Object, node: Node) -> Iterator[str]:
         yield "the node is cordoned"
     for taint in node.taints:
         if taint.key == _UNSCHEDULABLE and node.unschedulable:
-            continue  # said above
+            continue  # reported above
         if taint.blocks and not _tolerated(taint, tolerations):
             yield f"the pod does not tolerate the node's taint {taint}"
     labels = mapping(spec, "nodeSelector")

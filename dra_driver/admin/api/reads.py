@@ -22,7 +22,7 @@ _SLICES_OF_A_PAGE = 100
 
 
 class Reads(Protocol):
-    """What is needed of an API server."""
+    """The requests that commands send to an API server."""
 
     def get(
         self, resource: Resource, name: str, *, namespace: str | None = None, timeout: float
@@ -66,14 +66,14 @@ def read(api: Reads, resource: Resource, name: str, namespace: str) -> dict[str,
 def read_all(
     api: Reads, resource: Resource, field_selector: str = ""
 ) -> Iterator[dict[str, object]]:
-    """Yield all objects of a kind, of all namespaces, that have what a selector asks for."""
+    """Yield all objects of a kind, of all namespaces, that match a field selector."""
     query = {"fieldSelector": field_selector} if field_selector else {}
     page = _SLICES_OF_A_PAGE if resource is RESOURCE_SLICES else _PAGE
     return each(api, resource, query=query, page=page, timeout=_TIMEOUT_SECONDS)
 
 
 def taint_rules(each: Callable[[Resource], Iterable[Object]]) -> list[Object]:
-    """Return all DeviceTaintRules: of v1 from Kubernetes 1.37 on, before by gate of older versions.
+    """Return all DeviceTaintRules: as v1 from Kubernetes 1.37 on, before that as beta or alpha.
 
     `each` reads all objects of a kind.
     """

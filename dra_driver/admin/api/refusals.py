@@ -1,10 +1,10 @@
-"""What events say about pods: a driver refuses to prepare devices, or they get no claim.
+"""What events report about pods: a driver refuses to prepare devices, or no claim is created.
 
 The kubelet reports the first in an event of reason FailedPrepareDynamicResources, again at each
-attempt; the claim stays allocated, so nobody else gets its devices. The controller that makes
-claims from templates reports the second (FailedResourceClaimCreation), and the scheduler for claims
-that it makes for resource names: a quota, a policy or a webhook is in the way. Without the
-permission to read events, neither is known.
+attempt; the claim stays allocated, so no other claim gets its devices. The second is reported by
+the controller that creates claims from templates (FailedResourceClaimCreation), and by the
+scheduler for claims that it creates for resource names: a quota, a policy or a webhook refuses
+them. Without the permission to read events, neither is known.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ _REASON = "FailedPrepareDynamicResources"
 _NOT_CREATED = "FailedResourceClaimCreation"
 _NOT_SCHEDULED = "FailedScheduling"
 _FORBIDDEN = "is forbidden: "
-"""What the API server says about an object that a quota or a policy refuses."""
+"""Part of the API server's message about an object that a quota or a policy refuses."""
 _LOOKED_AT = 10
 """How many pods with such events are read; each is a request."""
 
@@ -49,7 +49,7 @@ def refusals(api: Reads, asked: Iterable[PodName]) -> tuple[Refusal, ...]:
 
 
 def why_no_claim(api: Reads, pod: Object) -> str:
-    """Return what prevents a claim from being made for a pod; empty if nothing is known.
+    """Return what prevents a claim from being created for a pod; empty if nothing is known.
 
     Other reasons of the scheduler for not placing a pod are not returned.
     """
@@ -61,7 +61,7 @@ def why_no_claim(api: Reads, pod: Object) -> str:
 
 
 def was_looked_at(api: Reads, pod: Object, scheduler: str) -> bool:
-    """Tell whether a scheduler has an event of a pod."""
+    """Tell whether a scheduler has reported an event about a pod."""
     with suppress(ApiError):
         return any(
             scheduler
@@ -73,9 +73,9 @@ def was_looked_at(api: Reads, pod: Object, scheduler: str) -> bool:
 
 
 def over_limit(api: Reads, thing: Object) -> str:
-    """Return what was said last of the GPU memory of a pod or a claim, and when; empty if nothing.
+    """Return the newest event about the GPU memory of a pod or claim, with its time; empty if none.
 
-    An event is there for an hour, or as long as the API server was told to keep it.
+    The API server keeps an event for an hour, unless it is configured otherwise.
     """
     newest = max((_newest_of(api, reason, thing) for reason in (OVER, KILLED)), key=_time)
     return f"{_time(newest)[:19]}Z: {text(newest, 'note')}" if newest else ""

@@ -1,7 +1,7 @@
 """What drivers have published, as the scheduler reads it: slices of any driver.
 
 In: ResourceSlices and DeviceTaintRules as dicts. Out: `Slice` values. In resource.k8s.io/v1, a
-slice is for one node, for those that a selector selects, for all, or says so device by device. A
+slice is for one node, for those that a selector selects, for all, or each device names its own. A
 DeviceTaintRule adds its taint to the devices that it names by driver, pool and device (KEP-5055).
 Amounts are in billionths of their units, the precision of the API's quantities. Nodes with the same
 GPUs have the same amounts, and each is kept once. Pure.
@@ -38,7 +38,7 @@ class DeviceId(NamedTuple):
 
     @property
     def share(self) -> str:
-        """The kind of share that it is of this driver's, by its name; empty for others."""
+        """The kind of share of this driver that it is, by its name; empty for other devices."""
         if self.driver != DRIVER_NAME:
             return ""
         return self.device.removeprefix(undivided_name(self.device))[1:].rsplit("-", 3)[0]
@@ -58,10 +58,10 @@ class Policy(Struct, frozen=True, kw_only=True):
     """What claims may consume of a capacity.
 
     Attributes:
-        default: what a claim consumes that does not ask for it.
+        default: what a claim that does not ask for the capacity consumes.
         least: the smallest amount, of a range.
-        step: what amounts are multiples of, from the smallest on.
-        values: the amounts that there are, if they are no range.
+        step: amounts are the smallest plus a multiple of this.
+        values: the allowed amounts, if they are not a range.
     """
 
     default: int | None = None
@@ -88,13 +88,13 @@ class Capacity(Struct, frozen=True, kw_only=True):
         """What every claim consumes at least."""
         if self.policy is None:
             return 0
-        # Values stand in ascending order.
+        # Values are in ascending order.
         smallest = self.policy.values[0] if self.policy.values else self.policy.least
         return min(self.default, smallest or 0)
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """For which nodes something is; for none if nothing is set."""
+    """The nodes that something is for; none if nothing is set."""
 
     node: str = ""
     everywhere: bool = False
@@ -123,8 +123,8 @@ class Device(Struct, frozen=True, kw_only=True):
     Attributes:
         subject: what selectors can read of it.
         consumes: what it takes of its pool's counters.
-        taints: its taints, those of rules among them.
-        place: its own nodes, in a slice that says so device by device.
+        taints: its taints, including those of rules.
+        place: its own nodes, in a slice whose devices name theirs.
         binds: whether a pod has to wait for it after it was allocated.
     """
 
@@ -155,7 +155,7 @@ class Slice(Struct, frozen=True, kw_only=True):
 
     Attributes:
         count: how many slices this generation of the pool has.
-        place: its nodes; None if its devices say theirs.
+        place: its nodes; None if its devices name theirs.
         counters: counter sets by name.
     """
 
@@ -210,7 +210,7 @@ class TaintRule(Struct, frozen=True, kw_only=True):
 
 
 def readable_slices(things: Iterable[Object], rules: Iterable[TaintRule] = ()) -> Iterator[Slice]:
-    """Yield the slices that can be read; pools that lack others are incomplete."""
+    """Yield the slices that can be read; a pool without all of its slices is incomplete."""
     rules = tuple(rules)
     for thing in things:
         with suppress(ValueError):
@@ -218,7 +218,7 @@ def readable_slices(things: Iterable[Object], rules: Iterable[TaintRule] = ()) -
 
 
 def read_slice(thing: Object, rules: Iterable[TaintRule] = ()) -> Slice:
-    """Return what a ResourceSlice says. Raises ValueError if an amount or version is unreadable."""
+    """Return the content of a ResourceSlice. Raises ValueError for a wrong amount or version."""
     spec = mapping(thing, "spec")
     driver, pool = text(spec, "driver"), text(spec, "pool", "name")
     by_device = spec.get("perDeviceNodeSelection") is True

@@ -1,9 +1,8 @@
 """`dra-driver convert FILE…`: manifests of older APIs as those that run with this driver.
 
-In: files, folders, or `-` for stdin. Out: YAML for kubectl
-on stdout, and on stderr a line for each thing that it does not carry over, `FILE:LINE:COLUMN:
-object: field: why: what to do`, and one that names the kinds of objects that it did not look at. It
-needs no node, no GPU and no cluster.
+In: files, folders, or `-` for stdin. Out: YAML for kubectl on stdout, and on stderr a line for each
+thing that it does not carry over, `FILE:LINE:COLUMN: object: field: why: what to do`, and one that
+names the kinds of objects that it did not look at. It needs no node, no GPU and no cluster.
 """
 
 import sys
@@ -25,8 +24,8 @@ class Convert(CommandSettings):
 
     example = "dra-driver convert old.yaml >new.yaml"
     statuses = (
-        "all that it looks at is carried over, and `validate` finds no errors in the output",
-        "something is not carried over, with a line for each thing, or has errors",
+        "known objects are carried over in full, and `validate` finds no errors in the output",
+        "something is not carried over or has errors; stderr has a line for each",
         "a file cannot be read",
     )
 

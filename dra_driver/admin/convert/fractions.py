@@ -1,4 +1,4 @@
-"""Parts of GPUs by the names of HAMi, Volcano, vgpu-manager and KAI-Scheduler. Pure.
+"""Parts of GPUs, as HAMi, Volcano, vgpu-manager and KAI-Scheduler name them. Pure.
 
 They ask for a number of GPUs, and an amount of memory and a percentage of the SMs of each, as
 numbers without units. Here a claim asks for such a part by consumable capacity, and MPS limits it.
@@ -33,7 +33,7 @@ _PLAIN = re.compile(r"[0-9]+")
 class Wanted(Struct, frozen=True, kw_only=True):
     """What a container's limits ask for: devices, and the part of each (0: all) in MiB and percent.
 
-    `names` are the limits that say so.
+    `names` are the names of these limits.
     """
 
     resource: str
@@ -60,7 +60,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 
 def config_of(request: str) -> Object:
-    """Return the config by which MPS limits what a request asked for."""
+    """Return the config that makes MPS limit a request to what it asks for."""
     parameters = {"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": {"strategy": "MPS"}}
     return {"requests": [request], "opaque": {"driver": DRIVER_NAME, "parameters": parameters}}
 
@@ -87,7 +87,7 @@ def read(limits: Mapping[str, object], path: Path, losses: list[Problem]) -> Wan
             for name, default in ((count, 1), (memory, 0), (cores, 0))
         )
         if not wrong and percent > _WHOLE_PERCENT:
-            why = f"converted as {_WHOLE_PERCENT} percent, which is all of a GPU, as HAMi takes it"
+            why = f"converted as {_WHOLE_PERCENT} percent, which is all of a GPU, as in HAMi"
             losses.append(loss((*path, cores), why))
         return Wanted(
             resource=GPU,
@@ -100,7 +100,7 @@ def read(limits: Mapping[str, object], path: Path, losses: list[Problem]) -> Wan
 
 
 def limits_of_kai(pod: Any) -> None:
-    """Write a part of a GPU that a pod's annotations ask KAI-Scheduler for as limits of HAMi."""
+    """Replace KAI-Scheduler's annotations for a part of a GPU by the limits that HAMi reads."""
     annotations: Any = at(pod, "metadata", "annotations")
     name = text(annotations, KAI_CONTAINER)
     containers: list[Any] = [
@@ -123,7 +123,7 @@ def limits_of_kai(pod: Any) -> None:
 
 
 def whole(written: object) -> int:
-    """Return an amount; 0 if it is none, which `validate` says."""
+    """Return a whole amount; 0 for anything else, which `validate` reports."""
     try:
         amount, rest = divmod(Quantity.parse(str(written)).nanos, 10**9)
     except ValueError:

@@ -50,7 +50,7 @@ _WORDS = frozenset({"yes", "no", "on", "off", "true", "false", "null", "y", "n"}
 
 
 class Converted(Struct, frozen=True, kw_only=True):
-    """What is printed, by file what was lost, and whether claims ask for parts by capacity."""
+    """What is printed, what was lost, by file, and whether claims ask for parts by capacity."""
 
     text: str
     has_parts: bool
@@ -131,7 +131,7 @@ class _Run:
 def _refused(
     document: Document, value: Object, where: Path, written: tuple[Object, ...]
 ) -> Iterator[Finding]:
-    """Yield what a cluster refuses of an object's replacement."""
+    """Yield what a cluster would refuse in an object's replacement."""
     for problem in doubled(value):
         yield of_problem(document, value, where, problem)
     for made in written:
@@ -146,7 +146,7 @@ def _written(value: Object) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes text that every YAML reader reads as text, and repeats instead of references."""
+    """Writes strings that every YAML reader reads as strings, and no aliases."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True

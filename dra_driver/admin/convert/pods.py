@@ -1,8 +1,8 @@
 """Pods and workloads: claims in their new place, and templates for a device plugin's resources.
 
-In: a pod, or a workload with a template of one. Out: the same with its claims as core/v1 has them
+In: a pod, or a workload with a pod template. Out: the same with its claims as core/v1 has them
 since Kubernetes 1.31, and with a claim for each `nvidia.com/gpu` or `nvidia.com/mig-…` in a
-container's limits, and for parts of GPUs by the names of other projects. As with the device plugin,
+container's limits, and for parts of GPUs in the forms of other projects. As with the device plugin,
 an init container uses the devices of a container that asks for the same; a sidecar has its own.
 """
 
@@ -143,7 +143,7 @@ def _containers(spec: Any, path: Path) -> Iterator[tuple[Any, Path]]:
 
 
 def _plugin_resources(container: Any, path: Path, losses: list[Problem]) -> Iterator[Wanted]:
-    """Yield which resources of a device plugin can be claimed."""
+    """Yield the resources of a device plugin that a claim can replace."""
     limits = at(container, "resources", "limits")
     if not isinstance(limits, Mapping):
         return
@@ -188,7 +188,7 @@ def _exchange(resources: Any, names: tuple[str, ...], claim: str) -> None:
 
 
 def _more(resource: str, path: Path) -> Problem:
-    why = f"this init container asks for another amount of {resource} than the containers, so it"
+    why = f"this init container asks for a different amount of {resource} than containers do, so it"
     return loss(path, f"{why} gets devices of its own: ask for the same amount to share theirs")
 
 

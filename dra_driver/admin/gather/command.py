@@ -35,7 +35,7 @@ from dra_driver.host.files import write_whole
 from dra_driver.ops.logs import configure_logs
 
 _SHARE_OF_A_GPU = 6
-"""A GPU that hangs takes at most this part of the time."""
+"""The time limit divided by this is the most that a hanging GPU may take."""
 
 _OF_TEXTS = (reading.CONFIG, reading.STATE, reading.LOG, reading.SLICES)
 """Documents with text that people wrote."""
@@ -157,7 +157,7 @@ def _serials(nvml: Any) -> list[str]:
 
 
 def _in_order(documents: Mapping[str, Any]) -> dict[str, Any]:
-    """Return them in an order in which a GPU's number is that of its stand-in."""
+    """Return the documents, NVML's first, so that stand-ins are numbered like the GPUs."""
     first = [reading.NVML] if reading.NVML in documents else []
     return {name: documents[name] for name in [*first, *sorted(documents.keys() - set(first))]}
 

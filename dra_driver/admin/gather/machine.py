@@ -83,7 +83,7 @@ def _device(path: Path, missing: Missing) -> dict[str, Any]:
 
 
 def _strangers(gpu: Path, missing: Missing) -> list[dict[str, str]]:
-    """Return what stands in a GPU's IOMMU group and is not NVIDIA's: it keeps the GPU from VMs."""
+    """Return the devices in a GPU's IOMMU group that are not NVIDIA's: they prevent passthrough."""
     members = [name for name in names_in(gpu / "iommu_group/devices") if _ADDRESS.fullmatch(name)]
     found = []
     for path in (gpu.with_name(name) for name in members[:_MOST_STRANGERS]):
@@ -103,7 +103,7 @@ def _target(link: Path) -> str:
 
 
 def node_document(places: Places, missing: Missing) -> dict[str, Any]:
-    """Return what /proc, /dev and the system say."""
+    """Return what /proc, /dev and the operating system report."""
     roots = places.roots.now()
     proc = roots.proc
     gpus = proc / "driver/nvidia/gpus"
@@ -137,14 +137,14 @@ def node_document(places: Places, missing: Missing) -> dict[str, Any]:
 def _kind_of_module(proc: Path, missing: Missing) -> str | None:
     text = text_in(proc / "driver/nvidia/version", missing)
     if text is None:
-        missing.add(proc / "driver/nvidia/version", "the GPU driver is not loaded, or not seen")
+        missing.add(proc / "driver/nvidia/version", "the GPU driver is not loaded, or not visible")
         return None
     kinds = {"(simulated)": "simulated", "Open Kernel Module": "open"}
     return next((kind for mark, kind in kinds.items() if mark in text), "proprietary")
 
 
 def _system(places: Places, missing: Missing) -> dict[str, str]:
-    """Return the system's name and version; of the node, and not of this process's image."""
+    """Return the name and version of the node's system, not of this process's image."""
     for path in ("/etc/os-release", "/usr/lib/os-release"):
         file = places.on_host(path)
         if file is not None and (text := text_in(file, missing)) is not None:

@@ -1,9 +1,9 @@
-"""The node as a profile of the simulator (docs/simulator.md), from what NVML and /sys said of it.
+"""The node as a profile of the simulator (docs/simulator.md), from the answers of NVML and /sys.
 
 In: documents of an archive (devices/nvml/survey.py, machine.py), whose identities are stand-ins
 already. Out: a profile in YAML, in the format of the shipped ones, with a card of its own for each
-kind of GPU. What a card does not report is left out, and so is a GPU that was lost, hung, or had no
-answer to what every card answers. What NVML says only of the moment is not in it: load, processes,
+kind of GPU. What a card does not report is left out, and so is a GPU that was lost, hung, or did
+not answer a call that every card answers. Momentary values are left out, too: load, processes,
 health, limits. Pure.
 """
 
@@ -74,7 +74,7 @@ class _Gpu:
 
     @property
     def not_found(self) -> set[str]:
-        """The functions that the library there does not have, unless its version says so."""
+        """The functions that the node's library does not have, unless its version explains it."""
         return {
             name.partition("(")[0]
             for name, answer in self._calls.items()
@@ -100,7 +100,7 @@ def profile_of(nvml: Document, pci: Document, node: Document, missing: Missing) 
     Args:
         nvml: what NVML answered.
         pci: the node's devices in /sys; empty if they are not known.
-        node: what /proc and /sys say; empty likewise.
+        node: what /proc and /sys report; empty if it is not known.
         missing: gets each GPU that is left out.
     """
     version: str = nvml["system"]["nvmlSystemGetDriverVersion"]["value"]
@@ -242,7 +242,7 @@ def _memory(gpu: _Gpu) -> dict[str, Any] | None:
 
 
 def _power(gpu: _Gpu) -> dict[str, int] | None:
-    """Return the power in watts; the one of now counts as that at rest."""
+    """Return the power in watts; the present draw counts as the idle one."""
     told = {
         "idle": gpu("PowerUsage"),
         "default": gpu("PowerManagementDefaultLimit"),
@@ -265,7 +265,7 @@ def _inforom(gpu: _Gpu) -> dict[str, str | None] | None:
 
 
 def _mig(gpu: _Gpu) -> dict[str, Any] | None:
-    """Return what the card can do with MIG; None if NVML did not tell its places."""
+    """Return what the card can do with MIG; None if NVML did not report its placements."""
     if not gpu.mig_profiles or gpu("MigMode") is None:
         return None
     return {
@@ -331,7 +331,7 @@ def _end(link: Document, kind: int) -> Any:
 
 
 def _known(content: Any) -> Any:
-    """Return content without what is not known, and without empty lists."""
+    """Return content without unknown values and empty lists."""
     if isinstance(content, dict):
         parts = {key: _known(part) for key, part in content.items()}
         return {key: part for key, part in parts.items() if part is not None and part != []}

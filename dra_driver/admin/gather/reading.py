@@ -32,13 +32,13 @@ _LEVEL = 9
 
 
 class Missing:
-    """What is missing, each with the reason. For any thread."""
+    """What is missing, each with the reason. Any thread may add to it."""
 
     def __init__(self) -> None:
         self._found: set[tuple[str, str]] = set()
 
     def add(self, what: object, reason: object) -> None:
-        """Note one."""
+        """Add one."""
         said = getattr(reason, "strerror", None) or reason
         self._found.add((str(what), str(said)[:_LONGEST]))
 
@@ -61,13 +61,13 @@ def documents_of(
             missing.add(name, f"no answer in {seconds:g} s")
         except DriverError as error:
             missing.add(name, error)
-        except Exception as error:  # noqa: BLE001 (one part must not take the others along)
+        except Exception as error:  # noqa: BLE001 (one part must not stop the others)
             missing.add(name, f"{type(error).__name__}: {error}")
     return documents
 
 
 def pack(about: Mapping[str, object], documents: Mapping[str, object]) -> bytes:
-    """Return an archive: the profile as it is, other documents as JSON. Equal in, equal out."""
+    """Return an archive: the profile as it is, others as JSON. Equal input gives equal bytes."""
     manifest = {"format": FORMAT, "version": VERSION, **about}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:

@@ -1,9 +1,9 @@
-"""What software on a node says that concerns GPUs: runtimes, kubelet, this driver, its slices.
+"""What a node's software reports about GPUs: runtimes, kubelet, this driver, its slices.
 
 In: the node's places, and the cluster if one is known. Out: documents of plain values. Only known
 keys without secrets are taken from configs; from this driver's files what their own readers
-understand; from its log the last lines, if all their keys are known. `learn` is told every name
-with its kind, so that it can be replaced.
+understand; from the last lines of its log only the known keys. `learn` gets every name with its
+kind, so that it can be replaced.
 """
 
 import json
@@ -182,7 +182,7 @@ def log_document(places: Places, learn: Learn, missing: Missing) -> list[dict[st
 
 
 def _lines(folder: Path, missing: Missing) -> Iterator[dict[str, Any]]:
-    """Yield the log lines of a container's newest file; others than ours are skipped."""
+    """Yield the log lines of a container's newest file; other lines are skipped."""
     names = [name for name in names_in(folder) if re.fullmatch(r"\d{1,6}\.log", name)]
     if not names:
         return

@@ -3,7 +3,7 @@
 In: documents of plain values, and names that were found. Out: the documents with each UUID
 replaced, and in people's texts also each name, serial number and IP address. What looks like a
 credential is always removed from such texts. A stand-in reveals nothing about what it stands for:
-stand-ins are counted in the order of their first use.
+stand-ins are numbered in the order of their first use.
 """
 
 import ipaddress
@@ -38,7 +38,7 @@ _CLUSTER = "clusterUuid"
 
 
 class StandIns:
-    """Replaces identities, unless they are to be kept."""
+    """Replaces identities, unless `identify` keeps them."""
 
     def __init__(self, *, identify: bool) -> None:
         self._identify = identify

@@ -108,7 +108,7 @@ LOST = (
             "    {nvidia.com/gpu: 1,\n    nvidia.com/gpumem: 3000}}}]}\n"
         ),
         lines=(
-            (4, "spec.metadata.annotations.gpu-fraction: KAI-Scheduler alone reads this, and"),
+            (4, "spec.metadata.annotations.gpu-fraction: only KAI-Scheduler reads this, and"),
             (5, "spec.spec.schedulerName: unchanged: once KAI-Scheduler is removed, such pods"),
             (6, "spec.spec.containers[0].resources.limits.nvidia.com/gpu: unchanged: pods of a L"),
             (7, "spec.spec.containers[0].resources.limits.nvidia.com/gpumem: unchanged: pods of "),
