@@ -1,1 +1,1 @@
-"""`dra-driver bench`: which sharing strategy serves which work best, measured on your own GPUs."""
+"""`dra-driver bench`: which sharing strategy is best for which work, measured on your own GPUs."""

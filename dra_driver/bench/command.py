@@ -1,4 +1,4 @@
-"""`dra-driver bench`: measures how strategies serve a work, here or on a cluster, and reports it.
+"""`dra-driver bench`: measures sharing strategies, here or on a cluster, and reports it.
 
 In: settings and a scenario. Out: progress on stderr, a table on stdout, and three files: NAME.json
 with everything that was measured, NAME.html and NAME.png to look at. Simulated GPUs give no
@@ -60,7 +60,7 @@ class _Run(CommandSettings):
     seconds: float | None = option(
         check=bounds(above=0, most=86400),
         default=None,
-        help="Seconds that tenants work; unset: the scenario's.",
+        help="Seconds for which tenants work; unset: the scenario's.",
     )
     repetitions: int | None = option(
         check=bounds(least=1, most=100),
@@ -70,11 +70,11 @@ class _Run(CommandSettings):
     patience: float = option(
         check=bounds(above=0, most=86400),
         default=300.0,
-        help="Seconds to wait until tenants are ready, and until they end after their time.",
+        help="Seconds to wait for tenants to be ready, and to end once their time is over.",
     )
 
     def cli_cmd(self) -> None:
-        """Run it. Ends the process with another status if that is not 0."""
+        """Run it. Ends the process with SystemExit for a status other than 0."""
         _check_place(self.name)
         name, scenario = find_scenario(self.scenario)
         said = {"seconds", "repetitions"} & self.given
@@ -94,7 +94,7 @@ class _Run(CommandSettings):
             raise SystemExit(status)
 
     def _runner(self, stop: Stop, stack: ExitStack) -> tuple[Runner, Card]:
-        """Return what runs cases, and the card on which it does."""
+        """Return the runner of cases, and the card that it uses."""
         raise NotImplementedError
 
     def _run(
@@ -130,7 +130,7 @@ class _Run(CommandSettings):
             path = _beside(self.name, "json")
             try:
                 write_report(report(cases, interrupted=interrupted), path)
-            except StateError as error:  # what was measured is shown all the same
+            except StateError as error:  # what was measured is still shown
                 _say(str(error))
 
         cases, interrupted = run_all(
@@ -149,7 +149,7 @@ class _Run(CommandSettings):
 
 
 class Processes(_Run):
-    """Measure on this machine, by processes. Changes no setting of a GPU."""
+    """Measure on this machine, in processes. Changes no settings of a GPU."""
 
     example = "dra-driver bench processes --scenario light-beside-heavy"
 
@@ -175,7 +175,7 @@ class Processes(_Run):
 
 
 class Pods(_Run):
-    """Measure on a cluster, by pods with claims, in a namespace that is deleted afterwards."""
+    """Measure on a cluster, in pods with claims; their namespace is deleted afterwards."""
 
     example = "dra-driver bench pods --image registry.example.com/bench:1"
 
@@ -185,9 +185,9 @@ class Pods(_Run):
         check=shaped(r"([a-z0-9-]+/[a-z0-9.-]+)?", "the NAMESPACE/NAME of a Secret"),
         default="",
         metavar="NAMESPACE/NAME",
-        help="Secret that pulls the images; it is copied into the run's namespace.",
+        help="Secret for pulling the images; it is copied into the run's namespace.",
     )
-    node: str = option(default="", help="The node; unset: any.")
+    node: str = option(default="", help="Node to run on; unset: any.")
     shares: str = option(default="", help="Resource name of shares, such as nvidia.com/gpu.")
     kubeconfig: Path | None = KUBECONFIG
     context: str = CONTEXT
@@ -205,7 +205,7 @@ class Pods(_Run):
         stack.callback(client.close)
         runner = PodRunner(client, place, _say, patience=self.patience, stop=stop)
         stack.enter_context(runner)
-        _say(f"namespace {runner.namespace}; looking at the card")
+        _say(f"namespace {runner.namespace}; probing the card")
         return runner, runner.probe()
 
 
@@ -218,7 +218,7 @@ class DrawReports(CommandSettings):
     name: Path = _NAME
 
     def cli_cmd(self) -> None:
-        """Draw them."""
+        """Draw the reports."""
         _check_place(self.name)
         paths = [Path(path) for path in self.reports]
         _draw([read_report(path) for path in paths], self.name, names_of(paths))
@@ -228,7 +228,7 @@ class ListScenarios(CommandSettings):
     """List the shipped scenarios, and which question each answers."""
 
     def cli_cmd(self) -> None:
-        """Print them."""
+        """Print the scenarios."""
         sys.stdout.write("\n".join(listed()) + "\n")
 
 
@@ -285,6 +285,6 @@ def _status(report: Report) -> int:
 
 
 def _say(text: str) -> None:
-    with suppress(OSError):  # the terminal may be gone, and the run is worth more
+    with suppress(OSError):  # the terminal may be gone, but the run continues
         sys.stderr.write(f"bench: {text}\n")
         sys.stderr.flush()

@@ -1,9 +1,9 @@
-"""A user's own command, as a program that begins together with the others. Pure.
+"""A user's own command, wrapped so that it begins together with the others. Pure.
 
-A program holds it back: it reports that it is ready, waits for the common moment, and reports
-afterwards how long the command took. If our package is there, it is ours
-(bench/tenant/supervised.py); in another image it is a script for `sh` that prints the same. Both
-take the time from /proc/uptime, which all containers of a machine share.
+The wrapper reports that it is ready, waits for the common moment, runs the command, and reports how
+long it took. It is bench/tenant/supervised.py where this package is installed; in other images it
+is a script for `sh` that prints the same. Both use the clock of /proc/uptime, which all containers
+of a machine share.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dra_driver.bench.workload import Workload
 
 FILE = "{latencies}"
-"""In a command's words: the file for its latencies. Each tenant has its own."""
+"""In a command's arguments: the file for its latencies. Each tenant has its own."""
 
 
 _SCRIPT = r"""
@@ -33,11 +33,11 @@ printf '\n{"bench":1,"event":"ended","began":%s,"seconds":%s,"late_seconds":%s}\
     "$(seconds "$began")" "$(seconds $((up - began)))" "$(seconds $((began - moment)))"
 exit $status
 """
-"""Waits for the file `$1`, which contains the moment, and runs the rest. 3 decimals."""
+"""Waits for the file `$1`, which contains the moment, and runs the rest. Times have 3 decimals."""
 
 
 def words(work: Workload, file: str) -> tuple[str, ...]:
-    """Return a command's words, with the file for its latencies."""
+    """Return a command's arguments, with the file for its latencies."""
     if work.latencies is None:
         return work.command
     return tuple(word.replace(FILE, file) for word in work.command)
@@ -49,5 +49,5 @@ def writes_file(work: Workload) -> bool:
 
 
 def held_by_sh(start: str, command: Sequence[str]) -> tuple[str, ...]:
-    """Return a command that waits for the moment in the file `start`."""
+    """Return the command in a script that waits for the moment in the file `start`."""
     return ("sh", "-c", _SCRIPT, "bench", start, *command)

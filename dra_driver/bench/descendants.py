@@ -1,7 +1,7 @@
 """The processes below one, in any session or group.
 
-Complete for a process that adopts orphans (prctl PR_SET_CHILD_SUBREAPER, Linux): what a child of it
-leaves behind becomes its own child. Read from /proc, which has every process's parent.
+Complete for a process that adopts orphans (prctl PR_SET_CHILD_SUBREAPER, Linux): when its child
+ends, the children of that become its own. Read from /proc, which has every process's parent.
 """
 
 import os

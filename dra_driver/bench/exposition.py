@@ -26,7 +26,7 @@ class Sample(Struct, frozen=True, kw_only=True):
 def samples(text: str, names: Sequence[str]) -> tuple[Sample, ...]:
     """Return the samples with one of these names, in their order.
 
-    Raises SetupError for a line of theirs that cannot be read.
+    Raises SetupError for a line with such a name that cannot be read.
     """
     starts = tuple(f"{name}{end}" for name in names for end in ("{", " ", "\t"))
     return tuple(

@@ -1,7 +1,7 @@
 """What tenants reported, put together: a case with its results, or why it has none. Pure.
 
-Both runners use it, so processes and pods are judged by the same rules. A tenant that claims to
-have worked on a simulated GPU is not believed.
+Both runners use it, so processes and pods are judged by the same rules. Figures that
+tenants report from simulated GPUs are dropped.
 """
 
 import signal
@@ -17,17 +17,17 @@ from dra_driver.bench.strategies import Strategy
 from dra_driver.bench.workload import Workload
 from dra_driver.errors import SetupError
 
-_UNENDED = "it did not end in time: give it more with --seconds"
+_UNENDED = "it did not end in time: give it more time with --seconds"
 _SIGNALLED = 128
 _LATE = "it was not ready in time"
-_ENDLESS = "it was ready, but had not ended long after its time"
+_ENDLESS = "it was ready, but still ran long after its time was over"
 
 
 class Gathered(Struct, frozen=True, kw_only=True):
     """What one tenant reported.
 
-    `exit_status` is None while it runs, or if unknown; negative for a signal. `words` are the last
-    ones that it wrote elsewhere.
+    `exit_status` is None while it runs, or if unknown; negative for a signal. `words` is the last
+    line that it wrote to stderr.
     """
 
     ready: lines.Ready | None = None
@@ -79,7 +79,7 @@ def case_of(
 
 
 def _missing(tenant: Gathered | Tenant) -> str:
-    """Return why a tenant has not ended as it should; empty if it has."""
+    """Return why a tenant has not ended properly; empty if it has."""
     if isinstance(tenant, Tenant):
         return "" if tenant.result else f"the command failed: {tenant.failure}"
     return "" if tenant.done else _why(tenant)
@@ -122,9 +122,9 @@ class CommandEnd(Struct, frozen=True, kw_only=True):
 
     Attributes:
         status: its exit status; None while it runs.
-        text: what contains its latencies, among its output or alone.
+        text: the output or the file that contains its latencies.
         ended: when it ended, if reported; otherwise it took `seconds`.
-        last_words: the last that it wrote.
+        last_words: the last line that it wrote to stderr.
     """
 
     status: int | None
@@ -140,7 +140,7 @@ def tenant_of_command(number: int, work: Workload, end: CommandEnd) -> Tenant:
     if status is None:
         return Tenant(number=number, failure=_UNENDED)
     if status != 0:
-        is_signal = _SIGNALLED < status <= _SIGNALLED + 64  # as shells say it of their commands
+        is_signal = _SIGNALLED < status <= _SIGNALLED + 64  # as a shell reports it
         how = how_it_ended(_SIGNALLED - status if is_signal else status, end.last_words)
         return Tenant(number=number, failure=how)
     took = max(end.seconds if ended is None else ended.seconds, 1e-3)
@@ -164,7 +164,7 @@ def _done(number: int, seconds: float, late: float, **facts: object) -> Tenant:
 
 
 def how_it_ended(status: int, words: str = "") -> str:
-    """Return with which exit status or signal a process ended, and its last words."""
+    """Return a sentence about a process's exit status or signal, and its last words."""
     how = f"its exit status was {status}"
     if status < 0:
         how = f"it was killed by {_signal_name(-status)}"

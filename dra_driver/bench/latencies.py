@@ -1,8 +1,8 @@
-"""What a user's own command says about its requests: text in one of three forms. Pure.
+"""The latencies that a user's own command reports: text in one of three formats. Pure.
 
 In: the command's output, or a file that it wrote. Out: `Figures`. The text is read strictly: a line
-that does not fit the form is an error that quotes it, never a guess; unrelated lines of an output
-are skipped. Forms: a line of JSON; Prometheus' text exposition of a histogram (interpolated like
+that does not fit the format is an error that quotes it, never a guess; unrelated lines are skipped.
+Formats: a line of JSON; Prometheus' text exposition of a histogram (interpolated like
 Prometheus' histogram_quantile) or of a summary; the CSV of perf_analyzer, in microseconds.
 """
 
@@ -58,9 +58,9 @@ class _Each(_Line):
 
 
 def read(form: LatencyForm, text: str, metric: str = "") -> Figures:
-    """Return what a text in this form says; `metric` names Prometheus' family.
+    """Return the figures in a text of this format; `metric` names Prometheus' family.
 
-    Raises SetupError, with the line, for a text that does not say it.
+    Raises SetupError if the text does not contain them.
     """
     match form:
         case LatencyForm.JSON:
@@ -168,7 +168,7 @@ def _of_summary(
     if missing := [share for share in (0.5, 0.99) if share not in values]:
         raise SetupError(f'{metric} has no quantile="{missing[0]:g}"')
     if len(counts) != 1:
-        raise SetupError(f"{metric}_count is there {len(counts)} times, not once")
+        raise SetupError(f"{metric}_count occurs {len(counts)} times, not once")
     if not (math.isfinite(counts[0].value) and counts[0].value >= 1):
         raise _unreadable(counts[0].line, "it has counted nothing")
     count = int(counts[0].value)
@@ -180,7 +180,7 @@ def _of_perf_analyzer(text: str) -> Figures:
     head = next((at for at, line in enumerate(lines) if f",{_RATE}," in line), None)
     if head is None:
         raise SetupError(
-            f"there is no line of perf_analyzer's head with {_RATE}: name its file by -f"
+            f"there is no line of perf_analyzer's head with {_RATE}: name its file with -f"
         )
     names = next(csv.reader([lines[head]]))
     rows = [line for line in lines[head + 1 :] if line.count(",") == len(names) - 1]

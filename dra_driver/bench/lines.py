@@ -1,6 +1,6 @@
-"""What tenants report to their runner: one line of JSON on stdout for each thing.
+"""The messages of tenants to their runner: each is one line of JSON on stdout.
 
-Other output of a program or library is skipped; a wrong line of ours is an error, not a figure. A
+Other output of a program or library is skipped; an invalid message is an error, not a figure. A
 pod's log has the same lines.
 """
 
@@ -13,7 +13,7 @@ from dra_driver.bench.workload import Strict, Workload
 from dra_driver.errors import DeviceError
 
 MARK = '{"bench":1,'
-"""Every line of ours begins with this."""
+"""Every message begins with this."""
 
 _LONGEST = 1 << 20
 
@@ -41,7 +41,7 @@ class Ready(_Line):
 
 
 class Waiting(_Line):
-    """The tenant runs and waits for the beginning."""
+    """The tenant runs and waits for the moment to begin."""
 
     event: Literal["waiting"] = "waiting"
     at: Amount
@@ -85,7 +85,7 @@ _SAID: TypeAdapter[Said] = TypeAdapter(Annotated[Said, Field(discriminator="even
 
 
 class Spec(Strict):
-    """What a tenant is told when it is started.
+    """What a tenant is given when it is started.
 
     Attributes:
         number: which of the tenants it is; 0 is the first.
@@ -113,9 +113,9 @@ def line(said: Said) -> str:
 
 
 def heard(text: str) -> Said | None:
-    """Return a line's message; None for a line that is not ours.
+    """Return the message in a line; None for other output.
 
-    Raises DeviceError if it begins like one of ours but is none.
+    Raises DeviceError for an invalid message.
     """
     if not text.startswith(MARK):
         return None

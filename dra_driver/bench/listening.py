@@ -64,7 +64,7 @@ class Listener:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has reported its result."""
+        """Whether it has reported a result or a failure, or has ended."""
         return self.done is not None or self.failed is not None or self.has_ended
 
     @property
@@ -101,7 +101,7 @@ class Listener:
             self.process.wait()
         for thread, pipe in self._readers:
             thread.join(_JOIN_SECONDS)
-            if not thread.is_alive():  # else a process that has left the session holds the pipe
+            if not thread.is_alive():  # else a process outside the session holds it open
                 pipe.close()
 
     def _hear(self, pipe: IO[bytes]) -> None:

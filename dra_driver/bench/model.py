@@ -44,7 +44,7 @@ class Card(Strict):
 class Latency(Strict):
     """From a request's arrival to its end, in milliseconds.
 
-    A request that had not ended with its tenant counts with the time that it had waited by then.
+    A request that was unfinished when its tenant ended counts with its waiting time until then.
     `count` is None if a user's own command does not say how many requests they cover.
     """
 
@@ -176,7 +176,7 @@ class Relation(Strict):
     Attributes:
         against: the base of ratios; for each tenant the first tenant with its role, or its work.
         undisturbed: those with the same shares and no neighbours, chosen in the same way.
-        group: only cases of one group can be better than each other.
+        group: only cases of one group are ranked against each other.
     """
 
     case: str
@@ -188,7 +188,7 @@ class Relation(Strict):
 class Study(Strict):
     """What a scenario asks, and how its cases belong together.
 
-    `goal_ms`: the smallest share is sought whose tenants' 99th percentile is at most so much.
+    With `goal_ms`, it seeks the smallest share whose tenants' 99th percentile is at most this.
     """
 
     name: str
@@ -201,7 +201,7 @@ class Study(Strict):
 
 
 class Report(Strict):
-    """A whole run; the parts of its strategies have their works."""
+    """A whole run; the parts of its strategies contain their workloads."""
 
     version: Literal[1] = VERSION
     made_at: str
@@ -230,7 +230,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """Return the mean of what is known; None if nothing is."""
+    """Return the mean of the known values; None if there are none."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 

@@ -1,7 +1,7 @@
 """A separate MPS control daemon for the processes of one case.
 
-No setting of the GPU is changed, not even its compute mode. Another MPS of the machine is neither
-asked nor touched, because a client finds its daemon only by the folder. The daemon runs in the
+No setting of the GPU is changed, not even its compute mode. No other MPS daemon of the machine is
+affected, because a client finds its daemon only by the pipe folder. The daemon runs in the
 foreground as this process's child. It is asked to quit at the end, and killed if it does not; it is
 killed with this process.
 """
@@ -42,7 +42,7 @@ class MpsDaemon:
         self.log = folder / "log"
 
     def ask(self, commands: Sequence[str]) -> list[str]:
-        """Give commands to the daemon; return its reply's lines. Raises DeviceError without one."""
+        """Send commands to the daemon; return its reply's lines. Raises DeviceError without one."""
         return ask_daemon(self._control, commands, environment=self._environment, log=self.log)
 
     def limit(self, strategy: Strategy) -> tuple[str, ...]:
@@ -61,9 +61,9 @@ class MpsDaemon:
 
 @contextmanager
 def mps_daemon(driver_root: Path, gpu: str, environment: Mapping[str, str]) -> Iterator[MpsDaemon]:
-    """Run a daemon for one GPU; it has ended when this ends, in any way."""
+    """Run a daemon for one GPU; it ends with this context, however that is left."""
     control = control_program(driver_root)
-    # A socket's path has 107 bytes at most, so this is no folder of the user's.
+    # A socket's path has at most 107 bytes, so the folder is a temporary one.
     with scratch() as folder:
         for name in ("pipe", "log"):
             (folder / name).mkdir(mode=0o755)
@@ -90,7 +90,7 @@ def mps_daemon(driver_root: Path, gpu: str, environment: Mapping[str, str]) -> I
 
 
 def control_program(driver_root: Path) -> Path:
-    """Return NVIDIA's program."""
+    """Return the path of NVIDIA's control program; it needs the server, too."""
     _program(driver_root, MPS_SERVER)
     return _program(driver_root, MPS_CONTROL)
 
@@ -100,7 +100,7 @@ def _program(driver_root: Path, name: str) -> Path:
     if program is None:
         raise SetupError(
             f"{name} not found under {driver_root} (looked in {SEARCHED}); install the part of the"
-            " GPU driver that holds it (nvidia-compute-utils, nvidia-cuda-mps)"
+            " GPU driver that contains it (nvidia-compute-utils, nvidia-cuda-mps)"
         )
     return program.path
 
@@ -138,14 +138,14 @@ def _end(daemon: MpsDaemon, child: subprocess.Popen[bytes]) -> None:
             daemon.ask([f"quit -t {_QUIT_SECONDS}"])
         with suppress(subprocess.TimeoutExpired):
             child.wait(_QUIT_SECONDS)
-    # Servers are of the daemon's session, which it began.
+    # The daemon's servers belong to its session.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
 
 
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without what would make its programs clients of another MPS."""
+    """Return an environment without variables that choose another MPS daemon, or GPUs."""
     return {
         name: value
         for name, value in environment.items()

@@ -1,7 +1,7 @@
 """Runs cases as plain processes of this machine, without Kubernetes or changes of a GPU's settings.
 
 Alone and time-slicing are what a GPU does by itself; for MPS a separate control daemon runs as long
-as the case; MIG devices are used if somebody has made them. However a case ends, all of its
+as the case; MIG devices are used if they exist already. However a case ends, all of its
 processes end, even if this process is killed.
 """
 
@@ -69,10 +69,10 @@ class ProcessRunner:
         environment: Mapping[str, str] = os.environ,
         others: Sequence[CardNvml] = (),
     ) -> None:
-        """Take the GPU; folders that killed runs have left are removed.
+        """Take the GPU, and remove folders that killed runs have left.
 
-        `patience` is how many seconds tenants have to be ready, and to end after their time;
-        `others` are further GPUs, for tenants that have whole ones.
+        `patience` is how many seconds to wait for tenants to be ready, and to end once their time
+        is over; `others` are further GPUs, for tenants that use whole ones.
         """
         self._nvml = nvml
         self._others = tuple(others)
@@ -95,18 +95,16 @@ class ProcessRunner:
     def obstacle(self, strategy: Strategy) -> str:
         """Return why a strategy cannot be run here; empty if it can."""
         if strategy.sharing is Sharing.SHARES:
-            return "only on a cluster, where a driver gives out shares"
+            return "only on a cluster, where a driver offers shares"
         if strategy.sharing is Sharing.MIG:
             if missing := self.offer.lack(strategy):
                 if self._nvml.mig_problem:
                     return self._nvml.mig_problem
-                return (
-                    f"{missing}; no setting of a GPU is changed here: make them, or use a cluster"
-                )
+                return f"{missing}; bench changes no settings of a GPU: make them, or use a cluster"
         elif self._nvml.is_divided:
             return "the GPU is in MIG mode, and its settings are not changed here"
         if strategy.gpus > 1 + len(self._others):
-            return f"it needs {strategy.gpus} GPUs: name as many, as --gpu 0,1"
+            return f"it needs {strategy.gpus} GPUs: name that many, such as --gpu 0,1"
         return self._mode_obstacle(strategy)
 
     def _mode_obstacle(self, strategy: Strategy) -> str:
@@ -136,7 +134,7 @@ class ProcessRunner:
         return [next(there[profile]) for profile in strategy.profiles]
 
     def run(self, strategy: Strategy, seed: int) -> Case:
-        """Run a case; in any event its processes have ended afterwards."""
+        """Run a case; its processes have ended afterwards, whatever happens."""
         try:
             with ExitStack() as stack:
                 folder = stack.enter_context(scratch())
@@ -151,12 +149,12 @@ class ProcessRunner:
     def _shared(
         self, strategy: Strategy, folder: Path
     ) -> Iterator[tuple[Mapping[str, str], tuple[str, ...]]]:
-        """Yield the environment of a strategy's tenants, and what was found of the strategy."""
+        """Yield the environment of a strategy's tenants, and what was found out about it."""
         if strategy.sharing not in UNDER_MPS:
-            # An empty folder: an MPS that the machine has is not to serve these.
-            nobody = folder / "no-mps"
-            nobody.mkdir()
-            yield {**self._environment, _PIPE: str(nobody)}, ()
+            # An empty folder, so that no MPS daemon of the machine serves the tenants.
+            empty = folder / "no-mps"
+            empty.mkdir()
+            yield {**self._environment, _PIPE: str(empty)}, ()
             return
         (device,) = set(self._devices(strategy))
         with mps_daemon(self._root, device, self._environment) as daemon:
@@ -198,7 +196,7 @@ class ProcessRunner:
                 for number, process in enumerate(processes.all)
                 if seats[number].is_command
             }
-            if len(commands_ended) < len(seats):  # what works by itself may be a little late
+            if len(commands_ended) < len(seats):  # bench's own tenants may be a little late
                 self._wait(lambda: processes.are_over(commands_ended), self._patience)
             return case_of(
                 strategy,
@@ -213,7 +211,7 @@ class ProcessRunner:
 
     @contextmanager
     def _watched(self, seats: Sequence[Part]) -> Iterator[Watch | None]:
-        """Watch the card meanwhile, unless a tenant does it."""
+        """Sample how busy the card is, unless a tenant does that."""
         if watcher(seats) is not None:
             yield None
             return
@@ -259,7 +257,7 @@ def _latencies(start: Path) -> Path:
 
 
 def _settings_of(seats: Sequence[Part]) -> tuple[str, ...]:
-    """Return which separate settings tenants were given."""
+    """Return the settings that single tenants were given."""
     return tuple(
         f"tenant {number}: {name}={value}"
         for number, seat in enumerate(seats)
@@ -305,7 +303,7 @@ class _Processes:
         *,
         output_bytes: int = 0,
     ) -> None:
-        """Run a program, and keep the last of its output. Raises SetupError if it cannot be."""
+        """Run a program, and keep the end of its output. Raises SetupError if it cannot start."""
         process = _start(command, environment)
         self._started[number] = Listener(process, output_bytes=output_bytes)
 

@@ -1,9 +1,9 @@
-"""Temporary folders of a case, for sockets and the like; killed runs leave none for long.
+"""Temporary folders of a case, for sockets and the like; those of killed runs are removed.
 
-Each is in a folder made by this module, with a marker file that its maker holds locked. If nobody
-locks a marker, its run was killed, and the next run removes the folder. A run that is killed before
-it has marked its folder leaves an empty one, with a name of the kind that Python makes; any other
-folder without a marker is not ours, whatever its name and age.
+Each is in a folder made by this module, with a marker file that its maker keeps locked. If a
+marker is not locked, its run was killed, and the next run removes the folder. A run that is killed
+before it has marked its folder leaves an empty one, with a name in the form that Python gives it;
+any other folder without a marker is not ours, whatever its name and age.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ _NEW = f"{_MARKER}.new"
 _INSIDE = "in"
 _MADE = re.compile(re.escape(_PREFIX) + "[a-z0-9_]{8}")
 _MARKED_SECONDS = 60.0
-"""After this time a living run has marked its folder."""
+"""By then, a run that is still alive has marked its folder."""
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def scratch() -> Iterator[Path]:
     except OSError as error:
         raise StateError(
             f"no temporary folder can be made in {tempfile.gettempdir()}: {error.strerror}; free"
-            " some space, or name another place by TMPDIR"
+            " some space, or set TMPDIR to another place"
         ) from error
     try:
         yield inside
@@ -49,7 +49,7 @@ def scratch() -> Iterator[Path]:
 
 
 def remove_leftovers() -> list[Path]:
-    """Remove the folders of this user's runs that were killed; return which."""
+    """Remove the folders of this user's runs that were killed; return them."""
     removed = []
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):  # not ours, another user's, or another run was faster
@@ -83,7 +83,7 @@ def _is_unmarked(folder: Path) -> bool:
 
 
 def _mark(folder: Path) -> int:
-    """Write the marker, which is locked when it gets its name; return what holds the lock."""
+    """Write the marker, which is locked when it gets its name; return the locked file."""
     unlocked = folder / _NEW
     lock = os.open(unlocked, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -92,6 +92,6 @@ def _mark(folder: Path) -> int:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, its marker last: if this is interrupted, a later run ends it."""
+    """Remove a folder, its marker last: if this is interrupted, a later run completes it."""
     shutil.rmtree(folder / _INSIDE, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)

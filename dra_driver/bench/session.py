@@ -1,7 +1,7 @@
-"""One run: every case in turn, with a message about each on the terminal, even if interrupted.
+"""One run: all cases in turn, with a message about each on the terminal.
 
-After each case the cases so far are passed on, so that they can be kept, because a run may be
-killed. Several rounds are run in different orders, so that no case always has a warm or a cool
+After each case, all cases so far are passed on to be saved, because a run may be interrupted or
+killed. Several rounds are run in different orders, so that no case always gets a warm or a cool
 card.
 """
 
@@ -31,7 +31,7 @@ class Runner(Protocol):
 
     @property
     def offer(self) -> Offer:
-        """What there is of a GPU."""
+        """What a GPU offers."""
         ...
 
     def obstacle(self, strategy: Strategy) -> str:
@@ -39,12 +39,12 @@ class Runner(Protocol):
         ...
 
     def run(self, strategy: Strategy, seed: int) -> Case:
-        """Run a case with this seed; in any event nothing of it is left afterwards."""
+        """Run a case with this seed; nothing of it is left afterwards, whatever happens."""
         ...
 
 
 def turns(strategies: Sequence[Strategy], study: Study) -> list[tuple[int, Strategy]]:
-    """Return each case with the number of its round; the first is in the order as given."""
+    """Return each case with the number of its round; the first round keeps the given order."""
     dice = random.Random(study.seed)  # noqa: S311 (the same order in every run)
     found = []
     for repetition in range(study.repetitions):
@@ -102,7 +102,7 @@ def _case(runner: Runner, strategy: Strategy, seed: int) -> Case:
 
 
 def _word(cases: Sequence[Case], study: Study) -> str:
-    """Report the result of the last case."""
+    """Return the result of the last case in words."""
     case = cases[-1]
     if case.state == "passed":
         return "ran, on simulated GPUs: no results"

@@ -40,7 +40,7 @@ class Stop(Struct):
 
 @contextmanager
 def stoppable(say: Say) -> Iterator[Stop]:
-    """Let signals end waits of this `Stop`. Signals that nohup has switched off stay so.
+    """Let signals end waits of this `Stop`. Signals that nohup has disabled stay ignored.
 
     For the main thread.
     """
@@ -48,7 +48,7 @@ def stoppable(say: Say) -> Iterator[Stop]:
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         again, stop.is_asked = stop.is_asked, True
-        with suppress(RuntimeError, OSError):  # it came during output, or nobody reads that
+        with suppress(RuntimeError, OSError):  # it came during output, or the terminal is gone
             if again:
                 say("cleaning up; this takes a moment")
             else:

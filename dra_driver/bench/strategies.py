@@ -1,7 +1,7 @@
 """How tenants use a GPU: a strategy with its settings, as a value, and its tenants.
 
-Each tenant is a `Part` with its own work and settings. The runners know which
-strategies a machine or a cluster allows; nothing here asks anybody.
+Each tenant is a `Part` with its own workload and settings. The runners know which
+strategies a machine or a cluster allows; this module does not.
 """
 
 import re
@@ -28,10 +28,10 @@ class Sharing(StrEnum):
 
 
 PROFILE = r"[1-9][0-9]*g\.[1-9][0-9]*gb([+-][a-z.]+)?"
-"""How MIG profiles are named."""
+"""The form of MIG profiles' names."""
 
 _WANTED_PROFILE = rf"{PROFILE}|[1-9][0-9]*g|smallest|largest"
-"""Or how a profile is asked for by size; this stays so if there is none."""
+"""Or a profile by its size, which stays as it was written if there is no such profile."""
 
 _PLAIN = re.compile(r"([1-9][0-9]*)g\.([1-9][0-9]*)gb")
 
@@ -46,8 +46,8 @@ class Part(Strict):
         thread_percentage: the most of the SMs that it asks MPS for, if not all that the strategy
             allows; `memory_mib` is the same for GPU memory.
         priority: CUDA_MPS_CLIENT_PRIORITY: 0 is normal, 1 is below normal.
-        profile: of its MIG device, if the others have other profiles.
-        gpus: how many whole GPUs it has, if nobody shares them.
+        profile: that of its MIG device, if tenants have different ones.
+        gpus: how many whole GPUs it has, if they are not shared.
         after: seconds after the others at which it begins to work.
         launch: it is started when all tenants with a lower number here are ready.
     """
@@ -69,7 +69,7 @@ class Part(Strict):
 
     @property
     def is_client_of_mps(self) -> bool:
-        """Whether it has a setting that only MPS knows."""
+        """Whether it has a setting that only exists with MPS."""
         return bool(self.thread_percentage or self.memory_mib or self.priority)
 
     def environment(self) -> dict[str, str]:
@@ -107,9 +107,9 @@ def watcher(seats: Sequence[Part]) -> int | None:
 
 
 class Strategy(Strict):
-    """One way with its settings and tenants, by the name of its case. A limit is for each tenant.
+    """One way of sharing with its settings and tenants, named after its case.
 
-    Memory is in MiB.
+    Limits are for each tenant. Memory is in MiB.
     """
 
     sharing: Annotated[Sharing, Field(strict=False)]
@@ -179,6 +179,6 @@ def is_plain(profile: str) -> bool:
 
 
 def profile_size(profile: str) -> tuple[int, int]:
-    """Return a MIG profile's compute slices, and its memory in GB: of `3g.40gb` 3 and 40."""
+    """Return a MIG profile's compute slices, and its memory in GB: 3 and 40 for `3g.40gb`."""
     match = _PLAIN.match(profile)
     return (int(match[1]), int(match[2])) if match else (0, 0)

@@ -1,8 +1,8 @@
-"""What the tenants do: the work, as a value that runners pass on to them.
+"""What a tenant does: its workload, as a value that runners pass on to it.
 
-In: flags. Out: a `Workload`, which is the same for all tenants of a run. What it asks of a GPU is
-the same on every machine: throughput is counted in units of work, not in kernel launches.
-bench/tenant/tasks.py says what CUDA does for it.
+In: a scenario's keys for it. Out: a `Workload`. What it asks of a GPU is the same on every machine:
+throughput is counted in units of work, not in kernel launches. bench/tenant/tasks.py does it with
+CUDA.
 """
 
 from enum import StrEnum
@@ -15,7 +15,7 @@ _MOST_REQUESTS = 10_000_000
 
 
 class WorkloadKind(StrEnum):
-    """What bounds the work."""
+    """What the work is, and what bounds it."""
 
     COMPUTE = "compute"
     """Multiply-adds in registers: bound only by the SMs."""
@@ -24,7 +24,7 @@ class WorkloadKind(StrEnum):
     INFERENCE = "inference"
     """Requests at random times, each some matrix products: bound by latency."""
     MEMORY = "memory"
-    """Takes memory until some is refused or it has as much as it wants, and works on it."""
+    """Takes memory until it has as much as it wants or is refused more, and works on that."""
     COMMAND = "command"
     """A user's own command, from its start to its end."""
 
@@ -44,7 +44,7 @@ class Strict(BaseModel):
 
 
 class Workload(Strict):
-    """One work. Fields that its kind has no use for stay at their defaults.
+    """One workload. Fields that its kind does not use keep their defaults.
 
     `latency_metric` is the name of Prometheus' histogram or summary.
     """

@@ -1,4 +1,4 @@
-"""The pods of one case: their logs and status, read again and again.
+"""The pods of one case: their logs and status, read repeatedly.
 
 In: the cluster and the namespace. Out: what each tenant has reported so far, and how far the clock
 of their machine is ahead.
@@ -34,7 +34,7 @@ def pod_log(client: KubeClient, namespace: str, pod: str, query: Mapping[str, st
 class CasePods:
     """The pods of a case, and what they have reported so far.
 
-    `launched` has the numbers of those that were made, and when.
+    `launched` maps the numbers of those that were created to the time.
     """
 
     def __init__(self, client: KubeClient, namespace: str, are_commands: Sequence[bool]) -> None:
@@ -49,12 +49,12 @@ class CasePods:
     def look(self) -> Self:
         """Read the logs of all pods that have not reported a result.
 
-        The API says what a ready command does, and when it has ended.
+        Once a command is ready, its pod's status shows whether it has ended.
         """
         for at in self.launched:
             if self._is_over(at):
                 continue
-            with suppress(UnavailableError):  # the API server is away for a moment
+            with suppress(UnavailableError):  # the API server is briefly unavailable
                 if not self._are_commands[at] or self.heard[at].ready is None:
                     self.heard[at] = self._listen(at)
                 elif is_over(self.pod(at)):
@@ -117,11 +117,11 @@ class CasePods:
     def now(self) -> float:
         """Return the time of their machine; a little earlier, by the age of their lines.
 
-        If nobody has reported anything, nobody is told a time either.
+        If no pod has reported anything, no pod is given a time either.
         """
         return time.monotonic() + (self._ahead or 0.0)
 
     def pod(self, at: int) -> JsonObject:
-        """Return a pod as the API has it."""
+        """Return a pod from the API server."""
         name = manifests.pod_name(at)
         return self._client.get(PODS, name, namespace=self._namespace, timeout=_TIMEOUT)

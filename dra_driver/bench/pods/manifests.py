@@ -43,7 +43,7 @@ _MIG_CLASS = "mig.nvidia.com"
 class Place(Struct, frozen=True, kw_only=True):
     """What all pods of a run have: image, node, and the resource name of shares.
 
-    `command_image` is that of a command, if it is another: it has `sh`, and maybe no Python.
+    `command_image` is that of a command, if it differs: it needs `sh`, but no Python.
     `pull_secret`, as NAMESPACE/NAME, is a Secret that is copied into the run's namespace.
     """
 
@@ -62,7 +62,7 @@ def namespace(name: str, run: str) -> JsonObject:
 
 
 def pull_secret(secret: Mapping[str, object]) -> JsonObject:
-    """Return the copy of a Secret with which images are pulled."""
+    """Return the copy of a Secret for pulling images."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -146,7 +146,7 @@ def pod(strategy: Strategy, seats: Sequence[Part], number: int, place: Place) ->
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 1,
-        # What a killed run leaves ends by itself, and its GPU is free.
+        # Pods that a killed run leaves end by themselves, which frees their GPU.
         "activeDeadlineSeconds": math.ceil(
             place.patience + seat.after + seat.work.warm_up + seat.work.seconds
         )
@@ -191,7 +191,7 @@ def pod_name(number: int) -> str:
 
 
 def beginning(moment: float) -> JsonObject:
-    """Return what is merged into a pod to tell it when to begin."""
+    """Return the patch that tells a pod when to begin."""
     return {"metadata": {"annotations": {START: f"{moment:.3f}"}}}
 
 

@@ -22,7 +22,7 @@ class Offer(Struct, frozen=True, kw_only=True):
 
     Attributes:
         profiles: MIG profiles, and how many of each fit on one GPU.
-        shares: resource names of shares, and into how many one GPU is divided.
+        shares: resource names of shares, and how many one GPU is divided into.
     """
 
     gpus: int = 0

@@ -1,6 +1,6 @@
 """What the API says about a pod: why it does not run, and how long its container ran. Pure.
 
-The API has moments of containers in whole seconds, so the time of a very short command is
+The API reports times of containers in whole seconds, so the time of a very short command is
 imprecise.
 """
 
@@ -47,7 +47,7 @@ def why_not_pulled(pod: Object, seconds: float) -> str:
 
 
 def termination_message(pod: Object) -> str:
-    """Return what its container left for the API to show. Raises SetupError if that is cut off."""
+    """Return the container's termination message. Raises SetupError if it is cut off."""
     for container in _containers(pod):
         message = text(mapping(container, "state", "terminated"), "message")
         if len(message.encode()) >= _MOST_BYTES:
@@ -82,9 +82,9 @@ def ended_seconds(tenant: int, pod: Object) -> Tenant:
         )
     if phase(pod) == "Failed":  # by the kubelet: evicted, or its time was over
         status = mapping(pod, "status")
-        said = text(status, "message") or text(status, "reason") or "nobody says why"
+        said = text(status, "message") or text(status, "reason") or "no reason is given"
         return Tenant(number=tenant, failure=f"its pod failed: {said}")
-    return Tenant(number=tenant, failure="it did not end in time: give it more with --seconds")
+    return Tenant(number=tenant, failure="it did not end in time: give it more time with --seconds")
 
 
 def _waiting(pod: Object) -> list[tuple[str, str]]:

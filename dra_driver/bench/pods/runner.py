@@ -2,8 +2,8 @@
 
 The namespace is made when the runner is entered and deleted when it is left, in any way. Between
 two cases the pods and the claim of the first are removed, so that no two share a GPU. Pods are told
-when to begin in the time of their own machine, which their lines contain, because clocks of runner
-and node may differ.
+when to begin by the clock of their own machine, which their lines contain, because the clocks of
+runner and node may differ.
 """
 
 import secrets
@@ -82,7 +82,7 @@ class PodRunner:
         patience: float = 300.0,
         stop: Stop | None = None,
     ) -> None:
-        """Take the cluster; `patience` is how many seconds pods have to be ready, and to end."""
+        """Take the cluster; `patience` is how many seconds pods may take to start, and end."""
         self._client = client
         self._place = place
         self._say = say
@@ -106,7 +106,7 @@ class PodRunner:
         body = manifests.namespace(self.namespace, self._run_id)
         try:
             self._client.create(NAMESPACES, body, timeout=_TIMEOUT)
-        except UnavailableError:  # it may have been made all the same
+        except UnavailableError:  # it may have been created nevertheless
             self.__exit__()
             raise
         if secret is not None:
@@ -145,7 +145,7 @@ class PodRunner:
             )
 
     def probe(self) -> Card:
-        """Run a pod with a GPU, or a part of one, briefly; return what it reports of the card."""
+        """Run a pod with a GPU, or a part of one, briefly; return what it reports as its card."""
         strategy = self._probing()
         if reason := self.obstacle(strategy):
             raise SetupError(reason)
@@ -188,7 +188,7 @@ class PodRunner:
         return ""
 
     def run(self, strategy: Strategy, seed: int) -> Case:
-        """Run a case; in any event its pods and its claim are removed afterwards."""
+        """Run a case; its pods and its claim are removed afterwards, whatever happens."""
         try:
             try:
                 return self._run(strategy, seed)
@@ -204,7 +204,7 @@ class PodRunner:
         seats = strategy.seats(seed)
         pods = CasePods(self._client, self.namespace, [each.is_command for each in seats])
         launches = sorted({seat.launch for seat in seats})
-        # The first wait for the beginning until the last are ready.
+        # The first pods wait to begin until the last are ready.
         patience = self._place.patience + (len(launches) - 1) * self._patience
         place = replace(self._place, patience=patience)
         for launch in launches:
@@ -229,7 +229,7 @@ class PodRunner:
             for number, each in enumerate(seats)
             if each.is_command
         }
-        if len(commands_ended) < len(seats):  # what works by itself may be a little late
+        if len(commands_ended) < len(seats):  # bench's own tenants may be a little late
             self._wait(lambda: pods.look().are_over(commands_ended), self._patience)
         gathered = [commands_ended.get(number) or pod for number, pod in enumerate(pods.heard)]
         return case_of(strategy, gathered, seen=seen, is_simulated=self._is_simulated)
@@ -258,15 +258,15 @@ class PodRunner:
                 )
 
     def _check_sharing(self, strategy: Strategy, pods: CasePods) -> None:
-        """Raise DeviceError if the tenants do not share their device as the strategy says."""
+        """Raise DeviceError if the tenants do not share their device as the strategy requires."""
         is_mps = strategy.sharing in UNDER_MPS
         for number in pods.able():
             ready = pods.heard[number].ready
             if ready and strategy.sharing is not Sharing.SHARES and bool(ready.mps) != is_mps:
                 raise DeviceError(
-                    f"pod {manifests.pod_name(number)} is {'' if is_mps else 'not to be '}a client"
-                    f" of MPS and has {ready.mps or 'no pipe folder of a daemon'}: is the claim's"
-                    " config that of another driver?"
+                    f"pod {manifests.pod_name(number)} must {'' if is_mps else 'not '}be a client"
+                    f" of MPS, but has {ready.mps or 'no pipe folder of MPS'}: does the claim's"
+                    " config belong to another driver?"
                 )
         cards = {pod.ready.card.uuid for pod in pods.heard if pod.ready and pod.ready.card}
         if len(cards) > 1 and strategy.sharing is not Sharing.WHOLE_GPUS:
@@ -277,10 +277,10 @@ class PodRunner:
             )
 
     def _claims_said(self, seconds: float) -> tuple[str, ...]:
-        """Return which devices the claims of a case have, and how the driver says they are shared.
+        """Return which devices the claims of a case have, and how the driver reports their sharing.
 
-        A pod with a share has a claim that the scheduler made for it. The driver reports it shortly
-        after the pod's start, and at most so many seconds are waited for that.
+        The scheduler creates a claim for a pod with a share. The driver reports it shortly after
+        the pod's start; this waits at most so many seconds for that.
         """
         claims: list[JsonObject] = []
 
@@ -384,5 +384,5 @@ def _items(listed: Mapping[str, Any]) -> list[JsonObject]:
 
 
 def _undisturbed(is_so: Callable[[], bool], seconds: float) -> bool:
-    """Wait as during clean-up: no signal ends it."""
+    """Wait during clean-up: no signal ends this."""
     return Stop().wait(is_so, seconds, _POLL_SECONDS)

@@ -1,6 +1,6 @@
 """Reports compared with each other: cards, or containers and bare processes, case by case. Pure.
 
-Only results that two reports both have, of the same works, are compared: absolute figures, and the
+Only results that all reports have, of the same works, are compared: absolute figures, and the
 ratio to the first report.
 """
 
@@ -14,7 +14,7 @@ from dra_driver.bench.report.summary import Row, Spread, summary
 from dra_driver.bench.report.view import NONE, absolute, ratio_of
 from dra_driver.errors import SetupError
 
-TITLE = "Reports beside each other"
+TITLE = "The reports compared"
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
@@ -29,7 +29,7 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 
 
 def beside_rows(reports: Sequence[Report], names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the rows of the table, the head first: of what all reports have."""
+    """Return the rows of the table, the head first, for results that all reports have."""
     ratios = [f"{name} / {names[0]}" for name in names[1:]]
     head = ("strategy", *names, *ratios, *(f"p99 ms {name}" for name in names))
     head = (*head, *(f"p99 {ratio}" for ratio in ratios))

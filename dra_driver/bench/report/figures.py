@@ -18,7 +18,7 @@ from dra_driver.bench.strategies import Strategy
 def fairness(amounts: Sequence[float]) -> float | None:
     """Return Jain's index: 1 if all have the same, 1/n if one of n has all.
 
-    None if nobody has anything.
+    None if all have nothing.
     """
     squares = sum(amount * amount for amount in amounts)
     if squares == 0:
@@ -100,7 +100,7 @@ def compared(
     """Return how a case compares with others.
 
     Each tenant is compared with the first that has its role, or does its work; one without a result
-    got nothing. With a role, only tenants with that role count.
+    counts as 0. With a role, only tenants with that role count.
     """
     tenants = case.tenants if role is None else of_role(case, role)
     own = [tenant.result for tenant in tenants if tenant.result is not None]
@@ -149,7 +149,7 @@ def _base(measures: Sequence[Case], strategy: Strategy, number: int) -> Result |
 def _base_tenant(
     measures: Sequence[Case], strategy: Strategy, number: int
 ) -> tuple[Case, Tenant] | None:
-    """Return which one a tenant is compared with: the first of its role, else of its work."""
+    """Return the tenant that one is compared with: the first of its role, else of its work."""
     role, work = strategy.role(number), strategy.parts[number].work
     have = [(case, each) for case in measures for each in case.tenants if each.result is not None]
     for case, tenant in have:
@@ -178,7 +178,7 @@ def _worst_ratio(
 def _isolation(
     case: Case, neighbourless: Sequence[Case], tenants: Sequence[Tenant]
 ) -> float | None:
-    """Return what neighbours cost: the worst latency, or run time, as a ratio to that without.
+    """Return the cost of neighbours: the worst ratio of latency or run time to that without them.
 
     Only for tenants that a case without neighbours has, too.
     """

@@ -1,8 +1,7 @@
-"""A report by strategies: all repetitions of one together, and its roles beside it. Pure.
+"""A report by strategies: all repetitions of one together, and then each of its roles. Pure.
 
-How much repetitions vary is a mean, and the interval in which the true one is: that of Student's t
-with a confidence of 95 %, as wide as the number of repetitions makes it. It says nothing about what
-all repetitions have in common, such as the card.
+Repetitions are given as their mean and its 95 % confidence interval by Student's t, which is wider
+for fewer repetitions. It says nothing about what all repetitions have in common, such as the card.
 """
 
 import math
@@ -50,12 +49,12 @@ class Spread(Struct, frozen=True, kw_only=True):
         return self.mean + (self.half or 0.0)
 
     def is_apart_from(self, other: "Spread") -> bool:
-        """Whether the intervals do not overlap; single values never tell by themselves."""
+        """Whether the intervals do not overlap; a single value has an interval of length 0."""
         return self.low > other.high or other.low > self.high
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
-    """Return mean and interval of what is known; None where nothing is."""
+    """Return the mean and interval of the known values; None if there are none."""
     known = [value for value in values if value is not None]
     if not known:
         return None
@@ -99,7 +98,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
     @property
     def number(self) -> int:
-        """How many tenants are meant."""
+        """How many tenants it covers."""
         roles = [self.strategy.role(number) for number in range(self.strategy.tenants)]
         return len(roles) if self.role is None else roles.count(self.role)
 
@@ -115,7 +114,7 @@ class Row(Struct, frozen=True, kw_only=True):
         return spread(FIGURES[figure](case) for case in self.told)
 
     def results(self, case: Case) -> tuple[Result, ...]:
-        """Return the results of a case that are meant."""
+        """Return the results of a case that the row covers."""
         tenants = case.tenants if self.role is None else of_role(case, self.role)
         return tuple(tenant.result for tenant in tenants if tenant.result is not None)
 

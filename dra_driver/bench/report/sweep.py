@@ -33,7 +33,7 @@ def judged(
 ) -> Sweep | None:
     """Return which share is the smallest that meets the scenario's goal; None if it has none.
 
-    Simulated GPUs have no results either. Every case that is no base is a step. An interrupted run
+    Simulated GPUs have none either. Every case that is not a base is a step. An interrupted run
     chooses nothing, because larger shares were not tried.
     """
     if study.goal_ms is None or card.is_simulated:
@@ -88,9 +88,9 @@ def _heads(strategy: Strategy, names: Sequence[object], *, is_own: bool) -> Iter
         yield "# Name it in each pod, with the pod's request.\n"
     elif not is_own:
         yield f"# Name it in up to {strategy.tenants} pods: they share one GPU.\n"
-    for fromkey in dict.fromkeys(part for part in strategy.parts if part.is_client_of_mps):
-        given = ", ".join(f"{name}={value}" for name, value in fromkey.environment().items())
-        yield f"# In the container of {fromkey.role}: {given}\n"
+    for client in dict.fromkeys(part for part in strategy.parts if part.is_client_of_mps):
+        given = ", ".join(f"{name}={value}" for name, value in client.environment().items())
+        yield f"# In the container of {client.role}: {given}\n"
 
 
 def as_share_config(strategy: Strategy) -> str:

@@ -79,7 +79,7 @@ def _goals(report: Report) -> Sequence[Goal]:
 
 
 def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Return the rows that can be weighed against each other."""
+    """Return the rows that can be compared with each other."""
     every: dict[str, list[Row]] = {}
     for row in rows:
         if row.group and row.is_whole:

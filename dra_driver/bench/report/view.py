@@ -23,7 +23,7 @@ from dra_driver.bench.strategies import Sharing
 NONE = "–"  # noqa: RUF001 (a dash)
 SIMULATED = (
     "These GPUs are simulated: they did no work, so there are no results. The rest only shows "
-    "that claims, pods and processes could be made."
+    "that claims, pods and processes could be created."
 )
 
 READY = "Ready to copy, for"
@@ -49,7 +49,7 @@ def ratio_of(value: float) -> str:
 
 
 def absolute(value: Spread | None, unit: str = "", *, half: bool = True) -> str:
-    """Return a figure with the half of its interval, in three digits; a dash for none."""
+    """Return a figure with half of its interval, in three digits; a dash for none."""
     if value is None:
         return NONE
     digits = max(0, 2 - math.floor(math.log10(abs(value.mean)))) if value.mean else 0
@@ -58,7 +58,7 @@ def absolute(value: Spread | None, unit: str = "", *, half: bool = True) -> str:
 
 
 def _with_half(value: Spread, digits: int) -> str:
-    """Return a figure, and the half of its interval unless that looks like nothing."""
+    """Return a figure, and half of its interval unless that rounds to 0."""
     half = f"{value.half or 0.0:.{digits}f}"
     return f"{value.mean:.{digits}f}" + (f" ±{half}" if float(half) else "")
 
@@ -110,7 +110,7 @@ def _usage(name: str) -> _Cell:
 
 
 def _by_gpm(name: str) -> _Cell:
-    """Return the mean of tenants: each says it of its own MIG device, or one of the whole GPU."""
+    """Return the mean over tenants: each measures its own MIG device, or one the whole GPU."""
 
     def figure(told: Sequence[Result]) -> float | None:
         return mean_of(getattr(result, name) for result in told)
@@ -186,11 +186,11 @@ COLUMNS = (
     ),
     Column(
         head="refused",
-        means="tenants that got less memory, or no result, of those of all rounds",
+        means="tenants that got less memory than asked, or no result, out of all rounds",
         cell=_refused,
     ),
 )
-"""What tenants got. Ratios come with the half of their 95 % interval, if there were repetitions."""
+"""What tenants got. Ratios come with half of their 95 % interval, if there were repetitions."""
 
 COSTS = (
     Column(
@@ -232,7 +232,7 @@ COSTS = (
 
 
 def rows(report: Report, columns: Sequence[Column] = COLUMNS) -> list[tuple[str, ...]]:
-    """Return the rows of a table, the head first; what has no figures at all is left out."""
+    """Return the rows of a table, the head first; columns without figures are left out."""
     summarised = summary(report)
     cells = [[column.cell(row) for column in columns] for row in summarised]
     used = [at for at in range(len(columns)) if any(line[at] != NONE for line in cells)]
@@ -241,14 +241,14 @@ def rows(report: Report, columns: Sequence[Column] = COLUMNS) -> list[tuple[str,
     for row, line in zip(summarised, cells, strict=True):
         if row.role is None:
             whole = line
-        # A role that says no more than the whole is left out.
+        # A role that adds nothing to the whole is left out.
         if row.role is None or any(line[at] not in (NONE, whole[at]) for at in used):
             table.append((row.label, *(line[at] for at in used)))
     return table
 
 
 def remarks(report: Report) -> list[str]:
-    """Return a line for each case without results, and for what else a reader has to know."""
+    """Return a line for each case without results, and for whatever else a reader has to know."""
     notes = []
     for case in report.cases:
         if case.state == "passed":
@@ -309,7 +309,7 @@ def _doubts(case: Case) -> list[str]:
 
 
 def _early_commands(case: Case) -> list[str]:
-    """Name commands that ended long before the other works, which use all of the time."""
+    """Return which commands ended long before the other works, which use all of the time."""
     parts = case.strategy.parts
     if all(part.is_command for part in parts):
         return []
@@ -325,7 +325,7 @@ def _early_commands(case: Case) -> list[str]:
 
 
 def facts(report: Report) -> list[tuple[str, str]]:
-    """Return what the figures belong to, as names and values."""
+    """Return what was measured, and on what, as names and values."""
     card = report.card
     clocks = [
         f"SM {card.sm_clock_mhz} of {card.most_sm_clock_mhz} MHz" if card.sm_clock_mhz else "",

@@ -1,8 +1,8 @@
-"""What a scenario's file says, once its matrices are expanded: strict, and without a GPU.
+"""The content of a scenario's file, once its matrices are expanded: strict, and without a GPU.
 
 In: plain values (bench/scenarios/read.py). Out: a `Scenario`. What depends on the card, such
 as shares of its memory and MIG profiles by size, is still as it was written;
-bench/scenarios/plan.py makes strategies of it. The keys of a work are the fields of `Workload`.
+bench/scenarios/plan.py turns it into strategies. The keys of a work are the fields of `Workload`.
 """
 
 import json
@@ -89,7 +89,7 @@ class CaseSpec(Strict):
         Literal["equal"] | None, Field(description="MPS divides the GPU among the tenants.")
     ] = None
     against: Annotated[
-        tuple[str, ...] | None, Field(description="The cases to which ratios are.")
+        tuple[str, ...] | None, Field(description="The cases that ratios compare with.")
     ] = None
     undisturbed: Annotated[
         tuple[str, ...],
@@ -108,21 +108,21 @@ class Scenario(Strict):
     seconds: Annotated[float, Field(gt=0, le=86400, description="Seconds that tenants work.")] = (
         20.0
     )
-    warm_up: Annotated[float, Field(ge=0, le=3600, description="Seconds of work before.")] = 2.0
+    warm_up: Annotated[float, Field(ge=0, le=3600, description="Seconds of work before it.")] = 2.0
     repetitions: Annotated[int, Field(ge=1, le=100, description="Rounds of all cases.")] = 3
     seed: Annotated[
-        int, Field(description="Of arrivals, and of the order of cases in a round.")
+        int, Field(description="Seed of arrivals, and of the order of cases in a round.")
     ] = 1
     minutes: Annotated[
-        float | None, Field(gt=0, description="After so many, no further case is begun.")
+        float | None, Field(gt=0, description="After that many, no further case begins.")
     ] = None
     goal_ms: Annotated[
         float | None,
-        Field(gt=0, description="For the smallest share whose 99th percentile is at most so much."),
+        Field(gt=0, description="Find the smallest share whose 99th percentile is at most this."),
     ] = None
     works: dict[str, WorkKeys]
     against: Annotated[
-        tuple[str, ...], Field(description="`against` of all cases that do not say it.")
+        tuple[str, ...], Field(description="`against` of all cases that do not set it.")
     ] = ()
     goals: tuple[Goal, ...] = ()
     cases: Annotated[tuple[CaseSpec, ...], Field(min_length=1, max_length=500)]
@@ -130,7 +130,7 @@ class Scenario(Strict):
     def work(self, tenant: TenantSpec, memory_mib: int | None) -> Workload:
         """Return the work of a tenant; percentages of memory are of `memory_mib`.
 
-        Raises ValueError with what is wrong with it, pydantic's ValidationError for one.
+        Raises ValueError, such as pydantic's ValidationError, if the work is invalid.
         """
         if tenant.work not in self.works:
             raise ValueError(f'there is no work "{tenant.work}"')
@@ -165,5 +165,5 @@ def share_of(percent: str, memory_mib: int | None) -> int:
     if not percent.endswith("%") or not percent[:-1].isdecimal():
         raise ValueError(f"must be MiB, or a part such as 25%, not {percent!r}")
     if memory_mib is None:
-        raise ValueError("the GPU does not say how much memory it has: write MiB, not percent")
+        raise ValueError("the GPU does not report how much memory it has: write MiB, not percent")
     return max(1, memory_mib * int(percent[:-1]) // 100)

@@ -1,8 +1,8 @@
 """A scenario on a card: its cases as strategies, and what each is compared with. Pure.
 
-In: a `Scenario`, the card's memory, the MIG profiles, and a function that says why a strategy
-cannot be run. Out: a `Plan`. If a base cannot be run, such as the work alone on a GPU in MIG mode,
-the case that the scenario names instead takes its place.
+In: a `Scenario`, the card's memory, the MIG profiles, and a function that returns why a
+strategy cannot be run. Out: a `Plan`. If a base cannot be run, such as the work alone on a GPU in
+MIG mode, the case that the scenario names instead takes its place.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Reads a scenario from its file; each error says the line, the place and what is right.
+"""Reads a scenario from its file; each error names the line, the place and what is allowed there.
 
 In: a file, or the name of a shipped scenario. Out: a `Scenario`. Errors are unknown keys, values of
 the wrong type, impossible works, and two cases of one name.
@@ -39,7 +39,7 @@ _SUFFIX = ".yaml"
 _BRANCHES = frozenset({"int", "str", "constrained-int", "constrained-str"})
 _MOST_BYTES = 1 << 20
 _ANY_MEMORY = 1 << 20
-"""Memory to check works with whose memory is a part of a GPU's, before there is a GPU."""
+"""The GPU memory to assume when works in percent of it are checked, before there is a GPU."""
 
 
 def shipped() -> dict[str, Traversable]:

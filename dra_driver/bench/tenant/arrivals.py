@@ -1,10 +1,10 @@
-"""When steps are made: one after the other, or as requests arrive; and how long they took.
+"""When steps run: one after the other, or as requests arrive; and how long they took.
 
 Requests arrive whether or not earlier ones have ended (open loop). If a tenant falls behind, they
 wait, and their latency, which counts from the arrival, shows it. A closed loop would slow the
 arrivals down and hide that. Each moment is as likely as any other. All tenants have the same
-moments, each shifted by another part of the time: so they have the same amount of work, equally
-crowded, and differences between two tenants are not due to chance. Pure, except for the clock and
+moments, each shifted by a different amount: so they have the same work, clustered in the same
+way, and differences between two tenants are not due to chance. Pure, except for the clock and
 the step, which are arguments.
 """
 
@@ -33,7 +33,7 @@ class Timings(Struct, frozen=True, kw_only=True):
     unfinished: Sequence[float] = ()
 
     def latency(self) -> Latency | None:
-        """Return the percentiles; None if nothing was asked for."""
+        """Return the percentiles; None without requests."""
         all_of_them = [*self.latencies, *self.unfinished]
         if not all_of_them:
             return None
@@ -46,7 +46,7 @@ class Timings(Struct, frozen=True, kw_only=True):
 
 
 def closed_loop(step: Callable[[], None], seconds: float, clock: Clock) -> Timings:
-    """Make steps until the time is over; the last one is finished and counts."""
+    """Run steps until the time is over; the last one is finished and counts."""
     begin = before = clock()
     latencies = []
     while before - begin < seconds:
@@ -64,7 +64,7 @@ def open_loop(
     clock: Clock,
     sleep: Callable[[float], None],
 ) -> Timings:
-    """Make a step for each arrival (seconds after the beginning) until the time is over."""
+    """Run a step for each arrival (seconds after the beginning) until the time is over."""
     begin = clock()
     latencies: list[float] = []
     waiting: list[float] = []

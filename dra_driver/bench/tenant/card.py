@@ -1,4 +1,4 @@
-"""The GPU that works, by NVML: what it is, how busy it is, and whether it is simulated.
+"""The GPU that does the work, by NVML: what it is, how busy it is, whether it is simulated.
 
 NVML is only read. A simulated GPU is recognised by the file with its state, which is beside its
 libnvidia-ml.so.1 and comes into containers with it: no work is timed there.
@@ -84,7 +84,7 @@ class CardNvml:
         return uuids
 
     def card(self) -> Card:
-        """Return what the card is and how it is set, as NVML says it now."""
+        """Return what the card is and how it is set, as NVML reports it now."""
         facts, clocks = self._facts, self._nvml.ask_gpu(self.uuid, read_clocks)
         power = clocks.power_limit_milliwatts
         mode = self._nvml.compute_mode(self.uuid)
@@ -134,7 +134,7 @@ class Watch:
     """Samples how busy a card is, from `start` to `stop`."""
 
     def __init__(self, busy: Callable[[], Busy], every: float = SAMPLE_SECONDS) -> None:
-        """Take the function that asks; nothing is asked yet."""
+        """Take the function that queries the card; it is not called yet."""
         self._busy = busy
         self._every = every
         self._samples: list[Busy] = []

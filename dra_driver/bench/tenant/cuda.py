@@ -37,7 +37,7 @@ class Gpu:
         os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
         try:
             _done(driver.cuInit(0), "cuInit")
-        except RuntimeError as error:  # of cuda-bindings: a library or a function is not there
+        except RuntimeError as error:  # of cuda-bindings: a library or a function is missing
             raise DeviceError(
                 f"{_DRIVER} cannot be used ({_on_one_line(error)}); run this where the GPU"
                 " driver's libraries are, such as in a container with a claim for a GPU"
@@ -60,7 +60,7 @@ class Gpu:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give the context back, and all memory with it."""
+        """Release the context, and all memory with it."""
         driver.cuDevicePrimaryCtxRelease(self._device)
 
     def compile(self) -> None:
@@ -120,7 +120,7 @@ def compiled(source: str, capability: tuple[int, int]) -> bytes:
     is_known = number in known
     if not is_known and number < min(known):
         raise DeviceError(
-            f"this NVRTC makes no code for compute capability {capability[0]}.{capability[1]}; the"
+            f"this NVRTC has no code for compute capability {capability[0]}.{capability[1]}; the"
             f" oldest that it knows is {min(known) // 10}.{min(known) % 10}"
         )
     below = max(each for each in known if each <= number)
@@ -153,5 +153,5 @@ def _done(answer: tuple[Any, ...], doing: str) -> Any:
     code, *rest = answer
     if int(code) != 0:
         kind = RefusedError if code.name == "CUDA_ERROR_OUT_OF_MEMORY" else DeviceError
-        raise kind(f"{doing}: CUDA says {code.name} ({int(code)})")
+        raise kind(f"{doing}: CUDA returned {code.name} ({int(code)})")
     return rest[0] if len(rest) == 1 else tuple(rest)

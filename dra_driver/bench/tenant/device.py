@@ -1,9 +1,9 @@
 """A work that is ready to be done, and what it needs of a GPU: memory, launches, an outcome.
 
-A task has steps with a result that is known beforehand. cuda.py has the GPU.
+A task has steps with a result that is known beforehand. cuda.py provides the GPU.
 
 Arguments of kernels are values with their C types. Refused memory is a separate error, because some
-works are there to find that out.
+works exist to find that out.
 """
 
 import ctypes
@@ -40,7 +40,7 @@ def mib_of(size: int) -> int:
 
 
 def unworked(what: str) -> DeviceError:
-    """Return the error of a GPU with this wrong result."""
+    """Return the error for a GPU with this wrong result."""
     return DeviceError(
         f"the GPU's result is {what}: it did not do the work, so nothing is measured; look for Xid"
         " lines in dmesg"

@@ -39,7 +39,7 @@ OpenGpu = Callable[[], AbstractContextManager[Any]]
 
 
 def main(words: Sequence[str], open_gpu: OpenGpu | None = None) -> int:
-    """Be a tenant; return the exit status."""
+    """Run as a tenant; return the exit status."""
     _end_with_parent()
     try:
         (text,) = words
@@ -171,7 +171,7 @@ def _wait(spec: lines.Spec) -> float:
 
 
 def _moment(file: Path) -> float | None:
-    """Return the moment in a file, which is written at once; None while there is none."""
+    """Return the moment in a file, which is written atomically; None while there is none."""
     try:
         return float(file.read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -205,7 +205,7 @@ def _open_gpu() -> AbstractContextManager[Any]:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel end this process when its runner ends, in any way."""
+    """Make the kernel end this process when its runner ends, in any way."""
     if os.getppid() > 1:  # not the first process of a container
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -28,14 +28,14 @@ _START = "--start"
 
 
 class _Parent:
-    """Act on the end of the parent. A SIGTERM while the parent lives is for everybody."""
+    """Acts on the end of the parent. A SIGTERM while the parent lives is ignored."""
 
     def __init__(self) -> None:
         self._pid = os.getppid()
         self.is_gone = False
 
     def on_term(self, _number: int, _frame: FrameType | None) -> None:
-        """End all processes below, if nobody else does it."""
+        """End all processes below if the parent, which would do so, is gone."""
         if os.getppid() == self._pid or self.is_gone:
             return
         self.is_gone = True
@@ -77,7 +77,7 @@ def main(words: list[str]) -> int:
 
 
 def uptime() -> float:
-    """Return the seconds since this machine started, as /proc/uptime has them."""
+    """Return the seconds since this machine started, as in /proc/uptime."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -97,7 +97,7 @@ def _wait(file: Path) -> float:
 
 
 def _say(said: str) -> None:
-    # The program's last line may lack a newline.
+    # The program's last line may not end with a newline.
     os.write(sys.stdout.fileno(), f'\n{{"bench":1,"event":{said}}}\n'.encode())
 
 

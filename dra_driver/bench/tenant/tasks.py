@@ -31,7 +31,7 @@ _NEGATING = -2.0
 
 
 def task(gpu: "Gpu", work: Workload) -> Task:
-    """Take the memory of a work and return what is to be done with it.
+    """Allocate the memory of a work and return its task.
 
     Raises RefusedError if there is less memory than the work needs, DeviceError if CUDA refuses for
     another reason, and ValueError for a command, which is the runner's work.
@@ -107,7 +107,7 @@ def _inference(gpu: "Gpu", work: Workload) -> Task:
 
 
 def _memory(gpu: "Gpu", wanted_mib: int) -> Task:
-    """Take memory in large pieces, then in smaller ones, until it is enough or none is left.
+    """Take memory in large pieces, then in smaller ones, until there is enough or none is left.
 
     With 0 MiB, which means all there is, nothing counts as refused.
     """

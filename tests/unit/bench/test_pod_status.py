@@ -70,7 +70,7 @@ def test_results_from_a_simulated_gpu_are_rejected() -> None:
     case = case_of(ALONE, [Gathered(ready=ready, done=done)], is_simulated=False)
     assert (case.state, case.tenants) == ("passed", ())
     silent = case_of(ALONE, [Gathered(ready=ready)], is_simulated=False)
-    said = "it was ready, but had not ended long after its time"
+    said = "it was ready, but still ran long after its time was over"
     assert (silent.state, silent.reason) == ("failed", said)
     assert case_of(ALONE, [Gathered()], is_simulated=False).reason == "it was not ready in time"
     killed = Gathered(ready=ready, exit_status=-9, words="the last line")
