@@ -31,7 +31,7 @@ _PAUSE_SECONDS = 1.0
 
 
 class _Looking(Struct, frozen=True):
-    """Reads the GPUs anew each time."""
+    """Reads the GPUs each time it is asked."""
 
     session: DriverSession
 

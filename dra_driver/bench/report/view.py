@@ -248,7 +248,7 @@ def rows(report: Report, columns: Sequence[Column] = COLUMNS) -> list[tuple[str,
 
 
 def remarks(report: Report) -> list[str]:
-    """Return a line for each case without results, and for whatever else a reader has to know."""
+    """Return a line for each case without results, and for what else a reader has to know."""
     notes = []
     for case in report.cases:
         if case.state == "passed":

@@ -91,7 +91,7 @@ def test_no_tenant_is_a_client_of_the_machines_own_mps(tmp_path: Path) -> None:
 def test_strategies_that_would_change_a_setting_are_not_run(tmp_path: Path) -> None:
     own = runner(tmp_path)
     mig = strategy(Sharing.MIG, 2, profile="1g.10gb")
-    assert own.obstacle(mig).startswith("there is no MIG device 1g.10gb; there are: none; no ")
+    assert own.obstacle(mig).startswith("there is no MIG device 1g.10gb; there are: none; bench ")
     assert own.obstacle(strategy(Sharing.SHARES)).startswith("only on a cluster")
     assert own.obstacle(TWO) == ""
     alone = runner(tmp_path, compute_mode="Exclusive_Process")

@@ -92,7 +92,7 @@ def test_a_summary_in_microseconds_is_converted() -> None:
         (SUMMARY.replace("0.99", "0.9"), "nv_inference_us", 'has no quantile="0.99"'),
         (SUMMARY.replace("9e3", "NaN"), "nv_inference_us", "its value is not a latency"),
         (SUMMARY.replace("321", "0"), "nv_inference_us", "it has counted nothing"),
-        (SUMMARY.replace("us_count", "us_sum"), "nv_inference_us", "is there 0 times"),
+        (SUMMARY.replace("us_count", "us_sum"), "nv_inference_us", "occurs 0 times"),
     ],
 )
 def test_an_exposition_without_latencies_is_refused(text: str, metric: str, why: str) -> None:
