@@ -104,8 +104,8 @@ def served_names(source: str) -> list[str]:
         raise ConfigError(f"{source} cannot be read: {reason}") from error
     if not configs:
         raise ConfigError(
-            f"{source} has no share config: give the file with `version: v1` and `sharing`, or the "
-            "ConfigMap that has it"
+            f"{source} has no share config: give a file with `version: v1` and `sharing`, or a "
+            "ConfigMap that contains one"
         )
     return list(names)
 

@@ -110,7 +110,7 @@ class _Run(CommandSettings):
 
         def report(cases: Sequence[Case], *, interrupted: bool) -> Report:
             return Report(
-                made_at=datetime.now(UTC).isoformat(timespec="seconds"),  # noqa: TID251 (told)
+                made_at=datetime.now(UTC).isoformat(timespec="seconds"),  # noqa: TID251 (for people)
                 where=runner.where,
                 dra_driver=version("dra-driver"),
                 study=plan.study,

@@ -1,7 +1,7 @@
 """Prometheus' text exposition: the samples with some names, in a text with other content.
 
-prometheus_client's own parser reads each line; a line that begins with such a name but is no sample
-is an error, not a figure.
+prometheus_client's own parser reads each line; a line that begins with such a name but is not a
+sample is an error, not a figure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

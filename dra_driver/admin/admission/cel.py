@@ -34,7 +34,7 @@ CONFIGS = "configs"
 """The variable with all configs of this driver, which the policy has to define."""
 
 PARAMETERS = ("opaque", "parameters")
-"""Where a config stands in the `config` list of a claim, template or class."""
+"""Where a config is in the `config` list of a claim, template or class."""
 
 Models = Mapping[str, type[ConfigModel]]
 """The models by their kind; below the root, those of a part by the kind of the config it is in."""

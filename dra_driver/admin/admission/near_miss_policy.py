@@ -16,9 +16,9 @@ _NAME = literal(f"(?i)^{NAME}$")
 _LITERAL = literal(f"(?i){LITERAL}")
 
 _ABOUT = f"""\
-Warns those who create or change a claim, claim template or DeviceClass with a config for, or a
-selector of, a driver whose name is nearly {DRIVER_NAME}, such as gpu.nvidia.org: it would match
-no device of this driver, without any message. Nothing is refused.
+Warns users who create or change a claim, claim template or DeviceClass with a config for, or a
+selector of, a driver whose name is nearly {DRIVER_NAME}, such as gpu.nvidia.org: it would have
+no effect on this driver, without any message. Nothing is refused.
 
 Written by hack/generate: change dra_driver/admin/admission/near_miss_policy.py, not this file.
 """

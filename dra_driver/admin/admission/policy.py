@@ -37,7 +37,7 @@ How to read it
 
 How to switch it to warnings: set validationActions in the binding, at the end of this file, to
 [Warn, Audit]; it is claimConfigsPolicy.validationActions of the chart. Then nothing is refused:
-a wrong config gets its author a warning, the audit log has it, and pods that use it do not start
+a wrong config gets its author a warning, the audit log shows it, and pods that use it do not start
 and say why in their events.
   kubectl patch validatingadmissionpolicybinding {NAME} --type=merge \\
     --patch '{{"spec": {{"validationActions": ["Warn", "Audit"]}}}}'

@@ -1,6 +1,6 @@
 """What this driver's admission policies have in common, as YAML that a person can audit. Pure.
 
-No server of ours is involved (admissionregistration.k8s.io/v1; an object of an older
+No webhook of this driver is involved (admissionregistration.k8s.io/v1; an object of an older
 resource.k8s.io version is converted first, as matchPolicy is Equivalent by default). Only new or
 changed specs are checked: it must stay possible to remove the finalizers of a stored claim, or it
 could never be deleted.

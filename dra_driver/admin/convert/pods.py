@@ -172,8 +172,8 @@ def _asked(resource: str) -> Object:
     profile = None if resource.endswith(".shared") else mig_profile(resource)
     if not profile:
         return {}
-    says = f"device.attributes['{DRIVER_NAME}'].profile == '{profile}'"
-    return {"deviceClassName": "mig.nvidia.com", "selectors": [{"cel": {"expression": says}}]}
+    selector = f"device.attributes['{DRIVER_NAME}'].profile == '{profile}'"
+    return {"deviceClassName": "mig.nvidia.com", "selectors": [{"cel": {"expression": selector}}]}
 
 
 def _exchange(resources: Any, names: tuple[str, ...], claim: str) -> None:

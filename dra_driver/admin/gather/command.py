@@ -102,7 +102,7 @@ class Gather(NodeSettings):
             clean |= documents_of({reading.PROFILE: profile}, missing, self.timeout)
         about = {
             "dra-driver": metadata.version("dra-driver"),
-            "made": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),  # noqa: TID251 (told)
+            "made": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),  # noqa: TID251 (for people)
             "identified": self.identify,
             "missing": stand_ins.of_texts(missing.listed()),
         }

@@ -1,9 +1,9 @@
 """How parts of an archive are collected and packed, with a reason if one is missing.
 
 In: parts by the name of their file, and a time limit in seconds for all. Out: their documents, what
-is missing, and the archive: a tar.gz whose first file is `manifest.json` (form and version of the
-archive, who made it and when, what is missing and why). Parts are made in parallel, each on its own
-thread: one that hangs, in NVML or on a dead file system, is abandoned, and named.
+is missing, and the archive: a tar.gz whose first file is `manifest.json` (format and version of the
+archive, what made it and when, what is missing and why). Parts are made in parallel, each in its
+own thread: one that hangs, in NVML or on a dead file system, is abandoned, and named.
 """
 
 import gzip

@@ -69,7 +69,7 @@ _MOST_SAID = 160
 
 
 class TakeOver:
-    """Takes over what there is; to be run again while something prevents it.
+    """Takes over what there is; run it again while something prevents that.
 
     `makes_mig` tells whether MIG devices are made for claims here. `names` returns the names of
     claims, which the checkpoint omits, and raises TransientError. `rival` returns the socket
@@ -164,7 +164,7 @@ class TakeOver:
             try:
                 if not self._write(record, deadline):
                     left[record.ref.uid] = StateError("another claim has its GPU already")
-            except DriverError as error:  # another call has it, or the disk refused
+            except DriverError as error:  # another call holds it, or the disk refused
                 left[record.ref.uid] = TransientError(str(error))
         for uid, addresses in on_vfio.items():
             for address in addresses if uid not in left else ():
@@ -190,7 +190,7 @@ class TakeOver:
     def _named(self, records: Collection[ClaimRecord]) -> list[ClaimRecord]:
         """Return records with the names of their claims, as far as these are known.
 
-        A claim without a name is unprepared by the kubelet, or by the driver once no pod has it.
+        A claim without a name is unprepared by the kubelet, or by the driver once no pod uses it.
         """
         nameless = [record.ref.uid for record in records if not record.ref.name]
         names: Mapping[ClaimUid, ClaimRef] = {}

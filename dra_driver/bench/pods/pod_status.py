@@ -1,4 +1,4 @@
-"""What the API says about a pod: why it does not run, and how long its container ran. Pure.
+"""What the API reports about a pod: why it does not run, and how long its container ran. Pure.
 
 The API reports times of containers in whole seconds, so the time of a very short command is
 imprecise.
@@ -41,7 +41,7 @@ def why_not_running(pod: Object, events: Object) -> str:
 
 
 def why_not_pulled(pod: Object, seconds: float) -> str:
-    """Return why the image of a pod that was made so many seconds ago is not there; or nothing."""
+    """Return why a pod's image is not there `seconds` after its creation; empty if it may come."""
     over = _NEVER_PULLED | (_NOT_PULLED if seconds > _PULL_SECONDS else frozenset())
     return next((f"{reason}: {said}" for reason, said in _waiting(pod) if reason in over), "")
 

@@ -280,7 +280,7 @@ class PodRunner:
         """Return which devices the claims of a case have, and how the driver reports their sharing.
 
         The scheduler creates a claim for a pod with a share. The driver reports it shortly after
-        the pod's start; this waits at most so many seconds for that.
+        the pod's start; this waits at most `seconds` for that.
         """
         claims: list[JsonObject] = []
 

@@ -1,6 +1,6 @@
 """Reports compared with each other: cards, or containers and bare processes, case by case. Pure.
 
-Only results that all reports have, of the same works, are compared: absolute figures, and the
+Only results that all reports have, for the same work, are compared: absolute figures, and the
 ratio to the first report.
 """
 

@@ -104,7 +104,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether its tenants do different works, so that they have no figure together."""
+        """Whether its tenants do different work, so that they have no common figure."""
         return (
             len({part.work for part in self.strategy.parts if self.role in (None, part.role)}) > 1
         )

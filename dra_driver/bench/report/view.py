@@ -211,7 +211,7 @@ COSTS = (
     ),
     Column(
         head="bandwidth %",
-        means="how much of the memory's bandwidth was used, likewise",
+        means="how much of the memory's bandwidth was used, measured likewise",
         cell=_by_gpm("bandwidth_percent"),
     ),
     Column(head="MiB", means="GPU memory that a tenant took for its work", cell=_memory),
@@ -268,7 +268,7 @@ def remarks(report: Report) -> list[str]:
     if any(map(_is_without_utilisation, report.cases)):
         notes.append(
             "SM % and mem % are not available for MIG devices: NVML does not report them for a"
-            " GPU in MIG mode. Instead, GPM reports busy SMs and bandwidth of bench's own works on"
+            " GPU in MIG mode. Instead, GPM reports busy SMs and bandwidth of bench's own work on"
             " Hopper and newer; DCGM does for others (DCGM_FI_PROF_SM_ACTIVE,"
             " DCGM_FI_PROF_DRAM_ACTIVE)"
         )
@@ -309,7 +309,7 @@ def _doubts(case: Case) -> list[str]:
 
 
 def _early_commands(case: Case) -> list[str]:
-    """Return which commands ended long before the other works, which use all of the time."""
+    """Return which commands ended long before the other tenants, which work all of the time."""
     parts = case.strategy.parts
     if all(part.is_command for part in parts):
         return []

@@ -153,7 +153,7 @@ def _all_tenants(case: CaseSpec, profiles: Mapping[str, int]) -> list[TenantSpec
 
 
 def _profile(wanted: str, profiles: Mapping[str, int]) -> str:
-    """Return the MIG profile that is meant; if there is none, what was asked for."""
+    """Return the MIG profile that fits; if there is none, what was asked for."""
     if not wanted or "." in wanted:
         return wanted
     plain = sorted((profile for profile in profiles if is_plain(profile)), key=profile_size)

@@ -230,7 +230,7 @@ def _problems(
 
 
 def _value(content: Any, path: Path) -> Any:
-    """Return what stands at a path; None if nothing does."""
+    """Return the value at a path; None if there is none."""
     for part in path:
         try:
             content = content[part]

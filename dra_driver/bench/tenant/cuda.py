@@ -77,7 +77,7 @@ class Gpu:
             self._functions[name] = function
 
     def allocate(self, size: int) -> int:
-        """Return the address of so many bytes. Raises RefusedError if there is less memory."""
+        """Allocate memory, and return its address. Raises RefusedError if there is less."""
         return int(_done(driver.cuMemAlloc(size), f"cuMemAlloc of {size >> 20} MiB"))
 
     def launch(self, name: str, grid: Grid, *arguments: Argument) -> None:

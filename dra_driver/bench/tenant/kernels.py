@@ -73,7 +73,7 @@ class Grid(Struct, frozen=True, kw_only=True):
 
 
 def over(count: int) -> Grid:
-    """Return the grid of a kernel that walks over so many elements."""
+    """Return the grid of a kernel that walks over `count` elements."""
     return Grid(blocks=(min(_MOST_BLOCKS, max(1, -(-count // THREADS))), 1))
 
 

@@ -129,8 +129,8 @@ def test_a_checkpoint_of_another_version_is_not_read(start: bytes) -> None:
         ({UID: claim(gpu(), mpsControlDaemonID="../..")}, "which is not a valid id"),
         ({UID: claim(gpu(), mpsControlDaemonID=f"{UID}-1a2b3/..")}, "which is not a valid id"),
         ({"a/b": claim(gpu())}, "is not a valid UID"),
-        ({UID: claim({"gpu": {"info": {"uuid": "../x"}, "device": told("a")}})}, "not a valid value"),
-        ({UID: claim({"gpu": {"info": {"uuid": GPU}, "device": told("gpu-")}})}, "not a valid value"),
+        ({UID: claim({"gpu": {"info": {"uuid": "../x"}, "device": told("a")}})}, "not a valid"),
+        ({UID: claim({"gpu": {"info": {"uuid": GPU}, "device": told("gpu-")}})}, "not a valid"),
     ],
 )
 def test_impossible_claims_are_not_read_and_hide_no_other(
