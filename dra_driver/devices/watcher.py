@@ -1,8 +1,8 @@
 """The inventory, kept current by a thread of its own.
 
 If the GPU driver is missing or does not answer, the inventory is empty and says why. The cause is
-logged once and looks continue with back-off, so that a node whose driver is installed later needs
-no restart (dra-driver-nvidia-gpu#1008), nor one whose MIG devices change (k8s-device-plugin#992).
+logged once and looks continue with back-off. So a node that had no GPUs at first needs no restart
+(dra-driver-nvidia-gpu#1008), nor does one whose MIG devices change (k8s-device-plugin#992).
 """
 
 import threading

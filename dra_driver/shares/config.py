@@ -1,8 +1,8 @@
-"""Parses the text of a share config.
+"""Parses the text of a share config, by which an admin shares GPUs (dra-driver-nvidia-gpu#659).
 
-In: the bytes of a file in the form of the device plugin's config (YAML or JSON, one document;
-dra-driver-nvidia-gpu#659), and its name for errors. Out: a `NodeConfig`, or one error that lists
-every mistake with its line and column. source.py decides which file a node uses.
+In: the bytes of a file in the form of the device plugin's config (YAML or JSON, one document),
+and its name for errors. Out: a `NodeConfig`, or one error that lists every mistake with its line
+and column. source.py decides which file a node uses.
 """
 
 from collections.abc import Sequence

@@ -7,7 +7,7 @@ Both are settings of the GPU, not of a client, and are lost at a reboot. Both ar
 restored at the end, because an admin may have set them. A time-slice that was read or set a moment
 ago is not read again. If an earlier claim's time-slice could not be restored yet, the value from
 before that claim counts. A time-slice that cannot be read is assumed to be the default. Whether a
-card accepts time-slices cannot be read (dra-driver-nvidia-gpu#363), so its present value is set
+card accepts time-slices cannot be read (dra-driver-nvidia-gpu#1183), so its present value is set
 once to find out. Only whole GPUs have a time-slice. On MIG devices the strategy is accepted and
 does nothing; its step has no GPU, and `dra-driver status` says so.
 """

@@ -1,8 +1,8 @@
 """Finds MIG devices of claims where they exist, else makes them for the claim, and destroys them.
 
-What a device or a MIG mode was made for stands in the steps of records, which are written before:
-so after a crash (dra-driver-nvidia-gpu#1452) no device of others is destroyed, and a mode that was
-turned on here is turned off after the last device made here is gone.
+What a device or a MIG mode was made for is in the steps of records, which are written before. So
+what was half made is undone (dra-driver-nvidia-gpu#1452), after a crash, too; no device of others
+is destroyed; a mode turned on here is turned off when the last device made here is gone.
 
 Callers hold the GPUs' locks.
 """

@@ -9,7 +9,7 @@ not see one that a VFIO driver has. Rules:
   only bridges and the card's own other functions may be in it, such as audio, and these without a
   driver of the host. Another function is refused whatever its driver is: two machines would have
   the same group, or one would have the other's network card.
-- The admin has bound the GPU to a VFIO driver; this one binds nothing (dra-driver-nvidia-gpu#1089).
+- Only a GPU that has a VFIO driver is offered, and it keeps it (dra-driver-nvidia-gpu#1089).
 - A GPU behind NVSwitches needs Fabric Manager's partitions, which are not made here. The switches
   are on the bus whether or not a GPU driver runs.
 """
