@@ -145,12 +145,12 @@ def table(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def exit_statuses() -> str:
-    """The meaning of exit statuses: first for most commands, then for those that differ."""
+    """The meaning of exit statuses: for commands with their own, then for all others."""
     models = {name: command.load() for name, command in commands.COMMANDS.items()}
     own = {name: model.statuses for name, model in models.items()}
     numbers = range(max(map(len, own.values())))
     lines = [f"| command | {' | '.join(map(str, numbers))} |", "|---" * (len(numbers) + 1) + "|"]
-    for name, texts in {"all others": _STATUSES, **own}.items():
+    for name, texts in {**own, "all others": _STATUSES}.items():
         cells = [texts[number] if number < len(texts) else "" for number in numbers]
         lines += [f"| {name} | {' | '.join(cells)} |"] if texts else []
     return "\n".join([_EXIT, *lines]) + "\n"
