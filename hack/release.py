@@ -1,9 +1,8 @@
 """Prepares a release, checks it, prints its notes: `hack/release.py prepare|check|notes VERSION`.
 
-In: the version, as of semantic versions, without build metadata. `prepare` writes it where it is
-said, and makes the changelog's section out of the fragments in changes/; `check` fails where
-another is said, the section is missing, or pages still say that nothing was released. See
-"Releases" in CONTRIBUTING.md.
+VERSION is a semantic version without build metadata. `prepare` writes it where it stands, and the
+changelog's section from the fragments in changes/; `check` fails if another version stands there,
+the section is missing, or pages still say that nothing was released ("Releases", CONTRIBUTING.md).
 """
 
 import re
@@ -27,6 +26,7 @@ UNRELEASED = {
     "README.md": "There is no published image yet",
     "CONTRIBUTING.md": "Until the first release, no code reads",
     "SECURITY.md": "There is no release yet",
+    "docs/operations.md": "Until the first release, drain",
     "docs/compatibility.md": "no releases yet: you build the image",
 }
 """Texts of pages that are no longer true after the first release."""
