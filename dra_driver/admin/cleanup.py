@@ -143,11 +143,11 @@ def clean(settings: Cleanup, environment: Mapping[str, str]) -> list[str]:
                     "chart, cleanup.enabled=false), drain the node, and run this again; or add "
                     "--force, which makes their pods lose their settings"
                 )
-            things.append(f"nothing without --force, as {text}")
+            stays.append(f"without --force, would refuse: {text}")
         if not settings.dry_run:
             with _node(settings, directory) as node:
                 problems = node.take_back()
-        stays = [] if problems else _put_aside(directory, specs, dry_run=settings.dry_run)
+        stays += [] if problems else _put_aside(directory, specs, dry_run=settings.dry_run)
     files = [*_sockets(settings, directory), *_remains(directory)]
     groups = group_folders(settings.cgroup_root or control_groups.USUAL)
     things += [str(path) for path in (*files, *groups)]

@@ -91,8 +91,8 @@ def test_it_refuses_while_claims_are_prepared_and_forced_leaves_nothing(
     listed = capsys.readouterr().out
     for thing in ("record of claim default/mig", "MIG device of profile 19 at 0", "ResourceSlice"):
         assert f"would remove: {thing}" in listed
-    assert files(node) == before
-    assert migs(machine) == 1
+    assert "\nwithout --force, would refuse: claims are prepared on this node" in listed
+    assert (files(node), migs(machine)) == (before, 1)
     assert api.objects(SLICES)
     assert main(command(node, "--force")) == 0
     assert "removed: CDI spec of claim UID uid-mig" in capsys.readouterr().out
