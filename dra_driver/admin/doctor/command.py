@@ -43,7 +43,7 @@ class Doctor(NodeSettings):
     verbose: bool = option(
         default=False,
         short="v",
-        help="Show what is as it should be, too, and which checks were not made.",
+        help="Also show what is in order, and which checks were skipped.",
     )
     timeout: float = option(
         check=SECONDS, default=20.0, help="Time limit in seconds; checks run in parallel."
@@ -59,12 +59,12 @@ class Doctor(NodeSettings):
     exclude_gpus: str = common_settings.EXCLUDE_GPUS
     vfio: bool = changed(
         common_settings.VFIO,
-        help="Check whether virtual machines can have the GPUs, too. Without it that is checked "
-        "where the driver's pod or DaemonSet has it.",
+        help="Also check whether virtual machines can use the GPUs; unset: only if the driver's "
+        "pod or DaemonSet sets it.",
     )
 
     def cli_cmd(self) -> None:
-        """Look and print. Ends the process with status 1 or 2 unless all is well."""
+        """Print the findings. Exits with status 1 for errors, 2 if nothing could be checked."""
         missing: dict[Place, str] = {}
         sources = self._sources(missing)
         if len(missing) == len(Place):
@@ -134,7 +134,7 @@ class Doctor(NodeSettings):
 
 
 def examined(sources: Sources, missing: dict[Place, str], seconds: float) -> list[Outcome]:
-    """Make all checks, those of the cluster only if its API server answers."""
+    """Run all checks; those of the cluster only if its API server answers."""
     first = run_checks([SERVER], sources, missing=missing, seconds=seconds)
     if any(isinstance(finding, Finding) and is_silent(finding) for finding in first):
         missing = missing | {Place.CLUSTER: f"the API server does not answer (see {SERVER.id})"}
@@ -149,5 +149,5 @@ def examined(sources: Sources, missing: dict[Place, str], seconds: float) -> lis
 
 
 def is_silent(finding: Finding) -> bool:
-    """Whether a finding says that the server does not answer, or not to us."""
+    """Return whether a finding means that the server does not answer, or rejects our identity."""
     return finding.severity is Severity.ERROR and not finding.is_answer

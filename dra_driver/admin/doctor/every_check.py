@@ -24,8 +24,8 @@ class Check(Struct, frozen=True, kw_only=True):
 
     Attributes:
         needs: what has to be available, node or cluster; with both, either is enough.
-        look: answers it; may raise anything.
-        silence: how severe it is if there is no answer in time.
+        look: answers the question; may raise anything.
+        silence: the severity if there is no answer in time.
     """
 
     id: str
@@ -82,28 +82,28 @@ OF_NODES: tuple[Check, ...] = (
     _of_node(
         id="persistence-mode",
         title="persistence mode",
-        why="a GPU without it is initialised each time a first program opens it, which takes "
-        "seconds, and forgets time-slices, compute modes and memory limits in between",
+        why="without it, a GPU shuts down when its last program closes it: the next one waits for "
+        "seconds, and time-slices, compute modes and memory limits are lost",
         look=lambda sources: sources.of_gpus(node_checks.persistence),
     ),
     _of_node(
         id="mig-mode",
         title="MIG mode",
-        why="a GPU in MIG mode is offered in MIG devices only, and before Kubernetes 1.37 only in "
-        "those that exist",
+        why="a GPU in MIG mode is offered only as MIG devices, and before Kubernetes 1.37 only as "
+        "existing ones",
         look=lambda sources: sources.of_gpus(sources.mig_modes),
     ),
     _of_node(
         id="gpu-holders",
         title="processes that have GPUs open",
-        why="while a process has a GPU open, it cannot be reset, nor its MIG mode changed",
+        why="a GPU cannot be reset, nor its MIG mode changed, while a process has it open",
         look=lambda sources: sources.of_gpus(sources.holders),
     ),
     _of_node(
         id="passthrough",
         title="GPUs for virtual machines",
-        why="a virtual machine gets a GPU that the node's admin has bound to a VFIO driver, and "
-        "with it all of its IOMMU group",
+        why="a virtual machine can get only a GPU that the node's admin has bound to a VFIO "
+        "driver, and gets all of its IOMMU group",
         look=Sources.passthrough,
     ),
     _of_node(
@@ -117,8 +117,8 @@ OF_NODES: tuple[Check, ...] = (
     _of_node(
         id="cgroup",
         title="control groups",
-        why="only control groups of version 2 can limit the memory of shares, and kubelets from "
-        "1.35 on do not start without them by default",
+        why="only control groups of version 2 can limit the memory of shares, and by default "
+        "kubelets from 1.35 on do not start without them",
         look=lambda sources: node_checks.control_groups(node_facts.group_facts(sources.places)),
     ),
     _of_node(
@@ -144,13 +144,13 @@ OF_NODES: tuple[Check, ...] = (
     _of_node(
         id="damaged-records",
         title="records of claims",
-        why="what was made for a claim whose record is damaged is undone by nobody",
+        why="if a claim's record is damaged, what was made for the claim is never undone",
         look=Sources.damaged_records,
     ),
     Check(
         id="runtime-cdi",
         title="CDI in the container runtime",
-        why="a container gets its devices by CDI, and none if CDI is off",
+        why="containers get their devices through CDI, and none if CDI is off",
         needs=frozenset(Place),
         look=Sources.runtime_cdi,
     ),
@@ -186,7 +186,7 @@ OF_CLUSTERS: tuple[Check, ...] = (
     Check(
         id="clock",
         title="clock",
-        why="if clocks differ, tokens and certificates are not valid yet, or no longer",
+        why="if clocks differ, tokens and certificates may not be valid yet, or may have expired",
         look=lambda sources: cluster_checks.clock(sources.cluster.server()),
     ),
     Check(
@@ -201,7 +201,7 @@ OF_CLUSTERS: tuple[Check, ...] = (
     Check(
         id="permissions",
         title="permissions of the driver",
-        why="without them it cannot read claims, or publishes nothing",
+        why="without them it cannot read claims, or cannot publish devices",
         look=Sources.permissions,
     ),
     Check(
@@ -219,26 +219,26 @@ OF_CLUSTERS: tuple[Check, ...] = (
     Check(
         id="gpu-labels",
         title="labels of GPU nodes",
-        why="the driver's DaemonSets run on nodes with a label of GPU nodes",
+        why="the driver's DaemonSets run only on nodes with a label that marks GPU nodes",
         look=Sources.gpu_labels,
     ),
     Check(
         id="daemonset",
         title="the driver's DaemonSet",
-        why="a node without the driver's pod offers no GPU, and starts no pod with one",
+        why="a node without the driver's pod offers no GPUs, and cannot start pods that use them",
         look=lambda sources: cluster_checks.daemon_sets(sources.daemon_sets()),
     ),
     Check(
         id="driver-pods",
         title="pods of driver and MPS supervisor",
-        why="a pod that keeps failing is ready in between, and pods with GPUs cannot start on a "
-        "node whose driver does not run",
+        why="a pod that keeps failing can be ready in between, and pods with GPUs cannot start on "
+        "a node whose driver does not run",
         look=Sources.driver_pods,
     ),
     Check(
         id="past-scheduler",
         title="pods that bypassed the scheduler",
-        why="nobody allocates devices to a pod that names its node, and it may run without a word",
+        why="a pod that names its node gets no devices allocated, and may run without any error",
         look=Sources.past_scheduler,
     ),
     Check(
@@ -258,7 +258,7 @@ OF_CLUSTERS: tuple[Check, ...] = (
     Check(
         id="counters-cost",
         title="counters of shared GPUs",
-        why="before Kubernetes 1.37 the scheduler looks at every node's counters for each node",
+        why="before Kubernetes 1.37 the scheduler goes through all nodes' counters for each node",
         look=lambda sources: slice_checks.counters_cost(
             sources.cluster.slices(), sources.cluster.server().version
         ),
@@ -266,7 +266,7 @@ OF_CLUSTERS: tuple[Check, ...] = (
     Check(
         id="taint-rules",
         title="DeviceTaintRules",
-        why="a rule whose selector names nothing taints every device of every driver",
+        why="a rule with an empty selector taints every device of every driver",
         look=lambda sources: slice_checks.taint_rules(sources.cluster.taint_rules()),
     ),
     Check(
@@ -291,13 +291,13 @@ OF_CLUSTERS: tuple[Check, ...] = (
     Check(
         id="cluster-autoscaler",
         title="Cluster Autoscaler",
-        why="a node that it takes for unready or idle is removed, with the pods on it",
+        why="a node that it considers unready or idle is removed, with the pods on it",
         look=Sources.autoscalers,
     ),
     Check(
         id="device-classes",
         title="DeviceClasses",
-        why="claims and resource names select devices by them",
+        why="claims and resource names select devices through them",
         look=lambda sources: cluster_checks.classes(
             sources.cluster.every(DEVICE_CLASSES), sources.cluster.features().has
         ),
@@ -313,7 +313,7 @@ OF_CLUSTERS: tuple[Check, ...] = (
     Check(
         id="own-node-policy",
         title="admission policies of ResourceSlices and claims' status",
-        why="permissions cannot restrict a driver to its own node's slices and devices",
+        why="RBAC alone cannot restrict a driver to its own node's slices and devices",
         look=lambda sources: cluster_checks.own_node_policy(
             sources.cluster.every(POLICIES),
             sources.cluster.every(POLICY_BINDINGS),
@@ -323,4 +323,4 @@ OF_CLUSTERS: tuple[Check, ...] = (
 )
 
 CHECKS: tuple[Check, ...] = (*OF_NODES, SERVER, *OF_CLUSTERS)
-"""All of them, in the order in which they are told."""
+"""All checks, in the order in which they are reported."""

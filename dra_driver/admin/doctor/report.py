@@ -1,7 +1,7 @@
 """Findings, for people and for programs. Pure: outcomes in, text out.
 
-Texts from files and from the cluster may contain anything: control characters, which could write
-over a terminal, are escaped.
+Text from files and from the cluster is not trusted: control characters, which a terminal would act
+on, are escaped.
 """
 
 import json
@@ -16,7 +16,7 @@ from dra_driver.host.words import count
 from resource_nvidia_com.printable import printable
 
 WIDTH = 100
-"""The longest line, also where there is room for more: longer ones are hard to read."""
+"""The longest line, even on a wider terminal: longer ones are hard to read."""
 
 _LONGEST = 2000
 _ORDER = tuple(reversed(Severity))
@@ -24,7 +24,7 @@ _WRONG = frozenset({Severity.ERROR, Severity.WARNING})
 
 
 def status_of(outcomes: Iterable[Outcome]) -> int:
-    """Return the exit status: 1 if there is an error, 2 if nothing was learnt, else 0."""
+    """Return the exit status: 1 if there is an error, 2 if no check got an answer, else 0."""
     findings = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
     if any(finding.severity is Severity.ERROR for finding in findings):
         return 1
@@ -34,8 +34,8 @@ def status_of(outcomes: Iterable[Outcome]) -> int:
 def as_text(outcomes: Sequence[Outcome], *, verbose: bool = False, width: int = WIDTH) -> str:
     """Return the findings for people, with reason and advice, and how many there are.
 
-    The most severe come last, just above the prompt. What is fine is counted, and shown only if
-    `verbose`. Checks that need the rights of an admin share one line above.
+    The most severe come last, just above the prompt. Checks that found nothing wrong are counted,
+    and shown only if `verbose`. Those that need an admin's permissions share one line at the top.
     """
     given = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
     findings = sorted(given, key=lambda finding: _ORDER.index(finding.severity))
@@ -61,7 +61,7 @@ def as_text(outcomes: Sequence[Outcome], *, verbose: bool = False, width: int = 
 
 
 def as_json(outcomes: Sequence[Outcome], version: str) -> str:
-    """Return it for programs."""
+    """Return the findings as JSON."""
     findings = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
     document = {
         "version": version,
@@ -91,12 +91,12 @@ def _not_made(skipped: Sequence[Skipped], *, verbose: bool) -> list[str]:
     for reason in dict.fromkeys(outcome.reason for outcome in skipped):
         names = [outcome.id for outcome in skipped if outcome.reason == reason]
         which = f" ({', '.join(names)})" if verbose else ""
-        lines += [f"{count(len(names), 'check')} not made{which}: {_plain(reason)}"]
+        lines += [f"{count(len(names), 'check')} skipped{which}: {_plain(reason)}"]
     return lines
 
 
 def _lines(alike: Sequence[Finding], width: int) -> Iterable[str]:
-    """Return the lines of findings of one check for which the same is to be done."""
+    """Return the lines of one check's findings that share their advice."""
     for one in alike:
         yield _wrapped(f"{one.severity:<7}  {one.id}: {_plain(one.seen)}", width, below=9)
     if one.severity in _WRONG:
@@ -116,7 +116,7 @@ def _wrapped(line: str, width: int, *, below: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text on one line, without anything that a terminal would act on."""
+    """Return a text on one line, with control characters escaped."""
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return printable(" ".join(short.split()))
 

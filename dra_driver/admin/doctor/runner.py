@@ -1,7 +1,7 @@
-"""Makes the checks, in parallel, each with a time limit.
+"""Runs the checks in parallel, with a time limit.
 
 Each check runs on its own thread. If one fails, that is a finding. If one hangs, in NVML or on a
-dead file system, that is reported, and the others are reported as usual; its thread is abandoned.
+dead file system, its thread is abandoned and the timeout reported, along with all other findings.
 """
 
 import time
@@ -33,7 +33,7 @@ def run_checks(
     missing: Mapping[Place, str],
     seconds: float,
 ) -> list[Outcome]:
-    """Make the checks and return what they found, in order; `missing` has a reason by place."""
+    """Run checks and return their outcomes in order; `missing` says why a place is not there."""
     end = time.monotonic() + seconds
     runs = {
         check.id: begun(f"doctor-{check.id}", partial(_seen, check, sources))
@@ -67,10 +67,10 @@ def findings_of(check: Check, answer: Callable[[], list[Seen]], seconds: float) 
     except (DeviceError, TransientError) as error:
         seen = [of_error(check.silence, error)]
     except DriverError as error:
-        # A user without the permission learns nothing; one unknown to the server has to act.
+        # A missing permission leaves the answer open; a rejected identity is as bad as silence.
         is_unknown = isinstance(error, AccessError) and error.status == HTTPStatus.UNAUTHORIZED
         seen = [of_error(check.silence if is_unknown else Severity.UNKNOWN, error)]
-    except Exception as error:  # noqa: BLE001 (a check that fails must not take the others along)
+    except Exception as error:  # noqa: BLE001 (a failing check must not affect the others)
         seen = [unknown(f"the check failed: {type(error).__name__}: {error}")]
     return [
         Finding(

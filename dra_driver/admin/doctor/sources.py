@@ -1,7 +1,7 @@
-"""What the checks ask: the node and the cluster, as far as available, each thing once.
+"""Answers the checks' questions from the facts of the node and the cluster that are available.
 
-In: `Places`, `Cluster`, or one of them. Out: facts for the checks' table. The two are combined
-here: the DaemonSet names the driver's ServiceAccount, and the Node has a node's labels.
+In: `Places`, `Cluster`, or one of them. Out: what the checks in every_check.py saw. Some combine
+the two: the DaemonSet names the driver's ServiceAccount, and the Node has a node's labels.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -35,14 +35,14 @@ from dra_driver.kube.resource import NODES
 from dra_driver.kube.server_version import version_numbers
 
 _MOST_NODES = 50
-"""The number of nodes with GPUs whose pods are checked; each is a request."""
+"""How many nodes with GPUs have their pods checked, by one request per node."""
 
 
 class Sources:
-    """Where facts come from; for any thread. `places` or `cluster` is None if not available.
+    """The sources of facts; for any thread. `places` or `cluster` is None if not available.
 
-    `own_node` is the name of this node's Node, if known; `vfio` says that its driver offers GPUs to
-    virtual machines, and `excluded` names the GPUs that it leaves out (devices/gpu_words.py).
+    `own_node` is the name of this node's Node, if known; `vfio` is whether its driver offers GPUs
+    to virtual machines, and `excluded` names the GPUs that it leaves out (devices/gpu_words.py).
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Sources:
 
     @property
     def has_node(self) -> bool:
-        """Whether this is a node."""
+        """Whether this is a node whose files are visible."""
         return self._places is not None
 
     @property
@@ -87,27 +87,27 @@ class Sources:
         return self._cluster
 
     def gpus(self) -> Inventory:
-        """Return what NVML says; asked once. Raises DeviceError."""
+        """Return the GPUs that NVML reports; it is asked once. Raises DeviceError."""
         return self._gpus.get()
 
     def of_driver(self, judge: Callable[[], Iterable[Seen]]) -> Iterable[Seen]:
-        """Judge what there is of the GPU driver, unless VFIO drivers have all GPUs."""
+        """Check the GPU driver, unless VFIO drivers have all GPUs, so that none is needed."""
         facts = node_facts.driver_facts(self.places)
         if facts.needs_none:
-            return [ok(f"VFIO drivers have all {facts.gpus_on_vfio} GPUs; no GPU driver runs")]
+            return [ok(f"all {facts.gpus_on_vfio} GPUs have a VFIO driver; no GPU driver runs")]
         return judge()
 
     def nvml(self) -> Iterator[Seen]:
-        """Judge the GPUs."""
+        """Check the GPUs that NVML reports."""
         try:
             node_facts.library(self.places)
         except DeviceError:
-            yield unknown("NVML is not there (see driver-library)")
+            yield unknown("NVML was not found (see driver-library)")
             return
         yield from node_checks.gpus(self.gpus())
 
     def of_gpus(self, judge: Callable[[Inventory], Iterable[Seen]]) -> Iterable[Seen]:
-        """Judge the GPUs; that NVML does not answer is what the check `gpus` says."""
+        """Check the GPUs; if NVML does not answer, the check `gpus` reports why."""
         try:
             inventory = self.gpus()
         except DeviceError:
@@ -115,32 +115,32 @@ class Sources:
         return judge(inventory)
 
     def mig_modes(self, inventory: Inventory) -> Iterable[Seen]:
-        """Judge the GPUs' MIG modes, by the version of Kubernetes where that is known."""
+        """Check the GPUs' MIG modes, for the cluster's version of Kubernetes if it is known."""
         try:
             kubernetes = version_numbers(self._cluster.server().version) if self._cluster else None
         except DriverError:
-            kubernetes = None  # the check of the API server says why
+            kubernetes = None  # the check of the API server reports why
         return node_checks.mig_modes(inventory, kubernetes)
 
     def holders(self, inventory: Inventory) -> Iterable[Seen]:
-        """Say who has the GPUs open."""
+        """Report which processes have the GPUs open."""
         facts = node_facts.holder_facts(self.places, inventory, in_a_pod=self._in_a_pod)
         return node_checks.holders(facts)
 
     def gone_claims(self) -> Iterable[Seen]:
-        """Judge prepared claims that are gone in the API server."""
+        """Check for prepared claims that have no right to their devices any more."""
         why_gone = self._cluster.why_gone if self._cluster else None
         return self.of_gpus(
             lambda inventory: node_checks.gone(gone_claims(self.places, inventory, why_gone))
         )
 
     def damaged_records(self) -> Iterable[Seen]:
-        """Judge the records that cannot be read."""
+        """Check for records that cannot be read."""
         stored = stored_records(self.places.plugins / DRIVER_NAME)
         return self.of_gpus(lambda inventory: node_checks.damaged(stored, inventory))
 
     def passthrough(self) -> Iterable[Seen]:
-        """Judge whether virtual machines can have the GPUs, where the driver offers them."""
+        """Check whether virtual machines can use the GPUs, if the driver offers them."""
         if self._vfio or self._installed_with_vfio():
             return self.of_gpus(lambda inventory: node_checks.for_machines(inventory.passthrough))
         return [ok("GPUs are not offered to virtual machines (--vfio)")]
@@ -149,7 +149,7 @@ class Sources:
         try:
             installed = self.daemon_sets().ours if self._cluster else ()
         except DriverError:
-            return False  # an admin may list DaemonSets, and the driver may not
+            return False  # an admin may list DaemonSets, but the driver may not
         return any(ds.offers_passthrough for ds in installed)
 
     def daemon_sets(self) -> DaemonSets:
@@ -157,7 +157,7 @@ class Sources:
         return sorted_out(self.cluster.every(DAEMON_SETS))
 
     def driver_pods(self) -> Iterator[Seen]:
-        """Judge the pods of the driver's DaemonSets, node by node."""
+        """Check the pods of the driver's DaemonSets, node by node."""
         cluster, installed = self.cluster, self.daemon_sets()
         nodes = [(Node.of(node), cluster_checks.labels_of(node)) for node in cluster.nodes()]
         labelled = {node.name: ", ".join(map(str, node.taints)) for node, labels in nodes if labels}
@@ -167,7 +167,7 @@ class Sources:
                 ds, self._pods_of(ds), down=down, labelled=labelled, now=cluster.now()
             )
         if not (installed.ours or installed.supervisors):
-            yield unknown("no DaemonSet of this driver is known (see daemonset)")
+            yield unknown("no DaemonSet of this driver was found (see daemonset)")
 
     def _pods_of(self, ds: Installed) -> list[DaemonPod]:
         pods = self.cluster.pods(ds.pod_labels)
@@ -175,7 +175,7 @@ class Sources:
         return pods_of(ds.short_name, own)
 
     def past_scheduler(self) -> Iterator[Seen]:
-        """Judge pods that lack devices because no scheduler has placed them."""
+        """Check for pods without devices because they bypassed the scheduler."""
         cluster = self.cluster
         nodes = {node.name: node for node in map(Node.of, cluster.nodes())}
         with_gpus = sorted({text(each, "spec", "nodeName") for each in cluster.slices()} - {""})
@@ -186,7 +186,7 @@ class Sources:
         yield from pod_checks.past_scheduler(pods, nodes, classes, unseen=unseen)
 
     def share_config(self) -> Iterator[Seen]:
-        """Judge the share configs: what this node's driver says, and what its ConfigMap has."""
+        """Check the share configs: the one that this node's driver uses, and the ConfigMaps'."""
         if self.has_node:
             notes = read_notes(self.places.plugins / DRIVER_NAME)
             yield from share_configs.of_node(notes)
@@ -208,16 +208,16 @@ class Sources:
                 source, config_map, ds.namespace, {node: labels[node] for node in nodes}
             )
         if not installed:
-            yield unknown("no DaemonSet of this driver is known (see daemonset)")
+            yield unknown("no DaemonSet of this driver was found (see daemonset)")
 
     def schedulers(self) -> Iterator[Seen]:
-        """Judge the other schedulers and quota systems that handle pods with claims."""
+        """Check the other schedulers and quota systems that handle pods with claims."""
         cluster = self.cluster
         kai = cluster.serves(schedulers.KAI_GROUP)
         try:
             version = schedulers.kai_version(cluster.every(DEPLOYMENTS)) if kai else ""
         except DriverError:
-            version = ""  # an admin may list Deployments, and the driver may not
+            version = ""  # an admin may list Deployments, but the driver may not
         yield from schedulers.judged(
             kai=schedulers.Kai(version=version) if kai else None,
             kueue=cluster.serves(schedulers.KUEUE_GROUP),
@@ -225,23 +225,23 @@ class Sources:
         )
 
     def autoscalers(self) -> Iterator[Seen]:
-        """Judge what removes nodes that it takes for idle."""
+        """Check whether Cluster Autoscaler would remove nodes whose GPUs are in use."""
         cluster = self.cluster
         try:
             runs = cluster.config_map(*autoscalers.STATUS) is not None
         except DriverError:
-            runs = None  # an admin may read it, and the driver may not
+            runs = None  # an admin may read it, but the driver may not
         yield from autoscalers.judged(cluster.nodes(), cluster.slices(), runs=runs)
 
     def accounts(self) -> list[str]:
-        """Return the driver's ServiceAccounts as users; none where DaemonSets cannot be seen."""
+        """Return the users of the driver's ServiceAccounts; none if DaemonSets are not visible."""
         try:
             return [our.user for our in self.daemon_sets().ours]
         except DriverError:
             return []
 
     def permissions(self) -> Iterator[Seen]:
-        """Judge the driver's permissions: in its own pod its own, else those of its DaemonSet."""
+        """Check the driver's permissions: in its pod its own, else those of its DaemonSets."""
         if self.cluster.is_driver:
             yield from cluster_checks.permissions(self._permissions_of(None))
             return
@@ -250,7 +250,7 @@ class Sources:
             yield from cluster_checks.permissions(self._permissions_of(ds.subject))
         if not installed:
             yield unknown(
-                "no DaemonSet of this driver says which ServiceAccount it has",
+                "the driver's ServiceAccount is not known, because it has no DaemonSet",
                 "run doctor in the driver's pod, once it is installed",
             )
 
@@ -263,7 +263,7 @@ class Sources:
         try:
             nodes = self._cluster.nodes() if self._cluster else []
         except DriverError:
-            nodes = []  # the check of nodes says why
+            nodes = []  # the check of kubelets reports why
         for node in nodes:
             version = text(node, "status", "nodeInfo", "containerRuntimeVersion")
             if version:
@@ -271,13 +271,13 @@ class Sources:
         return by_version
 
     def runtime_cdi(self) -> Iterator[Seen]:
-        """Judge whether containers get devices by CDI, by node and cluster together."""
+        """Check whether containers get devices through CDI, by facts of node and cluster."""
         versions = self.runtimes()
         configs = self._runtime_configs(versions) if self.has_node else None
         yield from runtime_checks.runtime_cdi(configs, versions, self._own_node)
 
     def default_runtime(self) -> Iterator[Seen]:
-        """Judge the runtime of pods that name none."""
+        """Check the runtime of pods that name none."""
         yield from runtime_checks.default_runtime(self._runtime_configs(self.runtimes()))
 
     def _runtime_configs(self, versions: Mapping[str, list[str]]) -> list[RuntimeConfig] | None:
@@ -285,7 +285,7 @@ class Sources:
         return node_facts.runtime_configs(self.places, own)
 
     def gpu_labels(self) -> Iterator[Seen]:
-        """Judge the labels of nodes, and whether this one lacks one."""
+        """Check the labels of nodes, and whether this node is missing one."""
         nodes = self.cluster.every(NODES)
         yield from cluster_checks.gpu_labels(nodes)
         own = [node for node in nodes if text(node, "metadata", "name") == self._own_node]

@@ -1,4 +1,4 @@
-"""What doctor says of damaged records, and of MIG devices that nobody destroys any more."""
+"""What doctor reports on damaged records, and on MIG devices that nothing will destroy."""
 
 import pytest
 

@@ -109,7 +109,7 @@ def test_a_node_without_the_driver_gets_install_advice(
     text = capsys.readouterr().out
     assert "error    driver-library" in text
     assert "install the GPU driver" in text
-    assert "NVML is not there (see driver-library)" in text
+    assert "NVML was not found (see driver-library)" in text
 
 
 def test_a_driver_that_hangs_hides_nothing_else(

@@ -1,4 +1,4 @@
-"""Which nodes Cluster Autoscaler takes for unready."""
+"""Which nodes Cluster Autoscaler considers unready."""
 
 from typing import Any
 
@@ -29,15 +29,15 @@ def seen_of(*nodes: dict[str, Any], runs: bool | None = True) -> list[Seen]:
 def test_a_label_that_promises_a_device_plugins_gpus_is_a_warning() -> None:
     (seen,) = seen_of(node("a", AKS), node("b", AKS), node("c", AKS))
     assert seen.severity is Severity.WARNING
-    assert seen.text.startswith("Cluster Autoscaler takes a, b for unready")
+    assert seen.text.startswith("Cluster Autoscaler considers a, b unready")
     assert "kubernetes.azure.com/accelerator" in seen.text
     assert f"{STAYS}=true" in seen.advice
 
 
 def test_each_label_is_reported_by_itself() -> None:
     first, second = seen_of(node("a", AKS), node("b", {"cluster-api/accelerator": "h100"}))
-    assert "takes b for" in first.text
-    assert "takes a for" in second.text
+    assert "considers b unready" in first.text
+    assert "considers a unready" in second.text
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_an_installed_autoscaler_raises_the_severity() -> None:
     (unseen,) = seen_of(node("a", AKS), runs=None)
     assert absent.severity is Severity.OK
     assert unseen.severity is Severity.INFO
-    assert unseen.text.startswith("if it is installed, Cluster Autoscaler takes a for unready")
+    assert unseen.text.startswith("if it is installed, Cluster Autoscaler considers a unready")

@@ -66,7 +66,7 @@ ADVICE = {
     "v1.34.10": "run Kubernetes 1.36 or newer",
     "v1.35.8": "set the feature gate DRAPartitionableDevices=true",
     "what?": "set the feature gate DRAPartitionableDevices=true",
-    "v1.38.0-beta.0": "take DRAPartitionableDevices=false",
+    "v1.38.0-beta.0": "remove DRAPartitionableDevices=false",
 }
 
 
@@ -182,7 +182,7 @@ def test_nodes_are_named_on_which_gpu_operator_runs_nvidias_driver() -> None:
     nodes[2]["metadata"]["labels"] = {"nvidia.com/gpu.deploy.dra-driver": "false"}
     (seen,) = cluster_checks.other_drivers(DaemonSets(nvidias=(theirs,)), nodes)
     assert seen.severity is ERROR
-    assert seen.text.endswith("-kubelet-plugin, 2 pods wanted, by their labels on b")
+    assert seen.text.endswith("-kubelet-plugin, 2 pods wanted; its node selector matches b")
     assert "gpuCluster.deployCR=false" in (seen.advice or "")
     assert "label node NODE --overwrite nvidia.com/gpu.deploy.dra-driver=false" in seen.advice
 
@@ -204,7 +204,7 @@ def test_missing_or_changed_classes_are_named() -> None:
     found = {one.text: one.severity for one in seen}
     assert found["there is no DeviceClass mig.nvidia.com"] is ERROR
     assert (
-        found["DeviceClass gpu.nvidia.com is not as shipped: its selectors are others"] is WARNING
+        found["DeviceClass gpu.nvidia.com is not as shipped: its selectors differ"] is WARNING
     )
     missing = (
         "DeviceClass gpu.resource.nvidia.com is not as shipped: its extendedResourceName is "
@@ -295,7 +295,7 @@ def test_a_slice_policy_without_names_is_reported(lost: str) -> None:
     bindings = manifests.installed("ValidatingAdmissionPolicyBinding")
     seen = list(cluster_checks.own_node_policy(found, bindings, [USER]))
     assert severities(seen) == [OK, WARNING, OK]
-    assert "own-node lets a node's driver take the slice names and the pool" in seen[1].text
+    assert "own-node lets a node's driver use the slice names and the pool" in seen[1].text
     assert seen[1].advice == cluster_checks.INSTALL_AGAIN
 
 

@@ -129,9 +129,9 @@ def test_specs_that_stand_in_the_way_are_named(facts: SpecFacts, expected: list[
 
 def test_claims_whose_files_are_gone_are_named() -> None:
     (one,) = node_checks.missing({"/lib/a.so": ["ns/a"]})
-    assert one.text.startswith("claim ns/a is told to mount /lib/a.so, which is not there")
+    assert one.text.startswith("claim ns/a mounts /lib/a.so, which does not exist")
     (two,) = told(node_checks.missing({"/lib/a.so": ["ns/a", "ns/b"]}))
-    assert two.text.startswith("claims ns/a, ns/b are told to mount /lib/a.so")
+    assert two.text.startswith("claims ns/a, ns/b mount /lib/a.so")
     assert severities([one, two, *node_checks.missing({})]) == [ERROR, ERROR, OK]
 
 
@@ -220,7 +220,7 @@ def test_an_excluded_gpu_is_reported_but_no_fault() -> None:
         (
             GoneFacts(why_unknown=None, ended=("a/b, which no longer exists",)),
             [INFO],
-            "nothing runs with claim a/b, which no longer exists: the driver unprepares it soon",
+            "nothing uses claim a/b, which no longer exists: the driver will unprepare it soon",
         ),
         (
             GoneFacts(why_unknown="nobody says", kept={"a/b no longer exists": "nobody says"}),

@@ -46,7 +46,7 @@ def test_people_get_reason_and_advice_of_what_is_wrong_at_the_end_and_what_is_fi
     None
 ):
     assert as_text(MIXED).splitlines() == [
-        "1 check not made: no cluster is known",
+        "1 check skipped: no cluster is known",
         "",
         "info     thing: it is so",
         "",
@@ -60,7 +60,7 @@ def test_people_get_reason_and_advice_of_what_is_wrong_at_the_end_and_what_is_fi
 
 def test_the_full_report_has_passed_and_skipped_checks() -> None:
     assert as_text(MIXED, verbose=True).splitlines() == [
-        "1 check not made (other): no cluster is known",
+        "1 check skipped (other): no cluster is known",
         "",
         "ok       thing: it is so",
         "ok       fine: it is well",

@@ -72,7 +72,7 @@ def test_a_setting_that_another_file_took_away_is_found() -> None:
     lost = config(may_be_old=True, lost=("/main.toml",), cri_file="/drop-in.toml")
     (seen,) = runtime_cdi([lost], {"containerd://1.7.27": ["node-1"]}, "node-1")
     assert seen.severity == ERROR
-    assert "enable_cdi = true in /main.toml is lost" in seen.text
+    assert "enable_cdi = true in /main.toml has no effect" in seen.text
     assert "set enable_cdi = true for its CRI plugin in /drop-in.toml" in seen.advice
 
 

@@ -38,7 +38,7 @@ def test_a_kai_that_knows_no_counters_is_a_warning_where_devices_have_some(versi
 def test_any_kai_places_whole_gpus_without_counters(version: str) -> None:
     (seen,) = seen_with(Kai(version=version), WHOLE)
     assert seen.severity is Severity.OK
-    assert "no device on offer consumes counters" in seen.text
+    assert "no published device consumes counters" in seen.text
 
 
 @pytest.mark.parametrize("version", ["v0.17.1", "v0.18.0-fips", "v1.0.0"])

@@ -50,7 +50,7 @@ def judged(
     Args:
         nodes: all, or the requested ones.
         slices: of this driver.
-        runs: whether Cluster Autoscaler's ConfigMap exists; None if that is not visible.
+        runs: whether Cluster Autoscaler's ConfigMap exists; None if that is not known.
     """
     if runs is False:
         yield ok("Cluster Autoscaler is not installed")
@@ -62,17 +62,17 @@ def judged(
         if one.name in offering and not _is_safe(node, one):
             for label in sorted(GPU_LABELS & one.labels.keys()):
                 by_label.setdefault(label, []).append(one.name)
-    told = warning if runs else info
+    report = warning if runs else info
     for label, names in sorted(by_label.items()):
-        yield told(
-            f"{'' if runs else 'if it is installed, '}Cluster Autoscaler takes "
-            f"{named(sorted(names))} for unready, and their GPUs for idle, because of the label "
+        yield report(
+            f"{'' if runs else 'if it is installed, '}Cluster Autoscaler considers "
+            f"{named(sorted(names))} unready, and their GPUs idle, because of the label "
             f"{label}: it removes such nodes",
             f"remove the label, or where the cloud sets it, annotate the nodes with {STAYS}=true: "
             "docs/works-with.md#cluster-autoscaler",
         )
     if not by_label:
-        yield ok("no node with GPUs has a label that lets Cluster Autoscaler wait for others")
+        yield ok("no node with GPUs has a label that misleads Cluster Autoscaler")
 
 
 def _is_safe(node: Object, one: Node) -> bool:

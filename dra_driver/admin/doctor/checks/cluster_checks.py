@@ -67,12 +67,12 @@ WITHOUT: Mapping[Feature, str] = {
     Feature.CONSUMABLE: "--consumable-shares has no effect",
     Feature.EXTENDED_RESOURCE: "nvidia.com/gpu in a pod's limits is not served by this driver",
 }
-"""What pods lack in a cluster without a feature; docs/compatibility.md says the same."""
+"""What does not work in a cluster without a feature, as in docs/compatibility.md."""
 
 GATE_FROM: Mapping[Feature, tuple[int, int]] = {
-    Feature.COUNTERS: (1, 35),  # 1.34 wants counters elsewhere in slices
+    Feature.COUNTERS: (1, 35),  # 1.34 expects counters elsewhere in slices
 }
-"""The first Kubernetes in which a feature can be switched on by its gate, if not any."""
+"""The first Kubernetes in which a feature's gate helps, if not the oldest supported one."""
 
 _OLDEST, _WITH_ALL = (".".join(map(str, each)) for each in (FIRST_KUBERNETES, ALL_FEATURES_ON))
 
@@ -115,14 +115,14 @@ def features(facts: FeatureFacts, version: str) -> Iterator[Seen]:
         if not has:
             advice = f"run Kubernetes {_WITH_ALL} or newer"
             if numbers is not None and numbers >= ALL_FEATURES_ON:
-                advice = f"take {feature}=false and older emulated versions out of the flags of "
+                advice = f"remove {feature}=false and older emulated versions from the flags of "
                 advice += "API server, scheduler and controller manager"
             elif numbers is None or numbers >= GATE_FROM.get(feature, FIRST_KUBERNETES):
                 advice += (
                     f", or set the feature gate {feature}=true for API server, scheduler and"
                     " controller manager"
                 )
-            yield warning(f"the API server is without {feature}: {WITHOUT[feature]}", advice)
+            yield warning(f"the API server does not have {feature}: {WITHOUT[feature]}", advice)
     untried: dict[Seen, list[Feature]] = defaultdict(list)
     for feature, refusal in facts.refused.items():
         untried[of_error(Severity.UNKNOWN, refusal)].append(feature)
@@ -136,8 +136,8 @@ def permissions(facts: PermissionFacts) -> Iterator[Seen]:
     missing = [name for name in refused if name not in shipped.OF_CLAIM_STATUS]
     if refused and not missing:
         yield info(
-            f"{facts.who} may not: {', '.join(refused)}; the status of claims does not say which "
-            "devices they have",
+            f"{facts.who} may not: {', '.join(refused)}; so the status of claims does not "
+            "describe their devices",
             f"{INSTALL_AGAIN}, or set --claim-status=false if that is intended",
         )
     elif missing:
@@ -173,7 +173,7 @@ def kubelet_versions(nodes: Iterable[Object]) -> Iterator[Seen]:
 
 def kubelet_gates(facts: KubeletFacts) -> Iterator[Seen]:
     """Check the feature gates of kubelets."""
-    needed = "DynamicResourceAllocation"  # up to 1.37; off only where 1.34 was told so
+    needed = "DynamicResourceAllocation"  # up to 1.37; only 1.34 lets it be off
     off = [name for name, gates in facts.gates.items() if gates.get(needed) is False]
     if off:
         yield error(
@@ -182,7 +182,7 @@ def kubelet_gates(facts: KubeletFacts) -> Iterator[Seen]:
         )
     elif facts.gates:
         given = sorted({gate for gates in facts.gates.values() for gate in gates})
-        what = f", given are: {named(given)}" if given else ""
+        what = f", with settings of: {named(given)}" if given else ""
         every = len(facts.gates) + facts.not_asked
         yield ok(f"{len(facts.gates)} of {count(every, 'kubelet')} asked{what}")
     if facts.refused is not None:
@@ -194,10 +194,10 @@ def gpu_labels(nodes: Sequence[Object]) -> Iterator[Seen]:
     """Check whether any node is labelled as a GPU node."""
     names = [text(node, "metadata", "name") for node in nodes if labels_of(node)]
     if names:
-        yield ok(f"{count(len(names), 'node')} with a label of NVIDIA GPUs: {named(names)}")
+        yield ok(f"{count(len(names), 'node')} with a label of GPU nodes: {named(names)}")
     else:
         yield warning(
-            "no node has a label of NVIDIA GPUs, so the driver's DaemonSets, as shipped, have no "
+            "no node has a label of GPU nodes, so the driver's DaemonSets, as shipped, have no "
             "pods",
             LABEL_ADVICE,
         )
@@ -235,7 +235,8 @@ def daemon_sets(sets: DaemonSets) -> Iterator[Seen]:
         )
     elif not sets.supervisors:
         yield info(
-            "there is no DaemonSet of the MPS supervisor: claims and shares with MPS do not start",
+            "there is no DaemonSet of the MPS supervisor: pods with MPS claims or shares do not "
+            "start",
             "set mpsSupervisor.enabled, unless that is intended",
         )
 
@@ -265,7 +266,7 @@ def other_drivers(sets: DaemonSets, nodes: Iterable[Object]) -> Iterator[Seen]:
             "none (--beside-device-plugin)",
         )
     if not (sets.nvidias or plugged):
-        yield ok("nobody else gives out the nodes' GPUs")
+        yield ok("no other software gives out the nodes' GPUs")
 
 
 def _nvidias(ds: Installed, nodes: list[str]) -> Seen:
@@ -273,7 +274,7 @@ def _nvidias(ds: Installed, nodes: list[str]) -> Seen:
     pods = count(ds.wanted, "pod")
     what = f"NVIDIA's DRA driver is installed: DaemonSet {ds.name}, {pods} wanted"
     if nodes:
-        what += f", by their labels on {named(nodes)}"
+        what += f"; its node selector matches {named(nodes)}"
     advice = (
         "run only one of the two drivers on a node: they have the same name, sockets and folders"
     )
@@ -331,7 +332,7 @@ def config_policy(policies: Sequence[Object], bindings: Sequence[Object]) -> Ite
     for name, is_current in current.items():
         if not is_current:
             yield warning(
-                f"the rules of ValidatingAdmissionPolicy {name} are not this version's",
+                f"the rules of ValidatingAdmissionPolicy {name} are those of another version",
                 INSTALL_AGAIN,
             )
         yield from _bound(name, bindings)
@@ -367,8 +368,8 @@ def own_node_policy(
                 "name the driver's ServiceAccount in the policy's match condition",
             )
     for name in shipped.without_names(policies) & covering.keys():
-        if not accounts or covering[name] & {*accounts}:  # not one of another driver
-            what = "lets a node's driver take the slice names and the pool of another node"
+        if not accounts or covering[name] & {*accounts}:  # skips those of other drivers
+            what = "lets a node's driver use the slice names and the pool of another node"
             yield warning(f"ValidatingAdmissionPolicy {name} {what}", INSTALL_AGAIN)
     for name in covering:
         yield from _bound(name, bindings)
@@ -380,7 +381,7 @@ def _bound(policy: str, bindings: Sequence[Object]) -> Iterator[Seen]:
         yield ok(f"ValidatingAdmissionPolicy {policy} is in force")
     elif actions:
         yield info(
-            f"ValidatingAdmissionPolicy {policy} refuses nothing: {', '.join(sorted(actions))}",
+            f"ValidatingAdmissionPolicy {policy} denies nothing: {', '.join(sorted(actions))}",
             "set validationActions to [Deny] in its binding, unless that is intended",
         )
     else:

@@ -1,6 +1,6 @@
 """What a check reports: how severe it is, what was seen, and what to do.
 
-A check judges facts; it changes nothing, and does not know how its findings are shown.
+A check judges facts; it changes nothing, and does not decide how its findings are shown.
 """
 
 from enum import StrEnum
@@ -10,9 +10,7 @@ from msgspec import Struct
 
 from dra_driver.errors import AccessError, DriverError
 
-ADMIN = (
-    "run doctor with an admin's kubeconfig (--kubeconfig): the driver itself needs no such right"
-)
+ADMIN = "run doctor with an admin's kubeconfig (--kubeconfig): the driver itself does not need this"
 
 
 class Severity(StrEnum):
@@ -34,7 +32,7 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """What is reported about a thing that was seen: which check saw it, and why that matters.
+    """A thing that was seen, as it is reported: with the check that saw it, and why it matters.
 
     `is_answer` is false if the check could not be made.
     """
@@ -89,9 +87,9 @@ def unknown(text: str, advice: str = "") -> Seen:
 
 
 def of_error(severity: Severity, failure: DriverError) -> Seen:
-    """Report an error of the driver: the cause, and after a semicolon what to do.
+    """Report a DriverError, whose text is the cause and, after a semicolon, what to do.
 
-    A missing permission concerns doctor itself: do not grant it to a driver for that.
+    If doctor itself lacks a permission, the advice is to be an admin, not to grant it to a driver.
     """
     text, _, advice = str(failure).partition("; ")
     if isinstance(failure, AccessError) and failure.status == HTTPStatus.FORBIDDEN:

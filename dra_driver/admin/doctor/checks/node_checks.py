@@ -31,7 +31,7 @@ NODE_LABEL = "nvidia.com/dra-driver=true"
 
 
 def kernel_driver(facts: DriverFacts) -> Iterator[Seen]:
-    """Check whether the kernel driver runs."""
+    """Check whether the GPU driver runs."""
     gpus = "" if facts.gpus_on_pci is None else f", {count(facts.gpus_on_pci, 'GPU')} on PCI"
     if facts.version is not None:
         yield ok(f"GPU driver {facts.version} runs{gpus}")
@@ -53,7 +53,7 @@ def library(path: Path) -> Iterator[Seen]:
 
 
 def gpus(inventory: Inventory) -> Iterator[Seen]:
-    """Check what NVML says about the GPUs."""
+    """Check the GPUs that NVML reports."""
     if inventory.gpus:
         products = dict.fromkeys(gpu.product_name for gpu in inventory.gpus)
         yield ok(
@@ -62,7 +62,7 @@ def gpus(inventory: Inventory) -> Iterator[Seen]:
         )
     elif not (inventory.sick or inventory.excluded):
         yield error(
-            f"driver {inventory.driver_version} answers, but has no GPU",
+            f"driver {inventory.driver_version} answers, but finds no GPU",
             "see dmesg for NVRM lines; in a virtual machine, check that a GPU is passed through",
         )
     for sick in inventory.sick:
@@ -74,7 +74,7 @@ def gpus(inventory: Inventory) -> Iterator[Seen]:
 
 
 def excluded(inventory: Inventory) -> Iterator[Seen]:
-    """Report which GPUs are left out by the driver's setting."""
+    """Report which GPUs --exclude-gpus leaves out."""
     for gpu in inventory.excluded:
         yield info(f"{gpu} is not offered: {gpu.why}", "nothing, if that is intended")
     for text in inventory.unmatched:
@@ -87,7 +87,7 @@ def excluded(inventory: Inventory) -> Iterator[Seen]:
 
 
 def persistence(inventory: Inventory) -> Iterator[Seen]:
-    """Check whether GPUs stay initialised while nobody uses them."""
+    """Check whether GPUs stay initialised while no program uses them."""
     without = [gpu for gpu in inventory.gpus if gpu.is_persistent is False]
     silent = [gpu for gpu in inventory.gpus if gpu.is_persistent is None]
     if without:
@@ -97,13 +97,13 @@ def persistence(inventory: Inventory) -> Iterator[Seen]:
             "(systemctl enable --now nvidia-persistenced)",
         )
     if silent:
-        yield unknown(f"it is not reported whether persistence mode is on: {_gpus(silent)}")
+        yield unknown(f"NVML does not report whether persistence mode is on: {_gpus(silent)}")
     if not (without or silent):
         yield ok("persistence mode is on")
 
 
 def mig_modes(inventory: Inventory, kubernetes: KubernetesVersion | None) -> Iterator[Seen]:
-    """Check GPUs in MIG mode of which nothing may be offered."""
+    """Check for GPUs in MIG mode that may have nothing to offer."""
     divided = [gpu for gpu in inventory.gpus if gpu.mig_mode is MigMode.ENABLED]
     empty = [gpu for gpu in divided if not gpu.mig_instances]
     if empty and not has_cheap_counters(kubernetes):
@@ -125,7 +125,7 @@ def _gpus(some: Sequence[Gpu]) -> str:
 
 
 def holders(facts: HolderFacts) -> Iterator[Seen]:
-    """Report who has the GPUs open."""
+    """Report which processes have the GPUs open."""
     if not facts.sees_node:
         yield unknown(
             "this pod does not see the node's processes",
@@ -136,8 +136,8 @@ def holders(facts: HolderFacts) -> Iterator[Seen]:
     for minor, processes in held.items():
         yield info(
             f"/dev/nvidia{minor} is open in {named(processes)}",
-            "nothing, unless you want to change its MIG mode; then "
-            "end them, except the driver itself (dra-driver), which closes it",
+            "nothing, unless you want to change the GPU's MIG mode; then "
+            "end the processes, except the driver itself (dra-driver), which closes the GPU",
         )
     if not held:
         yield ok("no other process has a GPU open")
@@ -199,8 +199,8 @@ def specs(facts: SpecFacts) -> Iterator[Seen]:
     if facts.of_others:
         yield warning(
             f"{facts.folder} has another driver's specs of the same kind: {named(facts.of_others)}",
-            "they belong to pods that NVIDIA's DRA driver prepared: let these end; once no pod "
-            "uses them, delete the files",
+            "they belong to pods that NVIDIA's DRA driver prepared: wait for these to end; once "
+            "no pod uses the files, delete them",
         )
     if facts.unreadable:
         yield warning(
@@ -212,21 +212,20 @@ def specs(facts: SpecFacts) -> Iterator[Seen]:
 
 
 def missing(claims: Mapping[str, Sequence[str]]) -> Iterator[Seen]:
-    """Check whether the files are there that containers of prepared claims mount."""
-    for path, told in claims.items():
-        are_told = f"claim {told[0]} is" if len(told) == 1 else f"claims {named(told)} are"
+    """Check whether the files exist that containers of prepared claims mount."""
+    for path, users in claims.items():
+        mount = f"claim {users[0]} mounts" if len(users) == 1 else f"claims {named(users)} mount"
         yield error(
-            f"{are_told} told to mount {path}, which is not there: containers that start or "
-            "restart fail",
+            f"{mount} {path}, which does not exist: containers that start or restart fail",
             "complete the GPU driver's upgrade, or reboot the node: then the driver writes the "
-            "specs again within two minutes, and until then its log says what it waits for",
+            "specs again within two minutes, and until then logs what it waits for",
         )
     if not claims:
-        yield ok("all files are there that containers of prepared claims mount")
+        yield ok("all files that containers of prepared claims mount exist")
 
 
 def gone(facts: GoneFacts) -> Iterator[Seen]:
-    """Check whether claims that are gone in the API server are still prepared."""
+    """Check whether claims that have no right to their devices any more are still prepared."""
     if facts.why_unknown is not None:
         yield warning(
             f"claims that are gone stay prepared: {facts.why_unknown}",
@@ -236,10 +235,10 @@ def gone(facts: GoneFacts) -> Iterator[Seen]:
     for claim, why in facts.kept.items() if facts.why_unknown is None else ():
         yield warning(
             f"claim {claim}, but {why}: it keeps its devices, and others wait for them",
-            "end that pod; if nothing of it runs, restart the kubelet or the node",
+            "end that pod; if none of its processes runs, restart the kubelet or the node",
         )
     for claim in facts.ended:
-        yield info(f"nothing runs with claim {claim}: the driver unprepares it soon")
+        yield info(f"nothing uses claim {claim}: the driver will unprepare it soon")
     if facts == GoneFacts(why_unknown=None):
         yield ok("no prepared claim is known to be gone")
 
@@ -251,7 +250,7 @@ def damaged(stored: StoredRecords, inventory: Inventory) -> Iterator[Seen]:
         yield warning(
             f"the record {name} of a claim is damaged: {why}; the driver does not know what was "
             "done for the claim",
-            "when its pod has ended, and what is said below is done, delete the file below "
+            "when its pod has ended, and the steps below are done, delete the file in "
             "quarantine/ in the driver's directory",
         )
     for name in stored.newer:
@@ -270,7 +269,7 @@ def damaged(stored: StoredRecords, inventory: Inventory) -> Iterator[Seen]:
                 yield warning(
                     f"GPU {gpu.index} has {instance.profile.name} at {instance.placement.start} "
                     f"(GPU instance {instance.gpu_instance}), which may have been made for that "
-                    "claim: nobody destroys it",
+                    "claim: nothing will destroy it",
                     f"if nobody made it by hand, run `{smi} -dci`, then `{smi} -dgi`, and without "
                     f"any other MIG device there, `nvidia-smi -i {gpu.index} -mig 0`",
                 )
@@ -290,25 +289,25 @@ def sockets(facts: SocketFacts) -> Iterator[Seen]:
         yield error(
             f"no driver listens in {facts.folder}",
             "see why the driver's pod does not run on this node (kubectl get pods "
-            "--all-namespaces --output wide) or, if it runs, what its log says",
+            "--all-namespaces --output wide) or, if it runs, read its log",
         )
     elif len(facts.live) > 1:
         yield warning(
             f"{count(len(facts.live), 'driver')} listen in {facts.folder}: {named(facts.live)}",
             "nothing during a rolling update; else remove all but one: two drivers with the same "
-            "name give out each GPU twice",
+            "name can give out a GPU twice",
         )
     else:
         yield ok(f"the driver listens on {facts.folder}/{facts.live[0]}")
     if facts.dead:
         yield warning(
-            f"{facts.folder} has sockets on which nobody listens: {named(facts.dead)}",
+            f"{facts.folder} has sockets on which nothing listens: {named(facts.dead)}",
             "start the driver on this node: it removes them",
         )
 
 
 def others(facts: OtherFacts) -> Iterator[Seen]:
-    """Check what other software that gives out GPUs has on this node."""
+    """Check for traces of other software on this node that gives out GPUs."""
     if facts.device_plugins:
         yield warning(
             f"NVIDIA's device plugin listens here: {named(facts.device_plugins)}",
@@ -316,7 +315,7 @@ def others(facts: OtherFacts) -> Iterator[Seen]:
         )
     yield from _peer(facts.peer)
     if not facts.device_plugins and facts.peer.file is None:
-        yield ok("no device plugin, and nothing of NVIDIA's DRA driver")
+        yield ok("no device plugin, and no trace of NVIDIA's DRA driver")
 
 
 def _peer(peer: PeerClaims) -> Iterator[Seen]:
@@ -341,8 +340,9 @@ def _peer(peer: PeerClaims) -> Iterator[Seen]:
         yield info(
             f"NVIDIA's DRA driver has run here, and lists {count(len(peer.claims), 'claim')}: "
             f"{peer.file}",
-            "remove its DaemonSet; this driver's pod takes over its claims before it starts, and "
-            "the log of its init container, take-over, says if not; delete the pod to try again",
+            "remove its DaemonSet; this driver's pod takes over its claims before it starts; if "
+            "that fails, the log of its init container take-over has the reason; delete the pod "
+            "to try again",
         )
 
 
@@ -350,17 +350,17 @@ def labelled(facts: DriverFacts, labels: Iterable[str], node: str) -> Iterator[S
     """Check whether a node with GPUs has a label by which the DaemonSets find it."""
     if facts.gpus_on_pci and not list(labels):
         yield error(
-            f"node {node} has {count(facts.gpus_on_pci, 'GPU')}, and no label says so",
+            f"node {node} has {count(facts.gpus_on_pci, 'GPU')}, but no label of GPU nodes",
             f"kubectl label node {node} {NODE_LABEL}, or install Node Feature Discovery, which "
             "labels such nodes",
         )
 
 
 def for_machines(cards: Sequence[PassthroughGpu]) -> Iterator[Seen]:
-    """Judge whether virtual machines can have the GPUs of the PCI bus.
+    """Check whether virtual machines can use the GPUs on the PCI bus.
 
-    What a card lacks is said in the driver's own words (devices/passthrough/rules.py), whose second
-    half, behind a colon, is what to do.
+    The driver words the problems (devices/passthrough/rules.py): a reason and, after a colon, what
+    to do.
     """
     offered = [card for card in cards if card.problem is None]
     by_problem: dict[str, list[PassthroughGpu]] = {}

@@ -1,8 +1,8 @@
 """The state of our DaemonSets' pods, by node, and pods that bypassed the scheduler. Pure.
 
-A DaemonSet counts a pod as ready between two crashes, and never says why a pod is not. So each pod
-is checked, and so are nodes that should have one. Of a pod, only the most severe finding is
-reported.
+A DaemonSet counts a pod as ready between two crashes, and does not report why a pod is not ready.
+So each pod is checked, and so are nodes that should have one. Only the most severe finding about a
+pod is reported.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -52,9 +52,9 @@ def pods(
     their taints in words; `now` is by the API server's clock.
     """
     seen = [(pod.node, _judged(ds, pod, down, now)) for pod in present]
-    good = [node for node, told in seen if told is None]
-    bad = [(node, told) for node, told in seen if told is not None]
-    yield from (told for _, told in bad[:_MOST_PODS])
+    good = [node for node, fault in seen if fault is None]
+    bad = [(node, fault) for node, fault in seen if fault is not None]
+    yield from (fault for _, fault in bad[:_MOST_PODS])
     if more := [node for node, _ in bad[_MOST_PODS:]]:
         yield error(
             f"{count(len(more), 'more pod')} of DaemonSet {ds.name} on {named(more)}",
@@ -74,7 +74,7 @@ def _judged(ds: Installed, pod: DaemonPod, down: Collection[str], now: datetime)
     if pod.node in down:
         return error(
             f"{what}: the node is not ready, so its state is unknown",
-            f"look at the kubelet there (kubectl describe node {pod.node})",
+            f"check the kubelet there (kubectl describe node {pod.node})",
         )
     if pod.failed:
         return error(
@@ -100,7 +100,7 @@ def _ending(ds: Installed, pod: DaemonPod, what: str, now: datetime) -> Seen | N
         return info(f"{what} is being deleted")
     return error(
         f"{what} should have ended {_ago(pod.deleted, now)}",
-        f"look at the kubelet on {pod.node}; kubectl describe pod --namespace {ds.namespace} "
+        f"check the kubelet on {pod.node}; kubectl describe pod --namespace {ds.namespace} "
         f"{pod.name} has its events",
     )
 
@@ -162,7 +162,7 @@ def _unready(ds: Installed, pod: DaemonPod, what: str, now: datetime) -> Seen | 
 
 
 def _missing(ds: Installed, there: Collection[str], labelled: Mapping[str, str]) -> Iterator[Seen]:
-    """Report nodes without a pod, by the DaemonSet's own count and by labels of GPUs."""
+    """Report nodes without a pod, by the DaemonSet's own count and by the labels of GPU nodes."""
     without = {node: taints for node, taints in labelled.items() if node not in there}
     names = [f"{node} (taints: {taints})" if taints else node for node, taints in without.items()]
     lacking = ds.wanted - ds.present
@@ -176,7 +176,7 @@ def _missing(ds: Installed, there: Collection[str], labelled: Mapping[str, str])
         )
     elif names and ds.wanted:
         yield info(
-            f"DaemonSet {ds.name} is not meant for these nodes with a label of GPUs: "
+            f"DaemonSet {ds.name} does not cover these nodes with a label of GPU nodes: "
             f"{named(names)}",
             "unless that is intended, make kubeletPlugin.tolerations, nodeSelector and affinity "
             "cover them",
@@ -241,7 +241,7 @@ def _ago(then: datetime, now: datetime) -> str:
 
 
 def _cut(words: str) -> str:
-    """Return the end of a text that others wrote, where a crash gives its reason."""
+    """Return the end of a long message, where a crash gives its reason."""
     return words if len(words) <= _LONGEST_MESSAGE else f"…{words[-_LONGEST_MESSAGE:]}"
 
 
@@ -251,8 +251,8 @@ def past_scheduler(
     """Check the pods of nodes with GPUs; `unseen` is the number of such nodes left out.
 
     If a pod that was put on its node without the scheduler asks for GPUs by a resource name with a
-    DeviceClass, the kubelet starts it without checking that anybody has allocated them (KEP-5004):
-    it runs without GPUs, and without a message.
+    DeviceClass, the kubelet starts it without checking that they have been allocated (KEP-5004): it
+    runs without GPUs, and without an error.
     """
     reasons = []
     for pod in pods:
@@ -266,4 +266,4 @@ def past_scheduler(
     if not reasons:
         yield ok("no pod on a node with GPUs has bypassed the scheduler")
     if unseen:
-        yield info(f"{count(unseen, 'more node')} not looked at", "--node-name NODE shows one")
+        yield info(f"{count(unseen, 'more node')} not checked", "--node-name NODE checks one")

@@ -34,7 +34,7 @@ def containerd_version(versions: Mapping[str, Sequence[str]], node: str) -> Vers
     `versions` has the nodes by the runtime that each reports, such as containerd://2.0.1.
     """
     own = [version for version, nodes in versions.items() if node in nodes]
-    # Without a name for this node: it has the same as all nodes, if they have the same.
+    # If this node's name is unknown, it has the one version that all nodes report, if there is one.
     candidates = own or (list(versions) if len(versions) == 1 else [])
     return _numbers(candidates[0]) if candidates and _is_containerd(candidates[0]) else None
 
@@ -70,7 +70,7 @@ def _runtime_version(version: str, nodes: Sequence[str], unseen: Sequence[str]) 
     if version.startswith("cri-o://"):
         yield ok(f"{where}: CDI is always on")
     elif not _is_containerd(version) or numbers is None:
-        yield unknown(f"{where}: this driver does not know it", "check that it supports CDI in CRI")
+        yield unknown(f"{where}: a runtime unknown to doctor", "check that it supports CDI in CRI")
     elif numbers < CDI_KNOWN:
         yield error(f"{where}: it does not support CDI devices", "update it to 2.0 or newer")
     elif numbers >= _ALWAYS_ON:
@@ -117,12 +117,12 @@ def _runtime_files(config: RuntimeConfig, own: Version | None) -> Iterator[Seen]
         yield _switched_off(config, own)
     else:
         yield ok(
-            f"{config.name}: {'CDI is on' if config.cdi else 'nothing against CDI'} in {files}"
+            f"{config.name}: {'CDI is on' if config.cdi else 'nothing turns CDI off'} in {files}"
         )
 
 
 def _switched_off(config: RuntimeConfig, own: Version | None) -> Seen:
-    """Say why CDI is off, or may be."""
+    """Report why CDI is off, or may be."""
     files = named(config.files)
     where = ""
     if config.cdi is False:
@@ -130,20 +130,20 @@ def _switched_off(config: RuntimeConfig, own: Version | None) -> Seen:
     elif config.lost:
         where = f" in {config.cri_file}"
         why = (
-            f"enable_cdi = true in {named(config.lost)} is lost, because containerd 1.7 takes the "
-            f"whole table of its CRI plugin from {config.cri_file}"
+            f"enable_cdi = true in {named(config.lost)} has no effect, because containerd 1.7 "
+            f"takes the whole table of its CRI plugin from {config.cri_file}"
         )
     else:
         why = f"enable_cdi = true is not in {files}"
     if config.cdi is None and own is None:
         return unknown(
             f"{config.name} may have CDI switched off, if it is 1.7: {why}",
-            f"nothing from 2.0 on; with 1.7, {_SET_IT.format(where=where)}: containers get no GPU "
-            "without it",
+            f"nothing from 2.0 on; with 1.7, {_SET_IT.format(where=where)}: without CDI, "
+            "containers get no GPU",
         )
     return error(
         f"{config.name} has CDI switched off: {why}",
-        f"{_SET_IT.format(where=where)}: containers get no GPU without it",
+        f"{_SET_IT.format(where=where)}: without CDI, containers get no GPU",
     )
 
 
@@ -166,8 +166,8 @@ def default_runtime(configs: Sequence[RuntimeConfig] | None) -> Iterator[Seen]:
         what = config.default_runtime or config.default_program
         if config.sees_environment is False:
             yield info(
-                f"{config.name} runs all pods with the runtime {what!r}, which obeys only "
-                "the environment of privileged containers"
+                f"{config.name} runs all pods with the runtime {what!r}, which heeds the "
+                "environment of privileged containers only"
             )
             continue
         yield warning(

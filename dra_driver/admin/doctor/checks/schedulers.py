@@ -31,12 +31,12 @@ class Kai(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Return its name, with the version if that is known."""
+        """Its name, with the version if that is known."""
         return f"KAI-Scheduler {self.version}".rstrip()
 
     @property
     def knows_counters(self) -> bool:
-        """Tell whether it is known to be new enough."""
+        """Whether it is known to be new enough to support counters."""
         match = _VERSION.match(self.version)
         return match is not None and (
             tuple(int(number) for number in match.groups()) > KAI_LAST_WITHOUT_COUNTERS
@@ -55,7 +55,7 @@ def kai_version(deployments: Iterable[Object]) -> str:
 
 
 def judged(*, kai: Kai | None, kueue: bool, slices: Sequence[Object]) -> Iterator[Seen]:
-    """Check whether the installed ones can handle what is on offer."""
+    """Check whether the installed schedulers can handle the published devices."""
     if kai is not None:
         yield _of_kai(kai, slices)
     if kueue:
@@ -81,14 +81,14 @@ def _of_kai(kai: Kai, slices: Sequence[Object]) -> Seen:
             nodes.add(text(slice_, "spec", "nodeName"))
             devices += len(consuming)
     if not devices:
-        return ok(f"{kai.name} is installed, and no device on offer consumes counters")
+        return ok(f"{kai.name} is installed, and no published device consumes counters")
     if kai.knows_counters:
         return info(
             f"{kai.name} is installed; it places pods on the devices of {named(sorted(nodes))}"
             " that consume counters only with the feature gate DRAPartitionableDevices, and "
             "counts each as a GPU in its queues",
             "set feature-gates in the args of its SchedulingShards; if its queues' quotas should "
-            "be numbers of GPUs, offer only whole GPUs there (--mig=existing, and no shares): "
+            "count whole GPUs, offer only these there (--mig=existing, and no shares): "
             "docs/works-with.md#kai-scheduler",
         )
     last = ".".join(map(str, KAI_LAST_WITHOUT_COUNTERS))

@@ -1,9 +1,8 @@
 """Which node uses which share config, and whether the configs are valid.
 
-In: the pod of our DaemonSet, which says where the driver reads its config; the ConfigMap mounted
+In: the pod of our DaemonSet, which shows where the driver reads its config; the ConfigMap mounted
 there; labels of nodes; on a node, the driver's notes. Out: findings, with the errors that
-`dra-driver validate` prints: choosing and reading are done by the driver's own code (shares/).
-Pure.
+`dra-driver validate` prints: the driver's own code (shares/) chooses and reads the configs. Pure.
 """
 
 import base64
@@ -85,13 +84,13 @@ def of_cluster(
         return
     if not source.config_map:
         yield unknown(
-            "the share config is not a ConfigMap, but files on the nodes",
+            "the share config is not in a ConfigMap, but in files on the nodes",
             "run doctor in the driver's pod on a node: it shows that driver's config",
         )
         return
     where = f"ConfigMap {namespace}/{source.config_map}"
     if config_map is None and not source.optional:
-        yield error(f"there is no {where}: the driver's pods wait for it", "make it")
+        yield error(f"there is no {where}: the driver's pods wait for it", "create it")
         return
     data = _files(source, config_map or {})
     used, wrong = _choices(source, sorted(data), where, labels)
@@ -109,7 +108,7 @@ def of_cluster(
 
 
 def of_node(notes: ShareNotes) -> Iterator[Seen]:
-    """Report what the driver of this node has noted about its share config."""
+    """Report what the driver of this node has recorded about its share config."""
     if notes.problem is not None:
         holds = f"; {notes.origin} is in use" if notes.origin else "; no config is in use"
         yield error(
@@ -119,7 +118,7 @@ def of_node(notes: ShareNotes) -> Iterator[Seen]:
     elif notes.origin:
         yield ok(f"this node's driver uses {notes.origin}")
     else:
-        yield ok("no driver has noted a share config on this node")
+        yield ok("no driver has recorded a share config on this node")
     yield from (info(f"on this node: {remark}") for remark in notes.remarks)
     if notes.waiting:
         yield info(
@@ -172,14 +171,14 @@ def _only_file(name: str, names: list[str], where: str) -> str:
 
 
 def _config(name: str, data: bytes, where: str, nodes: list[str]) -> Iterator[Seen]:
-    """Check one config, and report who uses it."""
+    """Check one config, and report which nodes use it."""
     what = f'share config "{name}" of {where}'
     users = f"used by {named(nodes)}" if nodes else "used by no node"
     try:
         config = read_node_config(data, name)
     except ConfigError as problem:
-        say = error if nodes else warning
-        yield say(f"{what}, {users}, cannot be used: {problem}", f"mend it; {_HOLDS_ON}")
+        report = error if nodes else warning
+        yield report(f"{what}, {users}, cannot be used: {problem}", f"correct it; {_HOLDS_ON}")
         return
     yield ok(f"{what}, {users}: {_words(config)}")
     yield from (info(f"{what}: {text}") for text in config.warnings if nodes)
@@ -199,8 +198,8 @@ def _without_configs(
     if labelled:
         yield warning(
             f"nothing is shared on {named(labelled)}, whose label {LABEL} names a share config: "
-            f"{where} is not there, or empty",
-            "make the ConfigMap (the chart's value config.map), or remove the label",
+            f"{where} does not exist, or is empty",
+            "create the ConfigMap (the chart's value config.map), or remove the label",
         )
     elif nodes:
-        yield ok(f"nothing is shared: {where} is not there, or empty")
+        yield ok(f"nothing is shared: {where} does not exist, or is empty")

@@ -1,4 +1,4 @@
-"""What the published ResourceSlices say. Pure: slices in, findings out.
+"""What the published ResourceSlices mean for pods with GPUs. Pure: slices in, findings out.
 
 A slice of this driver is recognised by its name, which begins with its number in the pool and ends
 with its node's name; its pool has the node's name, too. NVIDIA's DRA driver publishes with the same
@@ -31,7 +31,7 @@ _COUNTS_PARTS = (1, 36, 2)
 
 
 def published(slices: Sequence[Object], node: str) -> Iterator[Seen]:
-    """Check whether GPUs are on offer."""
+    """Check whether GPUs are published."""
     pools = Pools(readable_slices(slices)).by_node()
     where = f"for node {node}" if node else "in this cluster"
     if not pools:
@@ -51,19 +51,19 @@ def published(slices: Sequence[Object], node: str) -> Iterator[Seen]:
         yield warning(
             f"{named(empty)}: nothing is offered",
             "run `dra-driver doctor` or `dra-driver inspect` on the node, or see its driver's "
-            "log. Reasons are a missing GPU driver, GPUs that do not answer, or a device plugin "
-            "that gives out the same GPUs",
+            "log. The reason may be a missing GPU driver, GPUs that do not answer, or a device "
+            "plugin that gives out the same GPUs",
         )
     for _, pool in pools:
         if pool.fault:
             yield warning(
-                f"the scheduler uses nothing of pool {pool.name}: {pool.problem}",
+                f"the scheduler uses no device of pool {pool.name}: {pool.problem}",
                 "if the driver is publishing now, wait a moment; else see its log",
             )
 
 
 def counters_cost(slices: Sequence[Object], version: str) -> Iterator[Seen]:
-    """Check what published counters cost the scheduler of this Kubernetes, and if they count."""
+    """Check what counters cost this version's scheduler, and whether it counts them all."""
     forgotten = sorted(
         {
             text(each, "spec", "nodeName")
@@ -126,8 +126,8 @@ def of_others(slices: Sequence[Object]) -> Iterator[Seen]:
     for node, names in sorted(others.items()):
         yield error(
             f"another driver publishes as {DRIVER_NAME} for {node}: {named(names)}",
-            "remove it from that node (probably NVIDIA's DRA driver); its slices go with it, or "
-            "by kubectl delete resourceslice",
+            "remove it from that node (probably NVIDIA's DRA driver); if its slices stay, remove "
+            "them by kubectl delete resourceslice",
         )
     if not others:
         yield ok(f"all {count(len(slices), 'slice')} of {DRIVER_NAME} are this driver's")

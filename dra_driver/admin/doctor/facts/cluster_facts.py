@@ -1,4 +1,4 @@
-"""What the API server says about the cluster: lists, trial requests, queries of permissions.
+"""Facts about the cluster from its API server: lists, trial requests, queries of permissions.
 
 In: a client and the requested node. Out: facts, each asked for once even if many checks need it.
 Nothing is stored: objects are created with dryRun=All, and reviews are queries. Each refusal names
@@ -52,7 +52,7 @@ _LISTED: Mapping[Resource, Mapping[str, str]] = {
     POLICIES: {},
     POLICY_BINDINGS: {},
 }
-"""What is listed, each with its query."""
+"""The kinds of objects that are listed, each with its query."""
 
 _TRIAL_NODE = "dra-driver-doctor"
 _TRIAL_CLASS = "dra-driver-doctor.nvidia.com"
@@ -84,18 +84,18 @@ _TRIALS: Mapping[Feature, tuple[str, Object]] = {
         {"allowMultipleAllocations": True, "capacity": {"memory": {"value": "1Gi"}}},
     ),
 }
-"""For features of slices: a field of a device that is dropped without it, and such a device."""
+"""For features of slices: a device's field that is dropped without it, and a device with it."""
 
 
 class ServerFacts(Struct, frozen=True, kw_only=True):
-    """The server's version, and how many seconds its clock is ahead of ours, if it says."""
+    """The server's version, and how many seconds its clock is ahead of ours, if it is known."""
 
     version: str
     ahead_seconds: float | None
 
 
 class FeatureFacts(Struct, frozen=True, kw_only=True):
-    """Which features the server has; for those that could not be tried, why."""
+    """Which features the server has, and why others could not be tried."""
 
     has: Mapping[Feature, bool]
     refused: Mapping[Feature, DriverError] = {}
@@ -119,9 +119,9 @@ class KubeletFacts(Struct, frozen=True, kw_only=True):
 class Cluster:
     """The cluster as doctor sees it; for any thread.
 
-    `node` is the requested one, empty for all; `is_driver` tells whether the client has the
-    ServiceAccount of the driver's own pod; `timeout` is seconds for all, of which a request gets at
-    most ten.
+    `node` is the requested one, empty for all; `is_driver` is whether the client has the
+    ServiceAccount of the pod in which it runs; `timeout` is in seconds, at most ten for each
+    request.
     """
 
     def __init__(self, api: KubeClient, *, node: str, is_driver: bool, timeout: float) -> None:
@@ -147,7 +147,7 @@ class Cluster:
         return ServerFacts(version=str(answer.body.get("gitVersion")), ahead_seconds=ahead)
 
     def why_gone(self, record: ClaimRecord) -> str | None:
-        """Return why a recorded claim has no right to its devices any more; None if it has.
+        """Return why a recorded claim has no right to its devices any more; None if it still has.
 
         Raises DriverError.
         """
@@ -170,7 +170,7 @@ class Cluster:
     def pods(self, labels: Mapping[str, str]) -> list[Object]:
         """Return the Pods with these labels, on the requested node. Raises DriverError.
 
-        Without labels, which would select all of the cluster's, there are none.
+        Without labels it returns none, because an empty selector would match all of the cluster's.
         """
         if not labels:
             return []
@@ -199,12 +199,12 @@ class Cluster:
             return None
 
     def now(self) -> datetime:
-        """Return the time by the server's clock, or by ours if it does not say."""
+        """Return the time by the server's clock, or by ours if that is not known."""
         ahead = self.server().ahead_seconds or 0.0
         return datetime.now(UTC) + timedelta(seconds=ahead)  # noqa: TID251 (the server's time of day)
 
     def serves(self, group: str) -> bool:
-        """Tell whether the cluster has an API group, which anyone may query. Raises DriverError."""
+        """Return whether the cluster has an API group; anyone may ask. Raises DriverError."""
         page = Resource(group="", version="", plural=f"apis/{group}")
         try:
             self._api.read(Call(verb="get", resource=page), timeout=self._timeout)
@@ -215,7 +215,7 @@ class Cluster:
         return True
 
     def features(self) -> FeatureFacts:
-        """Try which features the server has, by creating what it does not store."""
+        """Find out which features the server has, by dry runs."""
         return self._features.get()
 
     def _try_features(self) -> FeatureFacts:
@@ -225,7 +225,7 @@ class Cluster:
             try:
                 has[feature] = self._has(feature)
             except InvalidError as error:
-                # 1.34 wants counters elsewhere; that is as good as none.
+                # 1.34 expects counters elsewhere, so ours would not work there.
                 if feature is Feature.COUNTERS:
                     has[feature] = False
                 else:
@@ -235,13 +235,13 @@ class Cluster:
         return FeatureFacts(has=has, refused=refused)
 
     def permissions(self, needed: Mapping[str, Call], subject: Subject | None) -> PermissionFacts:
-        """Ask which permissions somebody has, by name; a `subject` of None is the user who asks."""
+        """Return which permissions a subject has, by name; None is the client's own user."""
         who = "this ServiceAccount" if subject is None else f"ServiceAccount {'/'.join(subject)}"
         granted = {name: self._may(call, subject) for name, call in needed.items()}
         return PermissionFacts(who=who, granted=granted)
 
     def kubelets(self) -> KubeletFacts:
-        """Ask kubelets of GPU nodes for their configuration, through the API server."""
+        """Ask some kubelets, those with GPUs first, for their configuration by the API server."""
         names = [text(node, "metadata", "name") for node in self.nodes()]
         with_gpus = {text(each, "spec", "nodeName") for each in self.slices()}
         names.sort(key=lambda name: (name not in with_gpus, name))
@@ -289,7 +289,7 @@ class Cluster:
         return "extendedResourceName" in mapping(answer, "spec")
 
     def _stores(self, device: Object, field: str) -> bool:
-        """Tell by a dry run whether the API server keeps a field of a device that has it."""
+        """Return whether the API server keeps a field of this device, by a dry run."""
         node = self.node or _TRIAL_NODE
         # With a random name, because a slice may already have the usual one.
         pool = DesiredPool(driver=DRIVER_NAME, node_name=node, contents=({"devices": [device]},))
@@ -314,7 +314,7 @@ def containers(workload: Object) -> tuple[Object, ...]:
 def _seconds_ahead(date: str | None) -> float | None:
     """Return how far a Date header, in whole seconds, is ahead of this machine's clock."""
     try:
-        told = parsedate_to_datetime(date or "")
+        server = parsedate_to_datetime(date or "")
     except ValueError:
         return None
-    return told.timestamp() - time.time()  # noqa: TID251 (it is what is compared)
+    return server.timestamp() - time.time()  # noqa: TID251 (it is what is compared)

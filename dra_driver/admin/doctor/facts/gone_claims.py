@@ -1,4 +1,4 @@
-"""Prepared claims that are gone in the API server, and whether pods still run with them."""
+"""Prepared claims that lost the right to their devices, and whether pods still run with them."""
 
 from collections.abc import Callable, Mapping
 
@@ -19,8 +19,8 @@ class GoneFacts(Struct, frozen=True, kw_only=True):
 
     Attributes:
         why_unknown: why the node cannot be asked which pods run; None if it can.
-        kept: claims that are gone, and why pods may still run with them.
-        ended: claims that are gone, and with which nothing runs.
+        kept: claims without a right to their devices, and why pods may still run with them.
+        ended: the same, but no pod runs with them.
     """
 
     why_unknown: str | None

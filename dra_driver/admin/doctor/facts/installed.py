@@ -1,9 +1,9 @@
 """Which DaemonSets of a cluster give out GPUs: this driver's, NVIDIA's, device plugins'.
 
-Names of releases and images are the installer's choice, so ours are recognised by any of three:
+Installers choose the names of releases and images, so ours are recognised by any of three things:
 their program, `dra-driver` with its sub-command; an image called dra-driver; the chart's labels.
-NVIDIA's program `gpu-kubelet-plugin` is ours only with such an image or labels, because NVIDIA's
-DRA driver is started in the same way.
+The program `gpu-kubelet-plugin` is ours only with such an image or labels, because NVIDIA's DRA
+driver is started in the same way.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ _NVIDIAS_PROGRAM = "gpu-kubelet-plugin"
 
 _NVIDIAS = ("dra-driver-nvidia-gpu", "k8s-dra-driver-gpu", "k8s-dra-driver")
 _NO_GPUS = "compute-domain-"
-"""How programs in the image of NVIDIA's DRA driver begin that give out no GPUs."""
+"""Prefix of the programs in the image of NVIDIA's DRA driver that give out no GPUs."""
 
 _DEVICE_PLUGINS = ("k8s-device-plugin", "nvidia-device-plugin", "nvidia-gpu-device-plugin")
 _NO_PLUGINS = ("gpu-feature-discovery", "mps-control-daemon")
@@ -33,7 +33,7 @@ _NO_PLUGINS = ("gpu-feature-discovery", "mps-control-daemon")
 
 
 OPERATORS_LABEL = "nvidia.com/gpu.deploy.dra-driver"
-"""The label by which GPU Operator says where its GPUCluster runs NVIDIA's DRA driver.
+"""The node label by which GPU Operator's GPUCluster selects nodes for NVIDIA's DRA driver.
 
 (26.7, manifests/state-dra-driver.) It does not change an existing value.
 """
@@ -41,7 +41,7 @@ OPERATORS_LABEL = "nvidia.com/gpu.deploy.dra-driver"
 
 _GENERATION = "deprecated.daemonset.template.generation"
 """The annotation that counts revisions; pods have the number in the label pod-template-generation
-(the controller goes by it and by a hash: pkg/controller/daemon/util, IsPodUpdated)."""
+(the controller compares it and a hash: pkg/controller/daemon/util, IsPodUpdated)."""
 
 
 class Installed(Struct, frozen=True, kw_only=True):
@@ -111,7 +111,7 @@ class DaemonSets(Struct, frozen=True, kw_only=True):
 
 
 def sorted_out(daemon_sets: Iterable[Object]) -> DaemonSets:
-    """Return those that matter."""
+    """Return the DaemonSets that give out GPUs, and our MPS supervisor's, by what they run."""
     ours, supervisors, nvidias, plugins = [], [], [], []
     for daemon_set in daemon_sets:
         component = _our_component(daemon_set)
@@ -163,7 +163,7 @@ def _image(container: Object) -> str:
 
 
 def _words(container: Object) -> str:
-    """Return command and arguments; a shell has all of them in one."""
+    """Return command and arguments; a shell's command line is one of these."""
     given = (container.get(key) for key in ("command", "args"))
     return " ".join(str(word) for words in given if isinstance(words, list) for word in words)
 

@@ -1,8 +1,8 @@
 """Facts about the node: GPU driver, device nodes, control groups, CDI folders, sockets.
 
 In: `Places`. Out: frozen facts, one kind for each check, or an error that the runner puts into
-words. It looks as the driver looks, and changes nothing: it makes no device node and writes no
-file. NVML is opened once for all questions, and closed.
+words. It finds things in the same way as the driver, and changes nothing: it makes no device node
+and writes no file. NVML is opened once for all checks, and closed.
 """
 
 import re
@@ -43,9 +43,9 @@ _MOST_SPECS = 2000
 
 
 class DriverFacts(Struct, frozen=True, kw_only=True):
-    """The running kernel driver, and how many NVIDIA GPUs are on PCI; None: unknown to /sys.
+    """The GPU driver that runs, and how many NVIDIA GPUs are on PCI; None: not known from /sys.
 
-    `gpus_on_vfio` is how many of them VFIO drivers have.
+    `gpus_on_vfio` is how many of them have a VFIO driver.
     """
 
     version: str | None
@@ -54,12 +54,12 @@ class DriverFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def needs_none(self) -> bool:
-        """Whether virtual machines have all GPUs, so that no GPU driver need run."""
+        """Whether all GPUs are for virtual machines, so that no GPU driver need run."""
         return self.version is None and 0 < self.gpus_on_vfio == self.gpus_on_pci
 
 
 class NodeFiles(Struct, frozen=True, kw_only=True):
-    """Which control nodes there are, and of which the kernel knows the numbers."""
+    """Which control device nodes exist, and of which the kernel lists the numbers."""
 
     folder: str
     present: frozenset[str]
@@ -67,7 +67,7 @@ class NodeFiles(Struct, frozen=True, kw_only=True):
 
 
 class GroupFacts(Struct, frozen=True, kw_only=True):
-    """Where cgroup v2 is, and whether its kernel counts the memory of GPUs."""
+    """Where cgroup v2 is, and whether the kernel counts the memory of GPUs there."""
 
     hierarchy: Path | None
     kernel_counts_gpus: bool = False
@@ -96,9 +96,9 @@ class SocketFacts(Struct, frozen=True, kw_only=True):
 
 
 class OtherFacts(Struct, frozen=True, kw_only=True):
-    """What other software that gives out GPUs has on this node.
+    """Traces of other software on this node that gives out GPUs.
 
-    `peer` is what NVIDIA's own DRA driver has prepared here and was not taken over.
+    `peer` is what NVIDIA's DRA driver has prepared here and this driver has not taken over.
     """
 
     peer: PeerClaims = field(default_factory=PeerClaims)
@@ -106,14 +106,14 @@ class OtherFacts(Struct, frozen=True, kw_only=True):
 
 
 class HolderFacts(Struct, frozen=True, kw_only=True):
-    """Who has each GPU open, by minor number; `sees_node` is false if no process is visible."""
+    """Which processes have GPUs open, by minor number; not known without `sees_node`."""
 
     sees_node: bool
     holders: Mapping[int, tuple[Holder, ...]] = {}
 
 
 def driver_facts(places: Places) -> DriverFacts:
-    """Look for the kernel driver and for GPUs on PCI."""
+    """Look for the GPU driver and for GPUs on PCI."""
     bus = PciBus(places.roots.sys)
     found = {address: bus.kind(address) for address in bus.addresses()}
     gpus = [address for address, kind in found.items() if kind and kind.is_nvidia_gpu]
@@ -125,12 +125,12 @@ def driver_facts(places: Places) -> DriverFacts:
 
 
 def library(places: Places) -> Path:
-    """Return where NVML's library is. Raises DeviceError if none fits the kernel driver."""
+    """Return where NVML's library is. Raises DeviceError if none fits the running GPU driver."""
     return find_library(places.roots.driver, running_driver(places.roots.proc))
 
 
 def gpus(places: Places, excluded: Collection[str]) -> Inventory:
-    """Ask NVML what GPUs there are, without those that these words name. Raises DeviceError."""
+    """Return the GPUs that NVML reports, without the excluded ones. Raises DeviceError."""
     session = DriverSession(
         driver_root=places.roots.driver,
         dev=places.roots.dev,
@@ -227,7 +227,7 @@ def missing_of_claims(places: Places) -> Mapping[str, list[str]]:
     claims: dict[str, list[str]] = {}
     store = SpecStore(places.cdi_root)
     for record in stored_records(places.plugins / DRIVER_NAME).records:
-        with suppress(OSError, ValueError, msgspec.MsgspecError):  # `spec_facts` has those
+        with suppress(OSError, ValueError, msgspec.MsgspecError):  # `spec_facts` reports them
             text = read_text(Path(store.path(record.ref.uid)))
             spec = msgspec.json.decode(text, type=_SpecFile)
             edits = (spec.container_edits, *(device.container_edits for device in spec.devices))

@@ -14,7 +14,7 @@ class Once(Generic[T]):
     """Asks for something when it is first needed, and only once. For any thread."""
 
     def __init__(self, ask: Callable[[], T]) -> None:
-        """Take how to ask; nothing is asked yet."""
+        """Keep the question for later."""
         self._ask = ask
         self._lock = threading.Lock()
         self._found: list[T] = []
@@ -41,7 +41,7 @@ def begun(name: str, ask: Callable[[], T]) -> Future[T]:
     def run() -> None:
         try:
             answer.set_result(ask())
-        except BaseException as error:  # noqa: BLE001 (whatever it is, it is for who waits)
+        except BaseException as error:  # noqa: BLE001 (it is raised where the answer is needed)
             answer.set_exception(error)
 
     threading.Thread(target=run, name=name, daemon=True).start()

@@ -1,9 +1,8 @@
 """Where doctor looks on a node, and how it reads files there.
 
 In a pod, the node's files are below a mount of its root, which the driver's pod has at /driver-root
-if the GPU driver is installed on the host; a pod without one cannot see them. A file may be
-anything that somebody put there, so no pipe or device is waited for, and at most a megabyte is
-read.
+if the GPU driver is installed on the host; a pod without one cannot see them. Such files are not
+trusted: nothing waits for a pipe or a device, and at most a megabyte is read.
 """
 
 import os
@@ -27,7 +26,7 @@ class Places(Struct, frozen=True, kw_only=True):
         host: the node's root folder; None if it is not visible.
         plugins: the kubelet's folder with the drivers' own folders.
         registrar: the kubelet's folder with the sockets by which drivers register.
-        cgroup_root: the node's /sys/fs/cgroup, if it was named.
+        cgroup_root: the node's /sys/fs/cgroup, if it was set.
     """
 
     roots: Roots
@@ -38,7 +37,7 @@ class Places(Struct, frozen=True, kw_only=True):
     cgroup_root: Path | None = None
 
     def on_host(self, path: str) -> Path | None:
-        """Return where this process finds a path of the node, links followed; None if not there."""
+        """Return where this process sees a path of the node, links followed; None if nowhere."""
         if self.host is None:
             return None
         try:
@@ -55,7 +54,7 @@ class Places(Struct, frozen=True, kw_only=True):
 
 
 class NodeSettings(common_settings.RootSettings):
-    """The settings of a command that looks at all of a node, after its own."""
+    """The settings of a command that examines a whole node; its own come before them."""
 
     host_root: Path | None = option(
         group=PLACES,

@@ -1,4 +1,4 @@
-"""What the API says about the pods of our DaemonSets, as values. Pure."""
+"""The pods of our DaemonSets, as far as checks need them. Pure."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -34,11 +34,11 @@ class DaemonPod(Struct, frozen=True, kw_only=True):
 
     Attributes:
         node: where it is, or will be.
-        revision: counts its DaemonSet's revisions; empty if unknown.
+        revision: the number of its DaemonSet's revision; empty if unknown.
         is_placed: whether it was bound to the node.
         unplaced: why it was not, in the scheduler's words.
-        since: since when it is in this state; its creation, if nothing has handled it yet.
-        deleted: when its grace period ends or ended; None unless somebody has deleted it.
+        since: when it became ready or unready; its creation, if nothing has handled it yet.
+        deleted: when its grace period ends or ended; None unless it is being deleted.
         failed: why it has failed permanently, such as Evicted; empty if it has not.
     """
 
@@ -55,7 +55,7 @@ class DaemonPod(Struct, frozen=True, kw_only=True):
 
 
 def pods_of(owner: str, pods: Iterable[Object]) -> list[DaemonPod]:
-    """Return those of these pods that a DaemonSet of this name owns, by node and name."""
+    """Return the pods that the DaemonSet of this name owns, in the order of node and name."""
     own = [_pod(pod) for pod in pods if _owner(pod) == owner]
     return sorted(own, key=lambda pod: (pod.node, pod.name))
 

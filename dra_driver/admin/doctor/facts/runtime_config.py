@@ -1,14 +1,14 @@
 """How the node's container runtime is configured, as far as it concerns CDI and GPUs.
 
-In: the configuration files of containerd and CRI-O below the node's root folder. Out: what they
-say of CDI and of the default runtime, and which files could not be read. Rules: containerd reads
-one file and those that its `imports` name, later ones win; tables of its CRI plugin are called
-`cri` in version 1 of the format, `io.containerd.grpc.v1.cri` in version 2 and
+In: the configuration files of containerd and CRI-O below the node's root folder. Out: their
+settings for CDI and the default runtime, and which files could not be read. Rules: containerd
+reads one file and those that its `imports` name, later ones win; tables of its CRI plugin are
+called `cri` in version 1 of the format, `io.containerd.grpc.v1.cri` in version 2 and
 `io.containerd.cri.v1.runtime` in version 3. containerd 2 reads all three, each file by its own
-version, and puts tables together key by key. containerd 1.7 knows no version 3, has one version
+version, and merges tables key by key. containerd 1.7 does not support version 3, has one version
 for all files, and takes the last file's table as a whole. CRI-O reads crio.conf and then
-crio.conf.d in the order of names, and takes the last file's table of a runtime as a whole. Command
-lines are not seen.
+crio.conf.d in the order of names, and takes the last file's table of a runtime as a whole. Flags
+on command lines are not considered.
 """
 
 import glob
@@ -42,14 +42,14 @@ Table = Mapping[str, object]
 
 
 class RuntimeConfig(Struct, frozen=True, kw_only=True):
-    """What the files of one runtime say; None for what they do not mention.
+    """The settings in the files of one runtime; None for those that are not set.
 
     Attributes:
         files: those that were read, as the node names them.
         problems: files that could not be read, each with the reason.
         may_be_old: whether containerd 1.7 reads these files, or would, as far as is known.
         lost: files that switch CDI on, but whose table another file replaces.
-        cri_file: in 1.7, the file whose table of the CRI plugin holds.
+        cri_file: in 1.7, the file whose table of the CRI plugin is used.
         default_runtime: the name of the runtime of pods that name none.
         default_program: the program behind that name.
         sees_environment: whether NVIDIA's runtime lets any image have GPUs by its environment.
@@ -77,7 +77,7 @@ class RuntimeConfig(Struct, frozen=True, kw_only=True):
 def read_runtime_configs(
     host: Path, containerd: tuple[int, ...] | None = None
 ) -> list[RuntimeConfig]:
-    """Return what the files say, for each runtime that has files.
+    """Return the configuration of each runtime that has files.
 
     If containerd's version is unknown, it counts as 1.7 if that can read the files, because what
     is on for 1.7 is also on for newer ones.
@@ -104,7 +104,7 @@ def read_runtime_configs(
 
 
 class _Reader:
-    """Reads TOML files of a node, and those that they import, in the order in which they hold."""
+    """Reads TOML files of a node, and those that they import; later ones override earlier ones."""
 
     def __init__(self, host: Path) -> None:
         self._host = host
@@ -123,7 +123,7 @@ class _Reader:
                     pending += self._read_one(path)
 
     def _read_one(self, path: str) -> list[str]:
-        """Read a file; what it imports."""
+        """Read a file, and return the files that it imports."""
         try:
             content = tomllib.loads(read_text(rooted.outside(self._host, path)))
         except (OSError, ValueError, RecursionError) as error:

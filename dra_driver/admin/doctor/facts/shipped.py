@@ -79,7 +79,7 @@ def class_difference(shipped: Object, stored: Object) -> str | None:
     """Return how a DeviceClass's spec differs from the shipped one; None if it does not."""
     wrong = []
     if _expressions(shipped) != _expressions(stored):
-        wrong.append("its selectors are others")
+        wrong.append("its selectors differ")
     name, other = (text(spec, "extendedResourceName") for spec in (shipped, stored))
     if name != other:
         wrong.append(f"its extendedResourceName is {other or 'missing'}, not {name or 'unset'}")
@@ -103,9 +103,9 @@ def config_policies(policies: Iterable[Object]) -> dict[str, bool]:
 def own_node_policies(
     policies: Iterable[Object], plural: str = RESOURCE_SLICES.plural
 ) -> dict[str, frozenset[str]]:
-    """Return the policies that bind drivers to their own node, each with its users.
+    """Return the policies that restrict drivers to their own node, each with its users.
 
-    Such a policy reads the node of the caller's token, and applies to what `plural` names.
+    Such a policy reads the node of the caller's token, and applies to the resource `plural`.
     """
     return {
         text(policy, "metadata", "name"): frozenset(_users(policy))
@@ -115,7 +115,7 @@ def own_node_policies(
 
 
 def without_names(policies: Iterable[Object]) -> frozenset[str]:
-    """Return the policies that bind no slice's name or pool to a node."""
+    """Return the policies that do not restrict the names and pools of slices to a node."""
     return frozenset(
         text(policy, "metadata", "name")
         for policy in policies
@@ -124,7 +124,7 @@ def without_names(policies: Iterable[Object]) -> frozenset[str]:
 
 
 def actions_of(policy: str, bindings: Iterable[Object]) -> frozenset[str]:
-    """Return what a policy does about violations: Deny, Warn, Audit; nothing if not bound."""
+    """Return what a policy does on violations: Deny, Warn, Audit; nothing if not bound."""
     actions: set[str] = set()
     for binding in bindings:
         if text(binding, "spec", "policyName") == policy:
