@@ -160,7 +160,7 @@ def test_a_request_for_several_of_which_it_may_have_one_waits_and_holds_no_share
     assert "several shares, and here a request may have only one" in message
     assert "failRequestsGreaterThanOne; ask for 1" in message
     assert "nodeName" not in scene.api.get("Pod", pod, NAMESPACE)["spec"]
-    assert "share config lets a request have only one" in explain(scene, pod)[0]
+    assert "share config allows a request only one" in explain(scene, pod)[0]
     others = [scene.pod(f"other-{number}", limits={GPU: 1}) for number in range(4)]
     for other in others:
         scene.running(other)

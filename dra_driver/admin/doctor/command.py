@@ -43,7 +43,7 @@ class Doctor(NodeSettings):
     verbose: bool = option(
         default=False,
         short="v",
-        help="Also show what is in order, and which checks were skipped.",
+        help="Also show checks that found nothing wrong, and those that were skipped.",
     )
     timeout: float = option(
         check=SECONDS, default=20.0, help="Time limit in seconds; checks run in parallel."

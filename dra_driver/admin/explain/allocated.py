@@ -1,7 +1,7 @@
-"""What claims have already, as the scheduler counts it, and who has it.
+"""What is already allocated, as the scheduler counts it, and to which claims.
 
-A device that was allocated for admin access counts as free (KEP-5018); with a share id, a part of a
-device was allocated (KEP-5075). Pure.
+A device that was allocated for admin access counts as free (KEP-5018); an allocation with a share
+id is of a part of a device (KEP-5075). Pure.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,19 +19,19 @@ _NAMED = 3
 
 
 class AllocatedState(Struct, frozen=True, kw_only=True):
-    """What claims have: whole devices, and parts of others with what these consume."""
+    """The allocations of whole devices and of parts of devices."""
 
     whole: Mapping[DeviceId, tuple[Allocation, ...]] = {}
     parts: Mapping[DeviceId, tuple[Allocation, ...]] = {}
 
     @classmethod
     def of(cls, claims: Iterable[Object]) -> "AllocatedState":
-        """Return what these claims have."""
+        """Return the allocations of these claims."""
         return cls.by(each for claim in claims for each in allocations_in(claim))
 
     @classmethod
     def by(cls, allocations: Iterable[Allocation]) -> "AllocatedState":
-        """Return what these allocations are."""
+        """Return these allocations by device."""
         whole: dict[DeviceId, tuple[Allocation, ...]] = {}
         parts: dict[DeviceId, tuple[Allocation, ...]] = {}
         for allocation in allocations:
@@ -40,11 +40,11 @@ class AllocatedState(Struct, frozen=True, kw_only=True):
         return cls(whole=whole, parts=parts)
 
     def has(self, device: DeviceId) -> bool:
-        """Tell whether a claim has the device or a part of it: its counters are used up."""
+        """Return whether a claim has the device or a part of it, and so takes its counters."""
         return device in self.whole or device in self.parts
 
     def holders(self, device: DeviceId) -> tuple[Allocation, ...]:
-        """Return who has the device or parts of it."""
+        """Return the allocations of the device and of its parts."""
         return (*self.whole.get(device, ()), *self.parts.get(device, ()))
 
     def consumed(self, device: DeviceId) -> dict[str, int]:
@@ -69,7 +69,7 @@ def named(holders: Iterable[Allocation]) -> str:
 def users_text(users: tuple[str, ...]) -> str:
     """Return for whom a claim is reserved, in words."""
     if not users:
-        return "used by nobody"
+        return "not in use"
     groups = tuple(user for user in users if user.startswith(_GROUP))
     pods = tuple(user for user in users if user not in groups)
     names = tuple(group.removeprefix(_GROUP) for group in groups)

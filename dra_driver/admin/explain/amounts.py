@@ -1,8 +1,8 @@
 """What a request consumes of a device's capacities, and whether enough is left.
 
 As in KEP-5075, every capacity is consumed: the requested amount, rounded up to what the policy
-allows; without a request the default, or else everything. For a device for one claim, the same
-amounts are compared, but nothing is kept. Amounts are in billionths of their units. Pure.
+allows; without a request the default, or else everything. A device for one claim is compared by the
+same amounts, but nothing of it is left for others. Amounts are in billionths of their units. Pure.
 """
 
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ _INT64_MAX = 2**63 - 1
 
 
 class NotCountableError(Exception):
-    """An amount so large that the scheduler gives up on the claim."""
+    """An amount that the scheduler cannot count, so that it gives up on the claim."""
 
 
 class Shortage(Struct, frozen=True, kw_only=True):
-    """A capacity of which a device has too little, or not such amounts.
+    """A capacity of which a device has too little, or whose policy does not allow the amount.
 
     Attributes:
         wanted: how much is consumed; 0 if the device has no such capacity.
@@ -82,11 +82,11 @@ def _stepped(policy: Policy, least: int, asked: int) -> int:
     if unit == _MILLI and asked % _MILLI:
         raise NotCountableError("the amount must be a multiple of 0.001")
     if asked > _INT64_MAX * unit:
-        raise NotCountableError("it asks for more than can be counted")
+        raise NotCountableError("the amount is too large to be counted")
     start, step, wanted = (_whole(amount, unit) for amount in (least, policy.step, asked))
     steps = start - (start - wanted) // step * step
     if steps > _INT64_MAX:
-        raise NotCountableError("it asks for more than can be counted")
+        raise NotCountableError("the amount is too large to be counted")
     return steps * unit
 
 
@@ -107,7 +107,7 @@ def _allows(policy: Policy, amount: int) -> bool:
 
 
 def _unit(policy: Policy) -> int:
-    """Return the unit for counting a range: thousandths if all of it is a multiple of these."""
+    """Return the unit for counting a range: thousandths if its bounds are multiples of one."""
     bounds = [bound for bound in (policy.least, policy.most, policy.step) if bound is not None]
     fine = all(bound % _MILLI == 0 and bound // _MILLI <= _INT64_MAX for bound in bounds)
     return _MILLI if fine and policy.step else _NANO

@@ -30,18 +30,18 @@ from dra_driver.host.words import count
 _VALUES = 4
 """How many values of an attribute are shown, the most frequent ones."""
 
-_TOO_LONG = "there are too many ways to give out its devices to try them all"
+_TOO_LONG = "there are too many ways to allocate its devices to try them all"
 
 
 class DeviceAnswer(Struct, frozen=True, kw_only=True):
-    """A device, and why a request does not get it; None if nothing stands in the way."""
+    """A device, and why a request does not get it; None if nothing prevents it."""
 
     device: Device
     reason: Reason | None
 
 
 class RequestAnswer(Struct, frozen=True, kw_only=True):
-    """What a node has for a request."""
+    """The devices of a node, judged for a request."""
 
     claim: str
     request: DeviceRequest
@@ -63,7 +63,7 @@ class RequestAnswer(Struct, frozen=True, kw_only=True):
 
     @property
     def needed(self) -> int:
-        """How many it takes."""
+        """How many devices the request takes."""
         return max(1, len(self.selected)) if self.request.mode == ALL else self.request.count
 
     @property
@@ -85,12 +85,12 @@ class NodeAnswer(Struct, frozen=True, kw_only=True):
     """The result for all claims on a node.
 
     Attributes:
-        obstacles: why the pod cannot be there, with any devices.
+        obstacles: why the pod cannot run there, whatever devices are free.
         picks: the devices that it would get; None if it does not fit.
         given_up: why the scheduler gives up on the pod, on all nodes.
         unknown: why it is not known whether it fits.
         together: why it does not fit although each request alone has enough, if that is so.
-        problems: the pools of which nothing is allocated, and why.
+        problems: the pools from which nothing is allocated, and why.
     """
 
     node: Node
@@ -104,7 +104,7 @@ class NodeAnswer(Struct, frozen=True, kw_only=True):
 
     @property
     def fits(self) -> bool:
-        """Whether the pod can be there."""
+        """Whether the pod fits there."""
         return not self.obstacles and self.picks is not None
 
 
@@ -165,7 +165,7 @@ def answer_on(
 def _refusal(picked: Sequence[Pick]) -> str | None:
     """Return why these shares may not be allocated; None if they may.
 
-    It is empty if each of the shares has the reason itself (reasons.py).
+    It is empty if each share already has this reason by itself (reasons.py).
     """
     requests: dict[tuple[str, str], list[DeviceId]] = {}
     for pick in picked:
@@ -287,11 +287,11 @@ def _of_constraint(
                 for value in could[:_VALUES]
             )
             return Conflict(
-                f"{subject}its devices must have one and the same value, and too few of any are "
-                f"free, {of_values}: the others are in use by {named(holders)}",
+                f"{subject}its devices must have the same value, and too few with any one value "
+                f"are free, {of_values}: the others are in use by {named(holders)}",
                 holders,
             )
-    what = "different values" if constraint.distinct else "one and the same value"
+    what = "different values" if constraint.distinct else "the same value"
     counts = {value: len(devices) for value, devices in free.items()}
     return Conflict(
         f"{subject}its devices must have {what}, and those that are free have "

@@ -1,7 +1,7 @@
-"""`dra-driver explain KIND/NAME`: why it does not fit, and what to change.
+"""`dra-driver explain KIND/NAME`: why a pod or claim does not fit, and what to change.
 
 In: settings, and the API server. Out: on stdout an explanation for people or JSON for programs. It
-reads eight kinds of objects and writes nothing. Claims come last, so that nothing allocated
+reads eight kinds of objects and writes nothing. Claims are read last, so that nothing allocated
 meanwhile counts as free.
 """
 
@@ -44,7 +44,7 @@ from dra_driver.kube.fields import Object, mapping, text
 from dra_driver.kube.resource import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 
 _SHARE_REQUESTS = "-share-requests"
-"""How the name of the admission policy of requests for shares ends."""
+"""The end of the name of the admission policy for requests for shares."""
 
 _NOT_SERVED = 404
 _NOT_LEARNT = 2
@@ -57,17 +57,17 @@ _KINDS: Final = MappingProxyType(
 
 
 class Explain(CommandSettings):
-    """Say why a pod or claim does not fit, and what to change.
+    """Explain why a pod or claim does not fit, and what to change.
 
-    Reads from the API server what nodes offer, what claims have, and what this one asks for.
+    Reads from the API server what nodes offer, what is allocated, and what this one asks for.
     """
 
     example = "dra-driver explain pod/train -n team -o wide"
     statuses = (
         "it fits, or has its devices",
         "it does not fit, or does not run",
-        "that is unknown",
-        "it has its devices, and is refused each time it starts",
+        "it is not known whether it fits",
+        "it has its devices, but is refused each time it starts",
     )
 
     what: list[str] = argument(
@@ -87,23 +87,23 @@ class Explain(CommandSettings):
         named(self.what)
 
     def cli_cmd(self) -> None:
-        """Ask and print. Ends the process with status 1, 2 or 3 unless it fits."""
+        """Print the explanation. Exits with status 1, 2 or 3 unless it fits."""
         try:
             with closing(connect(self.kubeconfig, self.context, environment=os.environ)) as client:
                 kind, name = named(self.what)
-                told = explained(
+                result = explained(
                     client, kind=kind, name=name, namespace=self.namespace or client.namespace
                 )
         except DriverError as error:
             sys.stderr.write(f"error: {error}\n")
             raise SystemExit(_NOT_LEARNT) from error
         if is_for_programs(self.output):
-            sys.stdout.write(for_programs(as_json(told), self.output))
+            sys.stdout.write(for_programs(as_json(result), self.output))
         else:
-            sys.stdout.write(as_text(told, wide=self.output == "wide"))
-        if not told.fits:
-            raise SystemExit(_NOT_LEARNT if told.fits is None else 1)
-        if told.is_refused:
+            sys.stdout.write(as_text(result, wide=self.output == "wide"))
+        if not result.fits:
+            raise SystemExit(_NOT_LEARNT if result.fits is None else 1)
+        if result.is_refused:
             raise SystemExit(_REFUSED)
 
 
@@ -165,7 +165,7 @@ def _not_scheduled(api: Reads, pod: Object, demand: Demand) -> Iterator[str]:
         yield why
     elif demand.lacks_claims and (why := why_no_claim(api, pod)):
         if _SHARE_REQUESTS in why:
-            return  # the devices are the shares that it is about
+            return  # the answers for the shares themselves explain it
         yield f"its claim cannot be made: {why}"
 
 
@@ -179,7 +179,7 @@ def _own(demand: Demand) -> Iterator[PodName]:
 
 
 def _holders(answers: tuple[NodeAnswer, ...]) -> Iterator[PodName]:
-    """Yield the pods whose devices are missing for it to fit."""
+    """Yield the pods that have the devices without which it does not fit."""
     if any(each.given_up or each.fits for each in answers):
         return
     for answer in answers:

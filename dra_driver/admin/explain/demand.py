@@ -2,9 +2,9 @@
 
 In: a pod, and how to find its claims, templates and DeviceClasses. Out: a `Demand`: what still has
 to be allocated on a node, and what is in the way before any device is considered. A claim is named
-by the pod, or was made for it from a template. For resource names (KEP-5004) the scheduler makes
-one where no device plugin has them: each container gets its own devices, and init containers that
-end before others start may use those of later ones. Pure.
+by the pod, or was made for it from a template. For resource names (KEP-5004) the scheduler makes a
+claim on nodes where no device plugin offers them: each container gets its own devices, and init
+containers that end before others start may use the devices of later ones. Pure.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +28,7 @@ from dra_driver.admin.explain.requests import (
 from dra_driver.admin.of_others import KAI_PARTS
 from dra_driver.admin.wrong_names import meant
 from dra_driver.claims.model.claim import is_pod_group
+from dra_driver.host import words
 from dra_driver.kube.fields import Object, at, mapping, objects, text
 from resource_nvidia_com.quantity import Quantity
 
@@ -50,13 +51,13 @@ _OF_KUBERNETES = "kubernetes.io/"
 _NVIDIA = "nvidia.com/"
 
 Find = Callable[[str], Object | None]
-"""An object of the pod's namespace by its name; None if there is none."""
+"""Finds an object of the pod's namespace by its name; None if there is none."""
 
 
 class AllocatedClaim(Struct, frozen=True, kw_only=True):
-    """A claim that has its devices already: pool and device of each.
+    """A claim that already has its devices, each named by device and pool.
 
-    `selector` is for the nodes on which the devices can be used; None for all.
+    `selector` selects the nodes on which the devices can be used; None for all.
     """
 
     name: str
@@ -71,12 +72,12 @@ class Demand(Struct, frozen=True, kw_only=True):
     Attributes:
         name: `pod team/train`.
         pod: the pod; empty for a claim alone.
-        blocked: what has to change before any device is looked for.
+        blocked: what has to change before devices are considered.
         resources: the DeviceClass behind each resource name in the pod's containers; empty if there
             is none.
         on_node: the node that the pod was bound to.
         problems: what is wrong with it, whatever devices are free.
-        is_without: whether it never gets devices that it asks for.
+        is_without: whether it will never get devices that it asks for.
     """
 
     name: str
@@ -109,10 +110,10 @@ class Demand(Struct, frozen=True, kw_only=True):
                 yield f"nothing offers {name}: {_why_nothing(name)}"
 
     def unknown_on(self, node: Node) -> str:
-        """Return what of it is not considered here on a node."""
+        """Return which of its resources are not considered here on a node."""
         names = [name for name in self.resources if node.plugin_resources.get(name)]
         return (
-            f"the node has {', '.join(names)} by a device plugin, which is not considered here"
+            f"a device plugin offers {', '.join(names)} there, which is not considered here"
             if names
             else ""
         )
@@ -142,7 +143,7 @@ def _why_nothing(name: str) -> str:
 
 
 def of_claim(thing: Object) -> Demand:
-    """Return what a claim alone asks for."""
+    """Return what a claim by itself asks for."""
     name = f"claim {full_name(thing)}"
     blocked = _deleted(thing)
     if mapping(thing, "status", "allocation"):
@@ -160,7 +161,7 @@ def of_pod(
     for entry in objects(pod, "spec", "resourceClaims"):
         name = _name_of(pod, entry)
         if name == "":
-            continue  # the template's controller says that the pod needs none
+            continue  # the template's controller found that the pod needs none
         thing = None if name is None else claim_named(name)
         if thing is not None:
             if mapping(thing, "status", "allocation"):
@@ -210,7 +211,7 @@ def with_problems(demand: Demand, node: Node | None) -> Demand:
 
 
 def bypassing(demand: Demand, node: Node | None) -> str:
-    """Return what a pod lacks on the node that it was put on; empty if it has everything.
+    """Return what is not allocated to a pod that was bound to a node; empty if everything is.
 
     The scheduler allocates before it binds. So what is not allocated by then never will be: the pod
     named its node itself, or something else bound it. The kubelet waits for claims, but ignores
@@ -233,7 +234,7 @@ def bypassing(demand: Demand, node: Node | None) -> str:
     state = "runs without" if runs and not demand.claims else "never gets"
     return (
         f"the pod was bound to node {demand.on_node} without the scheduler, by spec.nodeName or "
-        f"another program, and {state} what nobody allocated: {', '.join(missing)}"
+        f"another program, and {state} what was not allocated: {', '.join(missing)}"
     )
 
 
@@ -262,9 +263,9 @@ def _full(thing: Object, pod: Object) -> Iterator[str]:
         return
     groups = [text(user, "name") for user in users if is_pod_group(user)]
     if group and group in groups:
-        return  # all pods of a group use a claim as one
-    what = f"{len(users) - len(groups)} pods"
-    what += f" and {len(groups)} PodGroups" if groups else ""
+        return  # all pods of a group together count as one user
+    what = words.count(len(users) - len(groups), "pod")
+    what += f" and {words.count(len(groups), 'PodGroup')}" if groups else ""
     yield f"claim {full_name(thing)} is in use by {what}, which is the most that can use a claim"
 
 
@@ -304,7 +305,7 @@ def _resources(pod: Object, classes: Sequence[Object]) -> dict[str, str]:
         metadata = mapping(device_class, "metadata")
         name, made = text(metadata, "name"), text(metadata, "creationTimestamp")
         resource = text(device_class, "spec", "extendedResourceName")
-        # The newest class counts, and of two that were made at once the first by name.
+        # The newest class counts; of two with the same creation time, the first by name.
         known = behind.get(resource)
         if resource and (known is None or (made, known[1]) > (known[0], name)):
             behind[resource] = (made, name)
@@ -321,7 +322,7 @@ def _resources(pod: Object, classes: Sequence[Object]) -> dict[str, str]:
 
 
 def _is_extended(name: str) -> bool:
-    """Tell whether a class may be behind a name with a slash (KEP-5004)."""
+    """Return whether a DeviceClass may serve a name with a slash (KEP-5004)."""
     return name.startswith(_IMPLICIT) or _OF_KUBERNETES not in name
 
 

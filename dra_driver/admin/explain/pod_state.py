@@ -1,7 +1,7 @@
-"""What a pod's own status says: that no scheduler looked at it, or why containers do not start.
+"""What a pod's status shows: that no scheduler handled it, or why its containers do not start.
 
-The kubelet says in a container's state why it waits, and in the state before how it ended; a
-runtime's messages name the file or the CDI device that it lacks. Pure.
+A container's state has the reason why it waits, and the state before shows how it ended; a
+runtime's messages name the file or the CDI device that is missing. Pure.
 """
 
 import re
@@ -14,7 +14,7 @@ from dra_driver.kube.fields import Object, mapping, number, objects, text
 
 _DEFAULT_SCHEDULER = "default-scheduler"
 _PATIENCE = timedelta(minutes=1)
-"""How long the cluster's own scheduler may take to look at a new pod."""
+"""How long the cluster's own scheduler may take to handle a new pod."""
 
 _USUAL = frozenset({"", "ContainerCreating", "PodInitializing"})
 _NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
@@ -32,15 +32,15 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 def unseen(pod: Object, now: datetime) -> str:
-    """Return that no scheduler has looked at a pod, by its status; empty if one has, or may yet.
+    """Return that no scheduler has handled a pod, by its status; empty if one has, or may yet.
 
-    A scheduler that finds no node says so in the condition PodScheduled.
+    A scheduler that finds no node sets the condition PodScheduled.
     """
     conditions = [text(each, "type") for each in objects(pod, "status", "conditions")]
     if "PodScheduled" in conditions or text(pod, "status", "phase") not in ("", "Pending"):
         return ""
     scheduler = scheduler_of(pod)
-    seen = f"no scheduler named {scheduler} has looked at the pod: "
+    seen = f"no scheduler named {scheduler} has handled the pod: "
     if scheduler != _DEFAULT_SCHEDULER:
         return f"{seen}run it, or create the pod again without spec.schedulerName"
     made = text(pod, "metadata", "creationTimestamp")
@@ -50,7 +50,7 @@ def unseen(pod: Object, now: datetime) -> str:
 
 
 def scheduler_of(pod: Object) -> str:
-    """Return the name of the scheduler that is to place a pod."""
+    """Return the name of the scheduler that should place a pod."""
     return text(pod, "spec", "schedulerName") or _DEFAULT_SCHEDULER
 
 
@@ -73,8 +73,8 @@ def _of_container(pod: Object, status: Object) -> Finding | None:
     details = [text(waiting, "message")]
     if ended and text(ended, "message") != details[0]:
         code, how = number(ended, "exitCode"), text(ended, "reason")
-        said = f": {message}" if (message := text(ended, "message")) else ""
-        details.append(f"it ended last with exit code {code} ({how}){said}")
+        why = f": {message}" if (message := text(ended, "message")) else ""
+        details.append(f"it last ended with exit code {code} ({how}){why}")
     details = [" ".join(detail.split()) for detail in details if detail]
     return Finding(
         title=f"container {name} does not start or stay up: {reason or text(ended, 'reason')}",
@@ -83,25 +83,25 @@ def _of_container(pod: Object, status: Object) -> Finding | None:
     )
 
 
-def _advice(pod: Object, container: str, reason: str, said: str) -> Iterator[str]:
+def _advice(pod: Object, container: str, reason: str, messages: str) -> Iterator[str]:
     node = text(pod, "spec", "nodeName")
-    if file := missing_file(said):
+    if file := missing_file(messages):
         yield (
-            f"{node} lacks {file}, which the container should get: run `dra-driver doctor` there; "
+            f"{node} has no {file}, which the container should get: run `dra-driver doctor` there; "
             "after an update of the GPU driver, restart this driver's pod there, which writes the "
             "CDI specs of claims again"
         )
-    elif "CDI device" in said:
-        yield f"the container runtime lacks the claim's devices: run `dra-driver doctor` on {node}"
+    elif "CDI device" in messages:
+        yield f"the runtime does not find the claim's devices: run `dra-driver doctor` on {node}"
     elif "Image" in reason:
         yield "correct the image's name, or the pull secret"
     elif reason == "CrashLoopBackOff":
         where = f"--namespace {text(pod, 'metadata', 'namespace')} {text(pod, 'metadata', 'name')}"
-        yield f"read what it wrote: kubectl logs {where} --container {container} --previous"
+        yield f"read its log: kubectl logs {where} --container {container} --previous"
 
 
 def missing_file(message: str) -> str:
-    """Return the node's file that a runtime did not find; empty for a program of the image."""
+    """Return the node's file that a runtime did not find; empty if it is a program of the image."""
     end = _NO_FILE.search(message)
     if end is None or "exec: " in message:
         return ""

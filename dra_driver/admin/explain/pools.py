@@ -1,8 +1,8 @@
 """The pools whose devices a node has, as the scheduler gathers them.
 
 Only the newest generation of a pool counts, and only once all its slices exist. Two devices or two
-counter sets with one name, or a missing counter, make a pool invalid (KEP-4381, KEP-4815). Pools
-with devices that a pod has to wait for come last. Pure.
+counter sets with the same name, or a missing counter, make a pool invalid (KEP-4381, KEP-4815).
+Pools with devices that a pod has to wait for come last. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ from dra_driver.admin.api.slices import CounterId, Device, Slice
 
 
 class Fault(StrEnum):
-    """What keeps the scheduler from allocating anything of a pool."""
+    """What keeps the scheduler from allocating anything from a pool."""
 
     INCOMPLETE = "incomplete"
     INVALID = "invalid"
@@ -25,11 +25,11 @@ class Pool(Struct, frozen=True, kw_only=True):
     """A pool, as a node sees it.
 
     Attributes:
-        devices: those for this node, in order; in a slice that says so device by device, ask the
-            device whether it is for the node.
+        devices: those for this node, in order; if a slice selects nodes device by device, the
+            place of each device has to be checked, too.
         others: those of other nodes, which use the same counters.
         counters: the total of each counter.
-        fault: why nothing of it is allocated; None if all is well.
+        fault: why nothing is allocated from it; None if all is well.
         problem: the same in words.
     """
 
@@ -58,7 +58,7 @@ class Pools:
 
     @property
     def drivers(self) -> tuple[str, ...]:
-        """Who has published something."""
+        """The drivers that have published slices."""
         return tuple(sorted({driver for driver, _ in self._by_pool}))
 
     def on(self, node: Node) -> list[Pool]:
@@ -70,9 +70,9 @@ class Pools:
         )
 
     def by_node(self) -> list[tuple[str, Pool]]:
-        """Return the pools of each node, by its name; the name is empty for no single node.
+        """Return (node, pool) of all pools, by node; the name is empty for no single node.
 
-        A node's slices are not another's, whatever pool they claim to belong to.
+        Slices of different nodes make different pools, even if these have the same name.
         """
         places = {**self._by_node, "": self._anywhere}
         found = [(node, pool) for node, there in places.items() for pool in self._newest(there)]
@@ -104,7 +104,7 @@ class Pools:
             if len(whole) != count:
                 problem = (
                     f"{len(whole)} of {count} ResourceSlices of generation {generation} of the "
-                    f"pool exist: the driver {driver} is writing them, or cannot"
+                    f"pool exist: the driver {driver} is still writing them, or cannot"
                 )
                 return Pool(driver=driver, name=name, fault=Fault.INCOMPLETE, problem=problem)
         return _built(driver, name, sorted(slices, key=lambda each: each.name), rest)
@@ -138,7 +138,7 @@ def _problems(
             yield f"two of its devices are named {device.id.device}"
         names.add(device.id.device)
     if len(sets) != len(set(sets)):
-        yield "two of its counter sets have one name"
+        yield "two of its counter sets have the same name"
     for device in (*devices, *others):
         for counter in device.consumes.keys() - counters.keys():
             yield (

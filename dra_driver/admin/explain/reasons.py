@@ -1,7 +1,7 @@
 """The first reason why a request does not get a device.
 
-The order is that of a person's questions: is it such a device, does somebody have it, is enough of
-it left, may the request have it. (The scheduler asks in another order; the answer is the same.)
+The order is the one in which people ask: does the device match, is it taken, is enough of it left,
+does the request tolerate its taints. (The scheduler checks in another order, with the same result.)
 Pure.
 """
 
@@ -56,7 +56,7 @@ class Reason(Struct, frozen=True, kw_only=True):
 
     Attributes:
         text: the reason in words that follow the name of a device.
-        faults: what is false in it for this device.
+        faults: what is false in the selector for this device.
         holders: the claims that are in the way.
         taint: the taint that is in the way, if one is.
     """
@@ -84,7 +84,7 @@ def _reasons(scene: Scene, pool: Pool, request: DeviceRequest, device: Device) -
     if device.place is not None and not device.place.includes(scene.node):
         yield Reason(kind=Kind.NODE, text="is for other nodes")
     if request.takes_several and device.id.share == SINGLE_SHARE:
-        text = "is a share of which the node's share config lets a request have only one"
+        text = "is a share, and the node's share config allows a request only one"
         yield Reason(kind=Kind.ONE_SHARE, text=text)
     holders = scene.allocated.whole.get(device.id, ())
     if holders and not request.admin:
@@ -110,7 +110,7 @@ def _of_selector(
         yield Reason(kind=fails, text=words, selector=text, faults=faults)
         return
     except NotUnderstoodError as error:
-        words = f"may be selected or not: {whose} has {error}, which is not understood here"
+        words = f"may or may not be selected: {whose} has {error}, which is not understood here"
         yield Reason(kind=Kind.UNKNOWN, text=words, selector=text)
         return
     faults = scene.selectors.selector(text).faults(device.subject)
@@ -143,7 +143,7 @@ def _too_small(lack: Shortage) -> str:
     if lack.total is None:
         return f"has no capacity {lack.name}, of which the request asks for {amount(lack.wanted)}"
     if lack.refused and lack.wanted <= lack.total:
-        return f"gives out {lack.name} in other amounts than {amount(lack.wanted)}"
+        return f"does not allow the amount {amount(lack.wanted)} of {lack.name}"
     return f"has {amount(lack.total)} of {lack.name}, and {amount(lack.wanted)} is needed"
 
 
@@ -170,7 +170,7 @@ def _of_counters(scene: Scene, pool: Pool, device: Device) -> Iterator[Reason]:
 
 
 def _users(scene: Scene, pool: Pool, counter: CounterId) -> dict[str, tuple[Allocation, ...]]:
-    """Return who has devices that take of a counter, by the devices' names."""
+    """Return the allocations of devices that take from a counter, by the devices' names."""
     return {
         device.id.device: holders
         for device in (*pool.devices, *pool.others)
@@ -179,6 +179,6 @@ def _users(scene: Scene, pool: Pool, counter: CounterId) -> dict[str, tuple[Allo
 
 
 def amount(nanos: int) -> str:
-    """Return an amount as people write it."""
+    """Return an amount with its suffix, such as 10Gi."""
     binary = nanos % 2**20 == 0 and nanos >= 2**20 * 10**9 and (nanos // 10**9) % 2**20 == 0
     return str(Quantity(nanos, Format.BINARY_SI if binary else Format.DECIMAL_SI))

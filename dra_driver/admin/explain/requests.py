@@ -1,6 +1,6 @@
 """What a ResourceClaim asks for.
 
-A request is exact, or has alternatives of which the first that fits is taken; by default either is
+A request is exact, or has alternatives of which the first that fits is taken; by default, each asks
 for one device. Amounts are in billionths of their units. Pure.
 """
 
@@ -23,10 +23,10 @@ class DeviceRequest(Struct, frozen=True, kw_only=True):
     Attributes:
         parent: the name of the claim's request.
         alternative: the name of the alternative; empty if there are none.
-        called: a description for people, if they did not choose the name.
+        called: a description for people, if the name is a generated one.
         selectors: expressions that a device must fulfil besides those of the class.
         mode: ExactCount or All.
-        admin: whether it is for monitoring devices that others have.
+        admin: whether it asks for admin access, to devices that others have.
     """
 
     parent: str
@@ -42,12 +42,12 @@ class DeviceRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Return it as allocations name it: request, or request/alternative."""
+        """Its name in allocations: request, or request/alternative."""
         return f"{self.parent}/{self.alternative}" if self.alternative else self.parent
 
     @property
     def label(self) -> str:
-        """Return it in people's words."""
+        """Its name for people."""
         return self.called or self.name
 
     @property
@@ -65,14 +65,14 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 class Constraint(Struct, frozen=True, kw_only=True):
-    """What the devices of some requests must have in common, or not; of all if none is named."""
+    """An attribute that devices of requests must have in common, or distinct; none named: all."""
 
     attribute: str
     distinct: bool
     requests: tuple[str, ...] = ()
 
     def concerns(self, request: DeviceRequest) -> bool:
-        """Tell whether it is about the devices of a request."""
+        """Return whether it applies to the devices of a request."""
         return not self.requests or request.parent in self.requests or request.name in self.requests
 
 

@@ -1,10 +1,10 @@
 """Which devices of a node claims would get: the scheduler's search, step by step.
 
 Devices are tried in their order, and the first solution is taken; of alternatives the first that
-leads to one. If the scheduler cannot work something out (a selector that fails, a class that does
+leads to one. If the scheduler cannot decide something (a selector that fails, a class that does
 not exist), the search ends, for the pod on every node: a GivenUpError. So an error counts only if
-the scheduler would come across it, and the order of questions is the same. Pure; gives up after a
-number of steps with an UndecidedError. Unknown CEL is a NotUnderstoodError.
+the scheduler would come across it, and checks are made in its order. Pure; gives up after a number
+of steps with an UndecidedError. Unknown CEL is a NotUnderstoodError.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from dra_driver.admin.explain.requests import (
 )
 
 _MOST_STEPS = 100_000
-"""How many devices are tried, which takes some seconds. The scheduler gives up after ten."""
+"""How many devices are tried, which takes seconds; the scheduler gives up after ten."""
 
 Classes = Mapping[str, tuple[str, ...]]
 """The selectors of each DeviceClass."""
@@ -51,7 +51,7 @@ class UndecidedError(Exception):
 
 
 class _TooManyError(Exception):
-    """More devices than a claim can have, so fewer must be tried elsewhere."""
+    """More devices than a claim can have, so an alternative with fewer must be tried."""
 
 
 class Pick(Struct, frozen=True, kw_only=True):
@@ -74,21 +74,21 @@ class Scene(Struct, frozen=True, kw_only=True):
 
 
 class SelectorCache:
-    """Selectors, and which devices they select."""
+    """Parsed selectors, and whether they select a device."""
 
     def __init__(self) -> None:
         self._selectors: dict[str, Selector] = {}
         self._answers: dict[tuple[str, DeviceId], bool | EvaluationError] = {}
 
     def selector(self, text: str) -> Selector:
-        """Return a selector."""
+        """Return a selector, parsed once."""
         selector = self._selectors.get(text)
         if selector is None:
             selector = self._selectors[text] = Selector.of(text)
         return selector
 
     def hold(self, text: str, device: Device) -> bool:
-        """Tell whether a selector selects a device. Raises as `Selector.selects` does."""
+        """Return whether a selector selects a device. Raises what `Selector.selects` raises."""
         key = (text, device.id)
         answer = self._answers.get(key)
         if answer is None:
@@ -108,7 +108,7 @@ def picks(scene: Scene, claims: Sequence[Claim]) -> list[Pick] | None:
 
 
 class _Bound(Struct):
-    """What a constraint knows about the devices picked so far."""
+    """A constraint, and its attribute's values of the devices picked so far."""
 
     constraint: Constraint
     values: list[object] = []
@@ -135,14 +135,14 @@ class _Bound(Struct):
 
 
 def same(left: object, right: object) -> bool:
-    """Tell whether two attributes have the same value and type."""
+    """Return whether two attributes have the same value and type."""
     if isinstance(left, Semver) and isinstance(right, Semver):
         return left.text == right.text
     return type(left) is type(right) and left == right
 
 
 class _Prepared(Struct, frozen=True, kw_only=True):
-    """A request, and how many devices it needs; `devices` are those of a request for all."""
+    """A request, and how many devices it needs; `devices` are set only if it asks for all."""
 
     request: DeviceRequest
     count: int
@@ -191,8 +191,8 @@ class _Search:
                 least = min(each.count for each in prepared)
                 if least > MOST_DEVICES - total:
                     raise GivenUpError(
-                        f"claim {claim.name} asks for more than {MOST_DEVICES} devices, and no "
-                        "claim can have more"
+                        f"claim {claim.name} asks for more than {MOST_DEVICES} devices, the most "
+                        "that a claim can have"
                     )
                 total += least
 
@@ -202,7 +202,7 @@ class _Search:
         if request.mode == EXACT:
             return _Prepared(request=request, count=request.count)
         if request.mode != ALL:
-            raise GivenUpError(f"the allocation mode {request.mode} is not known")
+            raise GivenUpError(f"there is no allocation mode {request.mode}")
         devices: list[tuple[Pool, Device]] = []
         for pool in self._scene.pools:
             if pool.fault is not None:

@@ -1,7 +1,7 @@
 """The summary of all nodes' answers: why nothing fits, and what to change.
 
-A statement applies to every node on which the pod could be; a request for which one of them has
-enough is not mentioned. Pure.
+A finding applies to every node on which the pod could run; a request for which one of them has
+enough devices is not mentioned. Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,7 +51,7 @@ _RESETS = "Ampere"
 
 _VFIO_ADVICE = (
     "for GPUs that go to virtual machines: run the driver with --vfio (chart value vfio); "
-    "`dra-driver inspect` on the node says which of its GPUs can"
+    "`dra-driver inspect` on the node shows which of its GPUs can be used"
 )
 
 _LONGEST = 300
@@ -145,7 +145,7 @@ def _problems(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
             yield Finding(
                 title=f"{problem}",
                 details=("the scheduler uses none of its devices",),
-                advice=("look at the driver's pods and their logs",),
+                advice=("check the driver's pods and their logs",),
             )
 
 
@@ -196,7 +196,7 @@ def _of_alternative(answers: list[RequestAnswer]) -> Finding:
     ):
         return Finding(
             title=(
-                f"asks for {count(request.count, 'device')} of one node, and no node "
+                f"asks for {count(request.count, 'device')} on one node, and no node "
                 f"has more than {len(most.selected)} of them"
             ),
             details=tuple(_unselected_lines(by_kind)),
@@ -206,7 +206,7 @@ def _of_alternative(answers: list[RequestAnswer]) -> Finding:
 
 
 def _subject(those: Sequence[RequestAnswer]) -> str:
-    """Return the names of requests of which the same is said."""
+    """Return the names of requests with the same finding."""
     called = [each.request.called for each in those if each.request.called]
     claims: dict[str, list[str]] = {}
     for each in those:
@@ -262,7 +262,7 @@ def _unselected(
 
 
 def _shared_advice(refused: Sequence[DeviceAnswer]) -> tuple[str, ...]:
-    """Return the names that would get the devices that a resource name's class refuses."""
+    """Return advice on the resource names that do get the devices that a class does not select."""
     names = {
         str(name)
         for device in refused
@@ -272,7 +272,7 @@ def _shared_advice(refused: Sequence[DeviceAnswer]) -> tuple[str, ...]:
     if not names:
         return ()
     asked = " or ".join(sorted(names))
-    return (f"ask for {asked}: these devices are shared, and served by this name alone",)
+    return (f"ask for {asked}: these devices are shared, and only this name serves them",)
 
 
 def _mig_advice(refused: Sequence[DeviceAnswer]) -> Iterator[str]:
@@ -302,7 +302,7 @@ def _mig_advice(refused: Sequence[DeviceAnswer]) -> Iterator[str]:
         yield (
             "for MIG devices of these GPUs: a GPU whose MIG mode is off is published as a whole; "
             f"turn MIG mode on (`nvidia-smi -i INDEX -mig 1`){on_demand}"
-            f"{reset if _RESETS in kinds else ''}; `dra-driver inspect` on the node says which "
+            f"{reset if _RESETS in kinds else ''}; `dra-driver inspect` on the node shows which "
             "GPUs have MIG"
         )
 
@@ -367,7 +367,7 @@ def _taint_advice(request: DeviceRequest, devices: list[DeviceAnswer]) -> Iterat
     if not all(taint.rule for taint in taints):
         yield "find out why the device has a taint, and remove the cause"
     if request.called:
-        yield "limits tolerate no taint of a device: to get such devices, ask by a claim"
+        yield "limits cannot tolerate a device's taint: to get such devices, use a claim"
     else:
         yield "let the request tolerate the taint"
 
@@ -406,7 +406,7 @@ def _together(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
 
 
 def names_text(names: Sequence[str]) -> str:
-    """Return names, the first few of many."""
+    """Return names as text; of many, only the first few."""
     shown = list(dict.fromkeys(names))
     if len(shown) > _NAMED:
         shown[_NAMED - 1 :] = [f"and {len(shown) - _NAMED + 1} more"]

@@ -1,7 +1,7 @@
 """An explanation as text for people and as JSON for programs.
 
-The first line says whether it fits, the next ones why not and what to change; then come the nodes.
-Pure.
+The first line is whether it fits, the next ones are why not and what to change; then come the
+nodes. Pure.
 """
 
 import json
@@ -34,7 +34,7 @@ _OF_CLAIM = "Its pod's choice of nodes is not considered: explain the pod."
 class Explanation(Struct, frozen=True, kw_only=True):
     """The explanation of a pod or claim.
 
-    `refused` are pods that have their devices and do not start: its own, and those in its way;
+    `refused` are pods that have their devices but do not start: its own, and those in its way;
     `own` is the pod itself, or those that use the claim.
     """
 
@@ -68,11 +68,11 @@ class Explanation(Struct, frozen=True, kw_only=True):
         return None if any(node.unknown for node in open_to) else False
 
 
-def as_text(told: Explanation, *, wide: bool = False) -> str:
-    """Return it for people; `wide` adds every device of every node."""
-    demand = told.demand
+def as_text(result: Explanation, *, wide: bool = False) -> str:
+    """Return an explanation for people; `wide` adds every device of every node."""
+    demand = result.demand
     lines = [
-        f"{demand.name}: {_verdict(told)}",
+        f"{demand.name}: {_verdict(result)}",
         *(
             f"  claim {claim.name} has {names_text(claim.devices) or 'no devices'}; "
             + users_text(claim.users)
@@ -84,43 +84,43 @@ def as_text(told: Explanation, *, wide: bool = False) -> str:
             for name, device_class in demand.resources.items()
         ),
     ]
-    if told.findings:
+    if result.findings:
         lines += ["", "What is in the way:"]
-        for each in told.findings:
+        for each in result.findings:
             lines += _finding_lines(each)
-    if told.refused:
-        lines += ["", "Has devices and does not start:"]
-        lines += (f"  * pod {each.pod}: {each.why}" for each in told.refused)
+    if result.refused:
+        lines += ["", "Has devices, but does not start:"]
+        lines += (f"  * pod {each.pod}: {each.why}" for each in result.refused)
         lines.append(f"    -> {_OF_REFUSED}")
-    if told.over_limit:
-        lines += ["", "Had more GPU memory than its limit:", f"  * {told.over_limit}"]
-    if told.answers:
-        lines += ["", *aligned([("NODE", "FITS", "WHY"), *_node_rows(told.answers)])]
-    if wide and (rows := list(_device_rows(told.answers))):
+    if result.over_limit:
+        lines += ["", "Used more GPU memory than its limit:", f"  * {result.over_limit}"]
+    if result.answers:
+        lines += ["", *aligned([("NODE", "FITS", "WHY"), *_node_rows(result.answers)])]
+    if wide and (rows := list(_device_rows(result.answers))):
         lines += ["", *aligned([("NODE", "REQUEST", "DEVICE", "WHY"), *rows])]
-    if told.fits and told.answers:
+    if result.fits and result.answers:
         lines += ["", *(_LOOKED_AT if demand.pod else _OF_CLAIM).splitlines()]
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
-def _verdict(told: Explanation) -> str:
-    demand = told.demand
+def _verdict(result: Explanation) -> str:
+    demand = result.demand
     if demand.on_node:
-        what = ", without devices that it asks for" if demand.is_without else ", and does not run"
+        what = ", without devices that it asks for" if demand.is_without else ", but does not run"
         return f"is on node {demand.on_node}{what if demand.problems else ''}"
     if demand.is_empty and not demand.pod:
-        return f"has its devices{', and is being deleted' if demand.blocked else ''}"
+        return f"has its devices{', but is being deleted' if demand.blocked else ''}"
     if demand.problems or demand.blocked:
         return "asks for no device" if demand.problems else "cannot be scheduled yet"
-    fitting = [answer.node.name for answer in told.answers if answer.fits]
-    if told.fits:
+    fitting = [answer.node.name for answer in result.answers if answer.fits]
+    if result.fits:
         what = "fits"
         if demand.is_empty:
             what = "has its devices, and fits" if demand.allocated else "needs no devices, and fits"
         return f"{what} on {names_text(fitting)}"
-    if told.fits is None:
-        return "may fit or not: that is unknown for the nodes marked ?"
-    number = len(told.answers)
+    if result.fits is None:
+        return "may or may not fit: the result is unknown for the nodes marked ?"
+    number = len(result.answers)
     return f"does not fit on {'the only node' if number == 1 else f'any of {number} nodes'}"
 
 
@@ -183,8 +183,8 @@ def _counts(answer: RequestAnswer) -> str:
         "counters": "partly in use",
         "taint": "tainted",
     }
-    said = ", ".join(f"{number} {words.get(kind, kind)}" for kind, number in kinds.items())
-    free = f"{len(answer.usable)} of {selected} selected free" + (f" ({said})" if said else "")
+    others = ", ".join(f"{number} {words.get(kind, kind)}" for kind, number in kinds.items())
+    free = f"{len(answer.usable)} of {selected} selected free" + (f" ({others})" if others else "")
     return f"{free}, {answer.needed} needed" if answer.needed > 1 else free
 
 
@@ -198,24 +198,24 @@ def _device_rows(answers: Sequence[NodeAnswer]) -> Iterator[Sequence[str]]:
                 yield node.node.name, request.request.name, device.device.id.device, why
 
 
-def as_json(told: Explanation) -> str:
-    """Return it for programs."""
+def as_json(result: Explanation) -> str:
+    """Return an explanation as JSON, for programs."""
     document = {
-        "subject": told.demand.name,
-        "fits": told.fits,
-        "node": told.demand.on_node or None,
+        "subject": result.demand.name,
+        "fits": result.fits,
+        "node": result.demand.on_node or None,
         "allocated": [
             {"claim": claim.name, "devices": claim.devices, "usedBy": claim.users}
-            for claim in told.demand.allocated
+            for claim in result.demand.allocated
         ],
-        "resources": dict(told.demand.resources),
+        "resources": dict(result.demand.resources),
         "findings": [
             {"title": finding.title, "details": finding.details, "advice": finding.advice}
-            for finding in told.findings
+            for finding in result.findings
         ],
-        "refused": [{"pod": pod.pod, "why": pod.why} for pod in told.refused],
-        "memoryOverLimit": told.over_limit or None,
-        "nodes": [_node_json(answer) for answer in told.answers],
+        "refused": [{"pod": pod.pod, "why": pod.why} for pod in result.refused],
+        "memoryOverLimit": result.over_limit or None,
+        "nodes": [_node_json(answer) for answer in result.answers],
     }
     return json.dumps(document, indent=2) + "\n"
 

@@ -32,7 +32,7 @@ def test_a_pod_that_runs_without_the_gpus_of_its_limits_is_a_warning(
     assert seen.startswith(
         "pod team/pinned: the pod was bound to node node-1 without the scheduler"
     )
-    assert seen.endswith("and runs without what nobody allocated: nvidia.com/gpu")
+    assert seen.endswith("and runs without what was not allocated: nvidia.com/gpu")
     assert "by a nodeSelector or affinity" in advice
 
 

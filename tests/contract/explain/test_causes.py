@@ -43,7 +43,7 @@ def test_a_pod_that_names_its_node_runs_without_the_gpus_of_its_limits(command: 
     )
     assert (
         "the pod was bound to node node-1 without the scheduler, by spec.nodeName or another "
-        f"program, and runs without what nobody allocated: {GPU}"
+        f"program, and runs without what was not allocated: {GPU}"
     ) in said
     assert "-> delete the pod, and choose its node by a nodeSelector or affinity on " in said
 
@@ -51,8 +51,8 @@ def test_a_pod_that_names_its_node_runs_without_the_gpus_of_its_limits(command: 
 def test_a_pod_that_names_its_node_never_gets_its_claim(command: Command) -> None:
     refused = event("FailedPrepareDynamicResources", "resource claim is not reserved for the pod")
     said = command.says(*CLUSTER, claim(), bound("wanted"), refused)
-    assert "and never gets what nobody allocated: claim default/wanted" in said
-    assert "Has devices and does not start" not in said
+    assert "and never gets what was not allocated: claim default/wanted" in said
+    assert "Has devices, but does not start" not in said
 
 
 def test_a_pod_that_runs_by_a_resource_name_has_the_claim_that_was_made_for_it(
@@ -97,7 +97,7 @@ def test_a_pod_by_an_annotation_of_kai_asks_for_no_gpu(command: Command) -> None
         "What is in the way:",
         "  * only KAI-Scheduler reads the pod's annotation gpu-fraction: it gets no GPU",
     ]
-    assert "* no scheduler named kai-scheduler has looked at the pod" in said
+    assert "* no scheduler named kai-scheduler has handled the pod" in said
     said = command.says(of="pod runs")
     assert "is on node node-1, without devices that it asks for\n" in said
     assert "-> ask for nvidia.com/gpu in its limits, or by a claim for part of a GPU" in said
@@ -114,7 +114,7 @@ def test_a_pod_without_a_scheduler_is_not_said_to_fit(command: Command) -> None:
     said = command.says(*CLUSTER, wanted)
     assert said.splitlines()[0] == "pod default/train: cannot be scheduled yet"
     assert (
-        "  * no scheduler named hami-scheduler has looked at the pod: run it, or create the pod "
+        "  * no scheduler named hami-scheduler has handled the pod: run it, or create the pod "
         "again without spec.schedulerName\n"
     ) in said
     by_it = event("Waiting", "in the queue") | {"reportingController": "hami-scheduler"}
@@ -129,7 +129,7 @@ def test_a_cluster_whose_own_scheduler_does_not_run() -> None:
     made = datetime(2026, 1, 1, tzinfo=UTC)
     old["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     assert unseen(old, made + timedelta(seconds=50)) == ""
-    said = "no scheduler named default-scheduler has looked at the pod: check that kube-scheduler"
+    said = "no scheduler named default-scheduler has handled the pod: check that kube-scheduler"
     assert unseen(old, made + timedelta(seconds=70)).startswith(said)
 
 
@@ -151,15 +151,15 @@ NO_DEVICE = "CDI device injection failed: unresolvable CDI devices k8s.gpu.nvidi
 @pytest.mark.parametrize(
     ("reason", "message", "ended", "advice"),
     [
-        ("RunContainerError", MOUNT, {}, f"-> node-1 lacks {LIBRARY}, which the container"),
-        ("RunContainerError", STAT, {}, f"-> node-1 lacks {LIBRARY}, which the container"),
+        ("RunContainerError", MOUNT, {}, f"-> node-1 has no {LIBRARY}, which the container"),
+        ("RunContainerError", STAT, {}, f"-> node-1 has no {LIBRARY}, which the container"),
         (
             "CrashLoopBackOff",
             "back-off 5m0s restarting failed container",
             {"reason": "StartError", "exitCode": 128, "message": OPEN},
-            f"-> node-1 lacks {LIBRARY}, which the container",
+            f"-> node-1 has no {LIBRARY}, which the container",
         ),
-        ("CreateContainerError", NO_DEVICE, {}, "-> the container runtime lacks the claim's dev"),
+        ("CreateContainerError", NO_DEVICE, {}, "-> the runtime does not find the claim's dev"),
         ("ImagePullBackOff", "no such image", {}, "-> correct the image's name"),
         ("CreateContainerConfigError", 'secret "s" not found', {}, ""),
         ("RunContainerError", NO_PROGRAM, {}, ""),
@@ -167,9 +167,9 @@ NO_DEVICE = "CDI device injection failed: unresolvable CDI devices k8s.gpu.nvidi
             "CrashLoopBackOff",
             "back-off",
             {"reason": "Error", "exitCode": 1},
-            "-> read what it wrote: kubectl logs --namespace default train --container main --prev",
+            "-> read its log: kubectl logs --namespace default train --container main --prev",
         ),
-        ("", "", {"reason": "StartError", "exitCode": 128, "message": MOUNT}, "-> node-1 lacks"),
+        ("", "", {"reason": "StartError", "exitCode": 128, "message": MOUNT}, "-> node-1 has no"),
     ],
 )
 def test_a_container_that_does_not_start_gets_advice(
@@ -181,7 +181,7 @@ def test_a_container_that_does_not_start_gets_advice(
         status["lastState" if reason else "state"] = {"terminated": ended}
     waits["status"]["containerStatuses"] = [status]
     said = command.says(*CLUSTER, having("gpu-0", name="wanted"), waits)
-    assert said.startswith("pod default/train: is on node node-1, and does not run\n")
+    assert said.startswith("pod default/train: is on node node-1, but does not run\n")
     assert f"  * container main does not start or stay up: {reason or 'StartError'}\n" in said
     assert message in said
     assert ended.get("message", "") in said
@@ -304,7 +304,7 @@ def test_requests_for_renamed_shares_get_their_name(command: Command) -> None:
     found = projection(make.inventory(gpu), share=offer)
     shared = [*slices(found.devices, found.counter_sets), node(), *explained.classes()]
     said = command.says(*shared, pod(limits={GPU: 1}))
-    assert f"-> ask for {SHARED}: these devices are shared, and served by this name alone" in said
+    assert f"-> ask for {SHARED}: these devices are shared, and only this name serves them" in said
     assert "name another class" not in said
 
 
@@ -365,7 +365,7 @@ def test_requests_for_too_many_shares_get_the_limit(command: Command, taken: int
     said = command.says(event("FailedScheduling", why))
     assert "asks for 8 devices; 10 devices selected, none is available" in said
     assert (
-        "and 7 more: is a share of which the node's share config lets a request have only one\n"
+        "and 7 more: is a share, and the node's share config allows a request only one\n"
         "    -> ask for 1, or set failRequestsGreaterThanOne: false in its share config"
     ) in said
     assert "end one of these pods" not in said
@@ -377,7 +377,7 @@ def test_requests_for_too_many_shares_get_the_limit(command: Command, taken: int
     assert "* request two of claim default/sees: " in said
     assert "request all" not in said
     takes = claim(request(**every), name="takes")
-    assert "lets a request have only one" in command.says(takes, of="claim takes")
+    assert "allows a request only one" in command.says(takes, of="claim takes")
 
 
 def test_shares_of_several_gpus_under_mps_get_advice(
@@ -407,8 +407,8 @@ def test_a_constraint_is_not_blamed_for_counters(command: Command) -> None:
     first, second = (f"GPU-00000000-0000-4000-8000-00000000000{n}" for n in (0, 1))
     assert (
         f"claim default/wanted has the constraint matchAttribute {parents}: its devices must have "
-        f'one and the same value, and too few of any are free, 1 of 2 with "{first}", 1 of 2 with '
-        f'"{second}": the others are in use by claim default/half-0 (pod train-0), claim '
+        f'the same value, and too few with any one value are free, 1 of 2 with "{first}", 1 of 2 '
+        f'with "{second}": the others are in use by claim default/half-0 (pod train-0), claim '
         "default/half-1 (pod train-0)"
     ) in said
     assert "-> end one of these pods or wait for it" in said

@@ -97,8 +97,8 @@ def test_a_resource_name_and_the_class_behind_it(command: Command) -> None:
 def test_the_device_plugin_of_a_node_is_not_judged(command: Command) -> None:
     plugin = node("node-3", allocatable={GPU: "8"})
     said = command.says(*FULL, plugin, pod(limits={GPU: 1}), status=2)
-    assert "node-3          ?     the node has nvidia.com/gpu by a device plugin" in said
-    assert "may fit or not" in said.splitlines()[0]
+    assert "node-3          ?     a device plugin offers nvidia.com/gpu there" in said
+    assert "may or may not fit" in said.splitlines()[0]
 
 
 def test_partitions_are_in_the_way_of_the_whole_gpu(command: Command) -> None:
@@ -136,7 +136,7 @@ def test_equal_requests_are_reported_once(command: Command) -> None:
         "none is available\n"
     ) in said
     assert said.count("asks for 1 device") == 1
-    assert "  * request d of claim default/wanted: asks for 3 devices of one node" in said
+    assert "  * request d of claim default/wanted: asks for 3 devices on one node" in said
     assert "  no    a, b, c, and 2 more: 0 of 2 selected free (2 taken); d: 0 of 2 sel" in said
 
 
@@ -172,7 +172,7 @@ def test_capacity_that_no_device_has(command: Command, name: str, amount: str, s
 
 def test_more_devices_than_a_node_has(command: Command) -> None:
     said = command.says(*CLUSTER, claim(request(count=3)), pod("wanted"))
-    assert "asks for 3 devices of one node, and no node has more than 2 of them" in said
+    assert "asks for 3 devices on one node, and no node has more than 2 of them" in said
     assert "node-1, node-2  no    gpu: 2 of 2 selected free, 3 needed" in said
 
 
@@ -216,7 +216,7 @@ def test_a_class_that_does_not_exist(command: Command) -> None:
 def test_a_selector_that_is_not_understood_is_no_answer(command: Command) -> None:
     wanted = claim(request(selector="ip('10.0.0.1').family() == 4"))
     said = command.says(*CLUSTER, wanted, pod("wanted"), status=2)
-    assert "may fit or not" in said
+    assert "may or may not fit" in said
     assert "which is not understood here" in said
 
 
@@ -248,8 +248,8 @@ def test_a_constraint_that_free_devices_do_not_fulfil(command: Command) -> None:
     wanted = claim(request(count=2), constraints=[constraint])
     said = command.says(*CLUSTER, wanted, pod("wanted"))
     assert (
-        "matchAttribute resource.kubernetes.io/pcieRoot: its devices must have one and the same "
-        'value, and those that are free have "pci0000:0f" (1 device), "pci0000:10" (1 device)'
+        "matchAttribute resource.kubernetes.io/pcieRoot: its devices must have the same value, "
+        'and those that are free have "pci0000:0f" (1 device), "pci0000:10" (1 device)'
     ) in said
     assert "-> ask for fewer devices, or remove the constraint" in said
 
@@ -270,7 +270,7 @@ def test_alternatives_of_which_none_fits(command: Command) -> None:
     }
     said = command.says(*CLUSTER, claim(alternatives), pod("wanted"))
     assert "request any/small of claim default/wanted: DeviceClass mig.nvidia.com selects" in said
-    assert "request any/many of claim default/wanted: asks for 4 devices of one node" in said
+    assert "request any/many of claim default/wanted: asks for 4 devices on one node" in said
 
 
 @pytest.mark.parametrize("selector", [{}, {"driver": "gpu.nvidia.com"}])
@@ -289,7 +289,7 @@ def test_a_tainted_device_by_a_rule_of_an_admin(command: Command, selector: Obje
     assert f"{by_rule} does not tolerate" in said
     assert "is meant: kubectl edit devicetaintrule mend\n    -> let the request tolerate" in said
     by_limits = command.says(pod(limits={GPU: 1}, name="limits"), of="pod limits")
-    assert "-> limits tolerate no taint of a device" in by_limits
+    assert "-> limits cannot tolerate a device's taint" in by_limits
     assert "let the request tolerate" not in by_limits
     tolerant = claim(request(tolerations=[{"operator": "Exists"}]), name="tolerant")
     command.says(tolerant, pod("tolerant", name="mender"), of="pod mender", status=0)

@@ -29,7 +29,7 @@ TAKEN = [node(), *classes(), *gpus(), having("gpu-0", "gpu-1"), claim(), pod("wa
 def test_a_holder_that_is_refused_is_named_with_its_newest_reason(command: Command) -> None:
     older = event(REFUSED, "an older reason", of=OF, seen=1)
     said = command.says(*TAKEN, holder(), event(REFUSED, WHY, of=OF, seen=2), older)
-    assert f"Has devices and does not start:\n{LINE}" in said
+    assert f"Has devices, but does not start:\n{LINE}" in said
     shown = json.loads(command.says(flags="-o json"))
     assert shown["refused"] == [{"pod": f"default/{OF}", "why": WHY}]
     # The pod itself and its claim have an exit status of their own.
@@ -74,7 +74,7 @@ def test_a_pod_gets_the_last_report_of_memory_over_its_limit(command: Command, p
         of=f"pod {OF}",
         status=0,
     )
-    assert said.endswith(f"Had more GPU memory than its limit:\n  * 2026-11-26T10:00:09Z: {HAD}\n")
+    assert said.endswith(f"Used more GPU memory than its limit:\n  * 2026-11-26T10:00:09Z: {HAD}\n")
     shown: dict[str, Any] = json.loads(command.says(of=f"pod {OF}", status=0, flags="-o json"))
     assert shown["memoryOverLimit"].endswith(HAD)
     assert "more GPU memory" not in command.says()

@@ -117,7 +117,7 @@ def test_uncounted_devices_are_listed_with_the_reason() -> None:
     assert shown.splitlines()[3:] == [
         "",
         "not counted:",
-        f"  node-2: {incomplete} is writing them, or cannot (devices in use: 1)",
+        f"  node-2: {incomplete} is still writing them, or cannot (devices in use: 1)",
         "",
         "tainted, so not free:",
         "  node-3 gpu-0: gpu.nvidia.com/xid:NoSchedule",

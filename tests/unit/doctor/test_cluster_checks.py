@@ -203,9 +203,7 @@ def test_missing_or_changed_classes_are_named() -> None:
     seen = list(cluster_checks.classes(classes.values(), ALL))
     found = {one.text: one.severity for one in seen}
     assert found["there is no DeviceClass mig.nvidia.com"] is ERROR
-    assert (
-        found["DeviceClass gpu.nvidia.com is not as shipped: its selectors differ"] is WARNING
-    )
+    assert found["DeviceClass gpu.nvidia.com is not as shipped: its selectors differ"] is WARNING
     missing = (
         "DeviceClass gpu.resource.nvidia.com is not as shipped: its extendedResourceName is "
         "missing, not nvidia.com/gpu"

@@ -111,7 +111,7 @@ def test_a_name_that_nothing_offers_keeps_the_pod_from_nodes_without_a_plugin_fo
     plugin = Node.of(explained.node(allocatable={"example.com/nic": "2"}))
     assert list(found.obstacles_on(plugin)) == []
     assert found.claims_on(plugin) == ()
-    assert "by a device plugin" in found.unknown_on(plugin)
+    assert "a device plugin offers" in found.unknown_on(plugin)
 
 
 def test_a_claim_that_was_made_for_the_pod_is_found_by_its_status() -> None:
@@ -183,7 +183,7 @@ def test_a_pod_of_a_group_that_has_the_claim_needs_no_place_of_its_own() -> None
     claim["status"]["reservedFor"] = [*users, make.pod_group("gang")]
     pod = explained.pod("wanted")
     (blocked,) = demand(pod, claim).blocked
-    assert "in use by 255 pods and 1 PodGroups, which is the most that can use a claim" in blocked
+    assert "in use by 255 pods and 1 PodGroup, which is the most that can use a claim" in blocked
     pod["spec"]["schedulingGroup"] = {"podGroupName": "gang"}
     assert demand(pod, claim).blocked == ()
 
