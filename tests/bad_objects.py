@@ -5,7 +5,7 @@ The same table is held against `dra-driver validate` and a real API server.
 
 from dataclasses import dataclass
 
-EXACTLY = "a request has had its fields under `exactly` since resource.k8s.io/v1beta2"
+EXACTLY = "since resource.k8s.io/v1beta2 a request has its fields under `exactly`"
 OLDER = "is for clusters older than Kubernetes 1.31, and nothing reads it now: write a claim or"
 
 
@@ -48,7 +48,7 @@ BAD_OBJECTS = (
         ),
         errors=(
             (1, f"apiVersion: resource.k8s.io/v1alpha2 with ResourceClaim {OLDER}"),
-            (5, 'spec: unknown field "resourceClassName": a claim has asked for devices since '),
+            (5, 'spec: unknown field "resourceClassName": since resource.k8s.io/v1alpha3 a claim '),
         ),
     ),
     BadObject(
@@ -102,7 +102,7 @@ BAD_OBJECTS = (
     BadObject(
         name="resource-name-as-class",
         text=_claim("    requests: [{name: gpu, exactly: {deviceClassName: nvidia.com/gpu}}]\n"),
-        errors=((6, 'spec.devices.requests[0].exactly.deviceClassName: "nvidia.com/gpu" is the '),),
+        errors=((6, 'spec.devices.requests[0].exactly.deviceClassName: "nvidia.com/gpu" is a '),),
     ),
     BadObject(
         name="pod-claim-with-source",
@@ -128,7 +128,7 @@ BAD_OBJECTS = (
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n"
             'data:\n  a: "version: v1"\ndata:\n  b: "version: v1"\n'
         ),
-        errors=((6, "data: this key stands twice, and all but the last are dropped: make one of"),),
+        errors=((6, "data: this key is duplicated, and all but the last are dropped: keep only"),),
     ),
 )
 

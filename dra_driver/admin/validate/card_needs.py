@@ -1,8 +1,8 @@
-"""What a claim needs of cards and of the driver's settings, and may not get: warnings. Pure.
+"""Warnings of claims that need something of a card or a setting, but may not get it. Pure.
 
-The scheduler does not read configs: a claim whose requests name no card gets the least capable one,
-where Prepare may refuse a time-slice or a limit of MPS, every time. Both work on cards of the Volta
-generation and newer (NVIDIA's MPS documentation; some Pascal cards are known to have no
+The scheduler does not read configs: a claim whose requests select no card may get the least capable
+one, where Prepare may refuse a time-slice or a limit of MPS, every time. Both work on cards of the
+Volta generation and newer (NVIDIA's MPS documentation; some Pascal cards are known to have no
 time-slices). `cudaComputeCapability` is published for every device, also by NVIDIA's DRA driver.
 """
 
@@ -19,7 +19,7 @@ FACTS = ("cudaComputeCapability", "architecture", "productName", "uuid", "pciBus
 SELECTOR = (
     "device.attributes['gpu.nvidia.com'].cudaComputeCapability.compareTo(semver('7.0.0')) >= 0"
 )
-ADVICE = f"select GPUs that can: {SELECTOR}"
+ADVICE = f"select GPUs that do: {SELECTOR}"
 CLASS = "gpu.nvidia.com"
 CLASS_OF_MIG = "mig.nvidia.com"
 
@@ -30,9 +30,9 @@ def parts(value: Mapping[str, object]) -> Iterator[Problem]:
         where = (*path, "capacity", "requests")
         if at(request, *where[-2:]) and text(request, "deviceClassName") in (CLASS, CLASS_OF_MIG):
             what = (
-                f"{dotted(where)}: a part of a device is given out only where the driver runs "
-                "with --consumable-shares (chart value consumableShares); elsewhere this gets "
-                "a whole device that has so much"
+                f"{dotted(where)}: claims get parts of devices only if the driver runs with "
+                "--consumable-shares (chart value consumableShares); otherwise this request gets "
+                "a whole device that has at least so much"
             )
             yield Problem(path=where, text=what)
             for name in mapping(request, *where[-2:]):
@@ -40,13 +40,13 @@ def parts(value: Mapping[str, object]) -> Iterator[Problem]:
                 if slash and domain == CLASS:
                     what = (
                         f"{dotted(where)}: before Kubernetes 1.38 no device has {shown(name)}, and "
-                        f"from then on not beside {shown(short)}: write {shown(short)}"
+                        f"later a request must not have {shown(short)}, too: write {shown(short)}"
                     )
                     yield Problem(path=(*where, name), text=what)
 
 
 def unasked(devices: object) -> Iterator[tuple[Path, str]]:
-    """Yield (path below `devices`, why) of each request that may get a card that cannot."""
+    """Yield (path below `devices`, why) of requests that may get a card unfit for their config."""
     needs = [
         (what, entries(config, "requests"))
         for config in entries(devices, "config")
@@ -57,7 +57,7 @@ def unasked(devices: object) -> Iterator[tuple[Path, str]]:
         of = (what for what, named in needs if not named or any(one in named for one in names))
         what = next(of, None)
         if what is not None and _takes_any_card(request):
-            why = f"the config wants {what}, which some cards, such as the Tesla P4, cannot do"
+            why = f"the config sets {what}, which some cards, such as the Tesla P4, do not support"
             yield path, f"{why}; {ADVICE}"
 
 
@@ -69,11 +69,11 @@ def _needed(opaque: object) -> str | None:
     interval = at(sharing, "timeSlicingConfig", "interval")
     if interval is not None and interval != "Default":
         return f"the time-slice interval {interval}"
-    return "limits of MPS" if at(sharing, "mpsConfig") else None
+    return "MPS limits" if at(sharing, "mpsConfig") else None
 
 
 def _takes_any_card(request: object) -> bool:
-    """Tell whether a request gets whole GPUs of any kind, and may change them."""
+    """Return whether a request gets whole GPUs of any kind, and may change them."""
     if text(request, "deviceClassName") != CLASS or at(request, "adminAccess"):
         return False
     read = [text(entry, "cel", "expression") for entry in entries(request, "selectors")]

@@ -1,7 +1,7 @@
 """Where claims, templates and classes have their fields, and which stand in the wrong place. Pure.
 
-The API server refuses them as unknown, without a word about their place. Fields that no version of
-resource.k8s.io has are left to it, as are all values.
+The API server refuses them as unknown, and does not say where they belong. Fields that no version
+of resource.k8s.io has are left to it, as are all values.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ def requests_of(value: object) -> Iterator[tuple[Path, object]]:
 def alternatives(devices: object) -> Iterator[tuple[Path, str, object]]:
     """Yield (path below `devices`, name, what it asks for) of each request and alternative.
 
-    In v1beta1 a request says by itself what it asks for.
+    In v1beta1 what it asks for is in the request itself.
     """
     for index, request in enumerate(entries(devices, "requests")):
         name, path = text(request, "name"), ("requests", index)
@@ -45,7 +45,7 @@ def alternatives(devices: object) -> Iterator[tuple[Path, str, object]]:
 
 
 CONVERTS = "`dra-driver convert FILE` converts it"
-"""Added for older APIs, after what to write instead."""
+"""Added to the advice about older APIs."""
 
 _ASKED = (
     *("deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "capacity"),
@@ -68,10 +68,10 @@ _PLACES: Mapping[str, tuple[str, ...]] = {
 _HOMES = {field: place for place, fields in reversed([*_PLACES.items()]) for field in fields}
 _CLASSIC = ("resourceClassName", "parametersRef", "allocationMode")
 _OF_DEVICES = (
-    "a claim has asked for devices since resource.k8s.io/v1alpha3: write `devices: {requests: "
+    "since resource.k8s.io/v1alpha3 a claim asks for devices: write `devices: {requests: "
     "[{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}`"
 )
-_EXACTLY = "a request has had its fields under `exactly` since resource.k8s.io/v1beta2: write"
+_EXACTLY = "since resource.k8s.io/v1beta2 a request has its fields under `exactly`: write"
 
 
 def misplaced(value: Mapping[str, object]) -> Iterator[Problem]:
@@ -103,12 +103,12 @@ def _problem(path: Path, key: str, text: str) -> Problem:
 
 
 def resource_names(value: Mapping[str, object]) -> Iterator[Problem]:
-    """Yield names of resources, such as nvidia.com/gpu, in place of a DeviceClass's."""
+    """Yield resource names, such as nvidia.com/gpu, in place of a DeviceClass's name."""
     for path, request in requests_of(value):
         name, where = at(request, "deviceClassName"), (*path, "deviceClassName")
         if isinstance(name, str) and "/" in name:
             text = (
-                f"{dotted(where)}: {shown(name)} is the name of a resource, for limits "
-                "of containers; a class has a name such as gpu.nvidia.com"
+                f"{dotted(where)}: {shown(name)} is a resource name, for limits of "
+                "containers; a class has a name such as gpu.nvidia.com"
             )
             yield Problem(path=where, text=text)

@@ -2,7 +2,7 @@
 
 In: files, folders, or `-` for stdin. Out: a line per error or warning, `FILE:LINE:COLUMN: object:
 what is wrong`, so that editors and CI find the place. It needs no node, no GPU and no cluster, and
-leaves to the API server what that says as well.
+does not repeat the checks of the API server.
 """
 
 import json
@@ -37,7 +37,7 @@ class Validate(CommandSettings):
     output: Output = OUTPUT
 
     def cli_cmd(self) -> None:
-        """Check and print. Ends the process with status 1 or 2 unless all is well."""
+        """Print the findings. Exits with status 1 for errors, 2 if a file cannot be read."""
         texts, unreadable = read_all(self.files)
         reports = {file: check_manifest(text) for file, text in texts.items()}
         errors = sum(report.errors for report in reports.values())
@@ -83,24 +83,24 @@ def read_manifests(name: str) -> Iterator[tuple[str, str]]:
 
 
 def summary(reports: dict[str, FileReport]) -> str:
-    """Return one line that says how much was checked; nothing is not success."""
+    """Return one line with how much was checked, so that nothing does not look like success."""
     configs = sum(report.configs for report in reports.values())
     errors = sum(report.errors for report in reports.values())
     objects = sum(report.objects for report in reports.values())
     warnings = sum(len(report.findings) for report in reports.values()) - errors
     counted = f"{count(objects, 'object')} and {count(configs, 'config')}"
-    told = count(errors, "error") if errors else "no errors"
+    found = count(errors, "error") if errors else "no errors"
     more = f", {count(warnings, 'warning')}" if warnings else ""
-    return f"{counted} in {count(len(reports), 'file')}: {told}{more}"
+    return f"{counted} in {count(len(reports), 'file')}: {found}{more}"
 
 
 def passed_over(reports: Mapping[str, FileReport]) -> str:
-    """Return one line that names the kinds of the objects that were not looked at."""
+    """Return one line that names the kinds of the objects that were not checked."""
     kinds = Counter(kind for report in reports.values() for kind in report.others)
     if not kinds:
         return ""
     named = ", ".join(f"{kind} ({n})" if n > 1 else kind for kind, n in sorted(kinds.items()))
-    return f"{count(kinds.total(), 'object')} not looked at: {named}"
+    return f"{count(kinds.total(), 'object')} not checked: {named}"
 
 
 def as_text(reports: Mapping[str, FileReport]) -> str:

@@ -2,8 +2,8 @@
 
 It checks ResourceClaims, ResourceClaimTemplates, DeviceClasses (resource.k8s.io, any version) and
 pods, the share configs of ConfigMaps, also in lists, and share configs by themselves; of every
-other object only duplicate keys. Configs are checked as by Prepare and the driver's start; objects
-as far as they concern this driver, since the API server checks the rest.
+other object only duplicate keys. Configs are checked as the driver checks them when it starts or
+prepares a claim; objects as far as they concern this driver, since the API server checks the rest.
 """
 
 import itertools
@@ -37,8 +37,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     """One thing that is wrong in a file. Lines and columns are counted from 1.
 
     `subject` is the kind and name of the object, empty if the file is not YAML. An error is
-    something that a cluster or the driver refuses; a warning most likely does not have the intended
-    effect.
+    something that a cluster or the driver refuses; a warning is about something that most likely
+    does not have the intended effect.
     """
 
     line: int
@@ -69,7 +69,7 @@ class FileReport(Struct, frozen=True, kw_only=True):
 
 
 def check_manifest(text: str) -> FileReport:
-    """Look at all objects and configs in the text of a file."""
+    """Check all objects and configs in the text of a file."""
     configs = looked_at = 0
     others: list[str] = []
     findings: list[Finding] = []
@@ -131,7 +131,7 @@ def of_problem(
 
 
 def _warnings(value: Mapping[str, object]) -> Iterator[Problem]:
-    """Yield what a cluster accepts, but most likely does not have the intended effect."""
+    """Yield what a cluster accepts, but what most likely does not have the intended effect."""
     if objects.is_of_devices(value):
         yield from near_misses.in_selectors(value)
         yield from selectors.warnings(value)

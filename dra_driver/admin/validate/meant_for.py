@@ -20,7 +20,7 @@ KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "gpu.nvidia.com": ("GpuConfig",),
         "mig.nvidia.com": ("MigDeviceConfig",),
         "vfio.gpu.nvidia.com": ("VfioDeviceConfig",),
-        # By `migStrategy: single` of a share config, MIG devices serve nvidia.com/gpu as well.
+        # With `migStrategy: single` in a share config, MIG devices serve nvidia.com/gpu as well.
         "gpu.resource.nvidia.com": ("GpuConfig", "MigDeviceConfig"),
     }
 )
@@ -35,7 +35,7 @@ class WrittenConfig(Struct, frozen=True, kw_only=True):
 
 
 class _Device(Struct, frozen=True, kw_only=True):
-    """What a request may get, the kinds that fit, and the config that Prepare takes for it."""
+    """A choice of a request, the kinds that fit it, and the config that Prepare uses for it."""
 
     request: str
     class_name: str
@@ -74,12 +74,12 @@ def overridden(requests: object, configs: Sequence[WrittenConfig]) -> Iterator[t
         }
         covered = set(config.requests) or every
         if covered and covered <= later:
-            why = f"a later {config.kind} of this claim holds for the same requests, in place of"
-            yield index, f"{why} this one: write one of them"
+            why = f"a later {config.kind} of this claim replaces this one for the same requests"
+            yield index, f"{why}: write only one of them"
 
 
 def _devices(request: object, configs: Sequence[WrittenConfig]) -> Iterator[_Device]:
-    """Yield what a request may get: one of these, if there are several."""
+    """Yield the choices of a request, of which it gets one."""
     name = text(request, "name")
     for asked in objects(request, "firstAvailable") or (mapping(request, "exactly"),):
         class_name = text(asked, "deviceClassName")

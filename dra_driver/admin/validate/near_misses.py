@@ -1,7 +1,7 @@
-"""Names that are close to this driver's, such as gpu.nvidia.org, and most likely mean it.
+"""Names that are close to this driver's, such as gpu.nvidia.org, and most likely stand for it.
 
-Another driver may have such a name, so it gets a warning and no refusal. The same patterns are in
-the admission policy (admin/admission/policy.py), so they use only RE2's syntax.
+Another driver may have such a name, so it is only a warning. The same patterns are in the admission
+policy (admin/admission/policy.py), so they use only RE2's syntax.
 """
 
 import re
@@ -23,7 +23,7 @@ _NAME = re.compile(f"(?i){NAME}")
 
 
 def is_near_miss(driver: str) -> bool:
-    """Tell whether a driver's name is close to ours, but different."""
+    """Return whether a driver's name is close to ours, but different."""
     return driver != DRIVER_NAME and _NAME.fullmatch(driver) is not None
 
 

@@ -21,8 +21,8 @@ _LOOKS_LIKE_ONE = re.compile(rf"^(version:\s*[\"']?{VERSION}\b|sharing:)", re.MU
 _LITERAL = re.compile(r"\A[\w.-]+=(?=\S)")
 _SEVERAL = (
     "sharing.mps.failRequestsGreaterThanOne: under MPS, several shares of one request have to be "
-    "of one GPU, which a request in a container's limits cannot say: such requests belong on nodes "
-    "with one divided GPU; elsewhere, use claims with `constraints: [{matchAttribute: "
+    "of one GPU, which limits of a container cannot express: use such requests only on nodes with "
+    "one divided GPU; elsewhere, use claims with `constraints: [{matchAttribute: "
     "gpu.nvidia.com/uuid}]`"
 )
 _OF_MIG_MANAGER = "mig-configs"
@@ -38,7 +38,7 @@ class Wrong(Struct, frozen=True, kw_only=True):
 
 
 def is_node_config(value: object) -> bool:
-    """Tell whether a document is a share config, or was meant to be one."""
+    """Return whether a document is a share config, or was meant to be one."""
     if not isinstance(value, Mapping) or "apiVersion" in value or "kind" in value:
         return False
     sharing = value.get("sharing")
@@ -60,7 +60,7 @@ def wrong_in_document(document: Document) -> Iterator[Wrong]:
 
 
 def _is_single(config: NodeConfig) -> bool:
-    """Tell whether no request gets several shares, or each node has them of one device."""
+    """Return whether no request gets several shares, or only shares of the same device."""
     return config.fail_requests_greater_than_one or all(
         resource.devices == 1 for resource in config.resources
     )
@@ -92,7 +92,7 @@ def _values_of(config_map: object, path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _long_texts(value: object, path: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the texts of more than one line: others are seldom YAML, and a chart has many."""
+    """Yield the texts of several lines: shorter ones are rarely YAML, and a chart has many."""
     for where, part in parts(value, path):
         if isinstance(part, str) and "\n" in part:
             yield where, _LITERAL.sub("", part, count=1)
@@ -110,7 +110,7 @@ def wrong_in_text(document: Document, path: Path, text: str) -> Iterator[Wrong]:
 
 
 def place_within(document: Document, path: Path, inner: Place) -> Place | None:
-    """Return where a place in the text at `path` is in the file; None unless written by `|`."""
+    """Return where a place in the text at `path` is in the file; None unless written with `|`."""
     node = document.find(path)[1]
     if not isinstance(node, yaml.ScalarNode) or node.style != "|":
         return None
@@ -137,6 +137,6 @@ def _wrong_in(text: str) -> Iterator[Wrong]:
         yield Wrong(place=error.place, text=str(error))
         return
     for document in documents[1:]:
-        second = "a second document: a share config is one; give each config a key of its own"
+        second = "a second document: a share config has only one; give each config its own key"
         yield Wrong(place=document.place(()), text=second)
     yield from wrong_in_document(documents[0])

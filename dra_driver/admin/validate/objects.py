@@ -1,9 +1,8 @@
 """What is wrong with an object, as far as it concerns this driver: its version, moved fields, keys.
 
 It looks at ResourceClaims, ResourceClaimTemplates, DeviceClasses and pods, by themselves and in
-workloads. The API server checks fields and values; here is what it does not say: what to write in
-place of an older version or a misplaced field. What each version of Kubernetes serves:
-k8s.io/api/resource.
+workloads. The API server checks fields and values, but does not say what to write in place of an
+older version or a misplaced field. What each version of Kubernetes serves: k8s.io/api/resource.
 """
 
 import re
@@ -18,12 +17,12 @@ from resource_nvidia_com.problems import DuplicateKeys, Path, Problem, dotted, p
 _GROUP = "resource.k8s.io"
 _VERSION = f"{_GROUP}/v1"
 _OLDEST = "Kubernetes 1.34"
-"""The oldest that this driver is for, and the first with resource.k8s.io/v1."""
+"""The oldest version that this driver supports, and the first with resource.k8s.io/v1."""
 
-_OFF = f"{_OLDEST} and newer serve it only where an admin has switched it on"
+_OFF = f"{_OLDEST} and newer serve it only if an admin has enabled it"
 _GONE = f"{_OLDEST} and newer do not serve it"
 NO_KIND = Problem(
-    path=("kind",), text="kind: missing, so this is not looked at, and kubectl refuses it"
+    path=("kind",), text="kind: missing, so this is not checked, and kubectl refuses it"
 )
 
 OLD_CONFIGS = "gpu.nvidia.com/v1alpha1"
@@ -35,7 +34,7 @@ _WITHOUT_DEVICES = re.compile(
     r"|(nas\.)?gpu\.resource\.nvidia\.com/.*"
     rf"|{re.escape(OLD_CONFIGS)} .*Parameters"
 )
-"""Version and kind of what was for clusters without DeviceClasses, and of its parameters."""
+"""Versions and kinds of objects for clusters without DeviceClasses, and of their parameters."""
 
 _POD_TEMPLATES: Mapping[tuple[str, str], Path] = {
     **dict.fromkeys(
@@ -64,7 +63,7 @@ def objects_of(value: object, path: Path = ()) -> Iterator[tuple[Path, Mapping[s
 
 
 def is_list(value: object) -> bool:
-    """Tell whether a document is a list of objects."""
+    """Return whether a document is a list of objects."""
     return str(at(value, "kind")).endswith("List") and isinstance(at(value, "items"), list)
 
 
@@ -79,7 +78,7 @@ def name_of_kind(value: Mapping[str, object]) -> str:
 
 
 def problems(value: Mapping[str, object]) -> Iterator[Problem]:
-    """Yield what no cluster takes in an object, and what kubectl drops."""
+    """Yield what no cluster accepts in an object, and what kubectl drops."""
     if {"apiVersion", "kind"} <= value.keys():
         yield from doubled(value)
     version, kind = str(value.get("apiVersion", "")), str(value.get("kind", ""))
@@ -95,19 +94,19 @@ def problems(value: Mapping[str, object]) -> Iterator[Problem]:
 
 
 def is_looked_at(value: Mapping[str, object]) -> bool:
-    """Tell whether anything but an object's keys is checked."""
+    """Return whether anything but an object's keys is checked."""
     version, kind = str(value.get("apiVersion", "")), str(value.get("kind", ""))
     is_known = kind in DEVICES and is_of_devices(value)
     return is_known or pod_of(value) is not None or bool(_outdated(version, kind))
 
 
 def is_of_devices(value: Mapping[str, object]) -> bool:
-    """Tell whether an object is of the group of ResourceClaims, in any version."""
+    """Return whether an object is of the API group of ResourceClaims, in any version."""
     return str(value.get("apiVersion", "")).startswith(f"{_GROUP}/")
 
 
 def pod_of(value: Mapping[str, object]) -> tuple[object, Path] | None:
-    """Return the pod of an object, or its template of one, and its path; None without any."""
+    """Return the pod that an object is, or its pod template, and its path; None without any."""
     kind = str(value.get("apiVersion", "")), str(value.get("kind", ""))
     path = _POD_TEMPLATES.get(kind)
     return None if path is None else (at(value, *path), path)
@@ -119,7 +118,7 @@ def _outdated(version: str, kind: str) -> str:
         return (
             f"apiVersion: {plain(version)} with {plain(kind)} is for clusters older than "
             f"Kubernetes 1.31, and nothing reads it now: write a claim or template of {_VERSION} "
-            "that asks for devices of a DeviceClass, and how they are shared in its devices.config "
+            "that asks for devices of a DeviceClass, with settings for sharing in devices.config "
             "(docs/writing-pods.md)"
         )
     single = kind.removesuffix("List")
@@ -130,7 +129,7 @@ def _outdated(version: str, kind: str) -> str:
 
 
 def is_without_devices(version: str, kind: str) -> bool:
-    """Tell whether a kind is of Kubernetes before 1.31, where drivers allocated claims."""
+    """Return whether a kind is of Kubernetes before 1.31, where drivers allocated claims."""
     return bool(_WITHOUT_DEVICES.fullmatch(f"{version} {kind}"))
 
 
@@ -139,5 +138,5 @@ def doubled(value: object) -> Iterator[Problem]:
     for path, part in parts(value):
         for key in part.duplicates if isinstance(part, DuplicateKeys) else ():
             where = (*path, key)
-            text = f"{dotted(where)}: this key stands twice, and all but the last are dropped"
-            yield Problem(path=where, text=f"{text}: make one of them")
+            text = f"{dotted(where)}: this key is duplicated, and all but the last are dropped"
+            yield Problem(path=where, text=f"{text}: keep only one")

@@ -1,7 +1,7 @@
 """What a pod asks for and does not get, although a cluster accepts it: warnings. Pure.
 
-Names of resources that nothing serves, annotations that nothing reads; claims that no container
-names; a node named without the scheduler, so that nobody allocates devices (KEP-4381).
+Resource names that nothing serves, annotations that nothing reads; claims that no container names;
+a node named in the spec, so that the scheduler does not allocate devices (KEP-4381).
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _SOURCE = (
 
 
 def refused(value: object, path: Path) -> Iterator[Problem]:
-    """Yield what the API server refuses without a word about what to write instead."""
+    """Yield what the API server refuses without advice on what to write instead."""
     for index, claim in enumerate(entries(value, "spec", "resourceClaims")):
         if at(claim, "source") is not None:
             where: Path = (*path, "spec", "resourceClaims", index)
@@ -32,14 +32,14 @@ def refused(value: object, path: Path) -> Iterator[Problem]:
     for where, name, amount in _amounts(value, path):
         if name.startswith(_NVIDIA) and not _is_whole(amount):
             text = (
-                f"{dotted(where)}: {plain(name)} must be a whole number, not {shown(amount)}: a "
-                "claim asks for a part of a GPU by capacity (docs/shares.md)"
+                f"{dotted(where)}: {plain(name)} must be a whole number, not {shown(amount)}: for "
+                "a part of a GPU, use a claim with a capacity (docs/shares.md)"
             )
             yield Problem(path=(*where, name), text=text)
 
 
 def warnings(value: object, path: Path) -> Iterator[Problem]:
-    """Yield what a cluster accepts and does not give."""
+    """Yield what a cluster accepts, but what gets the pod no devices."""
     for where, name, _ in _amounts(value, path):
         if why := meant(name) or (NOT_SERVED if name in NAMES else ""):
             yield Problem(path=(*where, name), text=f"{dotted(where)}: {plain(name)}: {why}")
@@ -49,8 +49,8 @@ def warnings(value: object, path: Path) -> Iterator[Problem]:
     if _names_node(value) and (asked := _devices(value)):
         where = (*path, "spec", "nodeName")
         text = (
-            f"{dotted(where)}: the pod bypasses the scheduler, so nobody allocates {asked}: choose "
-            "the node by a nodeSelector or affinity on kubernetes.io/hostname"
+            f"{dotted(where)}: the pod bypasses the scheduler, so nothing allocates {asked}: "
+            "choose the node by a nodeSelector or affinity on kubernetes.io/hostname"
         )
         yield Problem(path=where, text=text)
 
@@ -72,7 +72,7 @@ def _is_whole(amount: object) -> bool:
 
 
 def _unused_claims(value: object, path: Path) -> Iterator[Problem]:
-    """Yield claims of a pod that none of its containers names: nobody sees their devices."""
+    """Yield claims of a pod that none of its containers names, so that none sees their devices."""
     named = {
         at(claim, "name")
         for part in _CONTAINERS
@@ -90,7 +90,7 @@ def _unused_claims(value: object, path: Path) -> Iterator[Problem]:
 
 
 def _names_node(value: object) -> bool:
-    """Tell whether the author named the node: in a cluster, the scheduler may have."""
+    """Return whether the author named the node: in a cluster, the scheduler may have done it."""
     return bool(at(value, "spec", "nodeName")) and not mapping(value, "status")
 
 

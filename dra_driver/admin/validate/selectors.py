@@ -1,9 +1,9 @@
-"""What is wrong with an object's CEL selectors: of no use for any device of this driver. Pure.
+"""What is wrong with an object's CEL selectors, so that no device of this driver matches. Pure.
 
 In: the expressions of claims, templates and DeviceClasses. Out: an error for what no API server
-accepts, as far as the evaluator reads CEL; a warning for a selector that fails on each kind of
-device that this driver publishes, with what to write. Selectors for other drivers' devices are
-ignored.
+accepts, as far as the evaluator supports CEL; a warning for a selector that fails on each kind of
+device that this driver publishes, with what to write instead. Selectors for other drivers' devices
+are ignored.
 """
 
 import re
@@ -60,16 +60,16 @@ _KINDS_OF = {
     "mig.nvidia.com": ("mig",),
     "vfio.gpu.nvidia.com": ("vfio",),
 }
-"""The kinds of devices that a class may select, of the classes that come with the driver."""
+"""The kinds of devices that each class that comes with the driver may select."""
 
 _TYPES = "no such overload"
 _QUANTITIES = re.compile(r"[<>]=?\s*quantity\(")
-_COMPARE = "quantities are not compared by operators: write `a.compareTo(b) > 0` for `a > b`"
+_COMPARE = "operators cannot compare quantities: write `a.compareTo(b) > 0` for `a > b`"
 
 
 @cache
 def published() -> Mapping[str, Subject]:
-    """Return a device of each kind that this driver publishes, with all that it may have."""
+    """Return a device of each kind that this driver publishes, with all attributes it may have."""
     capacity = {"memory": Quantity.parse("80Gi"), **dict.fromkeys(_CAPACITIES, Quantity.parse("1"))}
 
     def device(*attributes: Mapping[str, object]) -> Subject:
@@ -94,13 +94,13 @@ def refused(value: Mapping[str, object]) -> Iterator[Problem]:
         try:
             Selector.of(expression)
         except NotCelError as error:
-            yield _problem(path, f"this is no CEL, from {error} on")
+            yield _problem(path, f"this is not valid CEL, from {error} on")
         except NotUnderstoodError:
             continue
         else:
             if _QUANTITIES.search(expression):
                 do = advice(_TYPES, expression, ()) or _COMPARE
-                yield _problem(path, f"no API server takes this: {do}")
+                yield _problem(path, f"no API server accepts this: {do}")
 
 
 def warnings(value: Mapping[str, object]) -> Iterator[Problem]:
@@ -108,11 +108,11 @@ def warnings(value: Mapping[str, object]) -> Iterator[Problem]:
     for path, device_class, expression in _selectors(value):
         error = _failure(device_class, expression)
         if error and not _QUANTITIES.search(expression):
-            what = f"this fails on each device of this driver: {_said(error, expression)}"
+            what = f"this fails on each device of this driver: {_advised(error, expression)}"
             yield _problem(path, what)
 
 
-def _said(error: str, expression: str) -> str:
+def _advised(error: str, expression: str) -> str:
     do = advice(error, expression, published().values())
     return f"{error}; {do}" if do else error
 
@@ -136,7 +136,7 @@ def _failure(device_class: str, expression: str) -> str:
 
 
 def _selectors(value: Mapping[str, object]) -> Iterator[tuple[Path, str, str]]:
-    """Yield (path, DeviceClass, expression) of each; a class's own have none."""
+    """Yield (path, DeviceClass, expression) of each; the DeviceClass is empty for its own."""
     if value.get("kind") == "DeviceClass":
         yield from _in(at(value, "spec"), ("spec",))
     for path, request in requests_of(value):

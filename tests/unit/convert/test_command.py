@@ -38,7 +38,7 @@ def test_other_documents_stay_as_they_are(
     assert cli.main(["convert", "-"]) == 0
     assert capsys.readouterr() == (
         f"{OTHER}\n---\n{OTHER}\n",
-        "2 objects not looked at: Mine (2)\n",
+        "2 objects not checked: Mine (2)\n",
     )
 
 

@@ -97,7 +97,7 @@ LOST = (
     Lost(
         name="doubled-key",
         text=claim("{devices: {}}", "v1beta1") + "spec: {devices: {}}\n",
-        lines=((5, "spec: this key stands twice, and all but the last are dropped"),),
+        lines=((5, "spec: this key is duplicated, and all but the last are dropped"),),
     ),
     Lost(
         name="pods-of-another-kind",

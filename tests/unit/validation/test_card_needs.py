@@ -40,7 +40,7 @@ spec:
 
 
 @pytest.mark.parametrize(
-    ("sharing", "what"), [(LONG, "the time-slice interval Long"), (LIMITED, "limits of MPS")]
+    ("sharing", "what"), [(LONG, "the time-slice interval Long"), (LIMITED, "MPS limits")]
 )
 @pytest.mark.parametrize("selector", ["", BIG])
 def test_a_config_that_some_cards_cannot_follow_is_a_warning_with_the_selector(
@@ -50,8 +50,8 @@ def test_a_config_that_some_cards_cannot_follow_is_a_warning_with_the_selector(
     (found,) = report.findings
     assert (found.severity, found.line, report.errors) == ("warning", 8, 0)
     assert found.text == (
-        f"spec.devices.requests[0].exactly: the config wants {what}, which some cards, such as the "
-        f"Tesla P4, cannot do; select GPUs that can: {CAN}"
+        f"spec.devices.requests[0].exactly: the config sets {what}, which some cards, such as the "
+        f"Tesla P4, do not support; select GPUs that do: {CAN}"
     )
 
 

@@ -67,10 +67,10 @@ def test_unchecked_objects_are_named_by_kind_or_place(
     file = tmp_path / "a.yaml"
     file.write_text("---\n".join(texts))
     told = (
-        "4 objects not looked at: ResourceClaim.resources.k8s.io, Service (2), "
+        "4 objects not checked: ResourceClaim.resources.k8s.io, Service (2), "
         "VirtualMachine.kubevirt.io\n"
     )
-    no_kind = "kind: missing, so this is not looked at, and kubectl refuses it\n"
+    no_kind = "kind: missing, so this is not checked, and kubectl refuses it\n"
     assert cli.main(["validate", str(file)]) == 0
     printed = capsys.readouterr()
     assert printed.out == f"{file}:9:1: warning: {no_kind}{file}:18:1: warning: {no_kind}"

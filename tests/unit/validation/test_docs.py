@@ -19,7 +19,7 @@ EXAMPLES = [
     for number, text in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))
     if "resource.nvidia.com/" in text
 ]
-PART = "a part of a device is given out only where the driver runs with --consumable-shares"
+PART = "claims get parts of devices only if the driver runs with --consumable-shares"
 
 
 @pytest.mark.parametrize(("page", "number", "text"), EXAMPLES)

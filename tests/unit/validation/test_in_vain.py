@@ -88,10 +88,10 @@ def test_names_that_may_be_served_are_not_reported(name: str) -> None:
 def test_a_pod_that_names_its_node_gets_no_devices() -> None:
     ((severity, found),) = said(pod({GPU: 1}, nodeName="n1"))
     assert severity == "warning"
-    assert f"the pod bypasses the scheduler, so nobody allocates {GPU}" in found
+    assert f"the pod bypasses the scheduler, so nothing allocates {GPU}" in found
     assert "nodeSelector or affinity on kubernetes.io/hostname" in found
     by_claim = pod({}, nodeName="n1", resourceClaims=[{"name": "c", "resourceClaimName": "c"}])
-    assert any("nobody allocates its claims" in text for _, text in said(by_claim))
+    assert any("nothing allocates its claims" in text for _, text in said(by_claim))
     assert said(pod({"cpu": 1}, nodeName="n1")) == []
     assert said({**pod({GPU: 1}, nodeName="n1"), "status": {"phase": "Running"}}) == []
 
@@ -102,10 +102,10 @@ def test_a_pod_that_names_its_node_gets_no_devices() -> None:
 @pytest.mark.parametrize(
     ("selector", "severity", "text"),
     [
-        ("device.driver == 'gpu.nvidia.com' &&", "error", "this is no CEL, from 'the end' at 37"),
-        ("device.driver = 'x'", "error", "this is no CEL, from the character '='"),
+        ("device.driver == 'gpu.nvidia.com' &&", "error", "not valid CEL, from 'the end' at 37"),
+        ("device.driver = 'x'", "error", "this is not valid CEL, from the character '='"),
         (f"{OWN}.memory >= quantity('40Gi')", "error", "compareTo(quantity('40Gi')) >= 0`"),
-        ("1 > quantity('1')", "error", "compared by operators: write `a.compareTo(b) > 0`"),
+        ("1 > quantity('1')", "error", "compare quantities: write `a.compareTo(b) > 0`"),
         (f"{OWN}.memory >= 80", "warning", "memory is a capacity, not an attribute: write"),
         (f"{OWN}.index == 0", "warning", "no device has an attribute index"),
         (f"{OWN}.cudaComputeCapability >= 8.0", "warning", "compareTo(semver('8.0.0')) >= 0`"),
@@ -215,7 +215,7 @@ def test_a_config_overridden_by_another_is_reported(
         ("version: v1\nimex: {required: true}\n", "imex: has no effect"),
         ("version: v1\nflags: {plugin: {passDeviceSpecs: true}}\n", "flags.plugin.passDeviceSpecs"),
         (SHARED.replace(": 4", ": 1") % "replicas", "one replica is the whole device"),
-        (SEVERAL % "all", "such requests belong on nodes with one divided GPU"),
+        (SEVERAL % "all", "use such requests only on nodes with one divided GPU"),
     ],
 )
 def test_fields_without_effect_give_a_warning(text: str, told: str) -> None:
