@@ -163,7 +163,7 @@ def test_parts_by_capacity_follow_the_drivers_setting(
     monkeypatch.setenv("CONSUMABLE_SHARES", "2")  # as in the driver's own container
     assert main(words(machine)) == 0
     lines = capsys.readouterr().out.splitlines()
-    start = lines.index("for several claims at a time, with --consumable-shares 2:")
+    start = lines.index("for several claims at once, with --consumable-shares 2:")
     assert len(lines[start + 2 :]) == 3 * len(machine.gpus)  # memory, shares, cores
 
     assert main(words(machine, "--output=json")) == 0

@@ -125,9 +125,9 @@ def test_the_drivers_node_name_is_not_used(
     [
         (("--template=karpenter",), "give --profile, or a cloud's --instance-type"),
         (("--driver-version=580.1",), "give --profile, or a cloud's --instance-type"),
-        (("--cdi", "--profile=t4x4"), "--cdi is of this node's files"),
+        (("--cdi", "--profile=t4x4"), "--cdi is only for this node"),
         (("--profile=t4x4", "--instance-type=g4dn.xlarge"), "give either --profile, or"),
-        (("--profile=t4x4", "--template=karpenter", "--count=2"), "a template is of one node"),
+        (("--profile=t4x4", "--template=karpenter", "--count=2"), "a template is for one node"),
     ],
 )
 def test_contradictory_words_are_refused(

@@ -75,7 +75,7 @@ def test_a_pod_that_has_devices_and_does_not_start_is_named_with_the_reason(
             "regarding": {"kind": "Pod"} | pod,
         },
     )
-    assert f"have devices and do not start:\n  pod default/pod: {why}\n" in shown()
+    assert f"have devices, but do not start:\n  pod default/pod: {why}\n" in shown()
     document = json.loads(shown("--output=json"))
     assert document["refused"] == [{"pod": "default/pod", "why": why}]
 

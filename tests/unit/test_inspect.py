@@ -154,13 +154,13 @@ def test_consumption_of_shared_devices_is_a_table() -> None:
     gpu = make.gpu(0, mig=make.mig())
     text = table(make.inventory(gpu), {}, Offered(share=IN_SHARES))
 
-    title = "for several claims at a time, with --consumable-shares 4:"
+    title = "for several claims at once, with --consumable-shares 4:"
     lines = text.splitlines()
     assert lines[lines.index(title) + 1 :] == [
-        "DEVICE  CAPACITY  THERE IS  WITHOUT A REQUEST  AT LEAST  IN STEPS OF",
-        "gpu-0   memory    81152Mi   0                  0         1Mi",
-        "gpu-0   shares    4         1                  1         1",
-        "gpu-0   cores     100       0                  0         1",
+        "DEVICE  CAPACITY  TOTAL    DEFAULT  MINIMUM  STEP",
+        "gpu-0   memory    81152Mi  0        0        1Mi",
+        "gpu-0   shares    4        1        1        1",
+        "gpu-0   cores     100      0        0        1",
     ]
     assert "several claims" not in table(make.inventory(gpu), {})
 
@@ -171,7 +171,7 @@ def test_in_mode_memory_the_default_is_all_memory() -> None:
         make.inventory(gpu), {}, Offered(share=ShareOffer(consumable=Consumable.of("memory")))
     )
 
-    assert "gpu-0   memory    15Gi      15Gi               1Mi       1Mi\n" in text
+    assert "gpu-0   memory    15Gi   15Gi     1Mi      1Mi\n" in text
 
 
 def test_a_report_says_the_setting_and_the_policies() -> None:

@@ -151,7 +151,7 @@ def test_a_domain_that_is_not_in_order_says_why() -> None:
     text = table(node(ONE, domains={"uid-one": sick}, runs=False))
     assert "restarting, PID 412, daemon died 2 times, it died" in text
     assert "the MPS supervisor is not running" in text
-    assert "the MPS supervisor has not noticed it" in table(node(ONE, domains={"uid-one": None}))
+    assert "supervisor has not handled it yet" in table(node(ONE, domains={"uid-one": None}))
 
 
 def test_pending_cleanup_strays_and_damage_are_shown() -> None:

@@ -88,14 +88,14 @@ def test_the_claims_that_a_change_waits_for_are_those_that_have_any_of_the_devic
         "default/share, default/whole"
     )
     assert shares_part.lines(notes, there[:1])[-1].endswith("this claim has ended: default/share")
-    assert shares_part.lines(notes, others)[-1].endswith("at the driver's next look")
+    assert shares_part.lines(notes, others)[-1].endswith("when the driver next checks")
 
 
 def test_the_configs_place_problem_and_remarks_are_shown() -> None:
     notes = replace(NOTES, problem="config:3:5: replicas: must be a number")
     found = shares_part.lines(notes, ())
     assert "share config: file /etc/shares" in found
-    assert "  the newest cannot be used: config:3:5: replicas: must be a number" in found
+    assert "  the newest one cannot be used: config:3:5: replicas: must be a number" in found
     assert "  flags: no meaning" in found
 
 
@@ -121,7 +121,7 @@ def test_the_reason_for_the_limiter_is_shown_once() -> None:
     for limited_by, how in (
         ("MPS", "limited by MPS"),
         (None, "not limited"),
-        ("--over-limit, afterwards", "not limited beforehand; containers that take more are "),
+        ("--over-limit, afterwards", "not limited in advance; containers that use more are "),
     ):
         one = replace(NOTED, name="gpu-0", why=why, limited_by=limited_by)
         two = replace(one, name="gpu-1")

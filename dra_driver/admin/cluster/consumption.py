@@ -1,7 +1,7 @@
 """What claims consume of devices that several claims can have, and what is left.
 
 As in KEP-5075, what claims consume of a capacity adds up to at most its total, and a claim consumes
-something of every capacity of a device, by default the default. So a device with one used-up
+some of every capacity of a device: what it requests, or the default. So a device with one used-up
 capacity has nothing free, unless claims need nothing of that one; and a device whose defaults are
 all zero has any number of parts. Amounts are in billionths of their units. Pure.
 """
@@ -14,7 +14,7 @@ from dra_driver.admin.api.slices import Device
 from dra_driver.admin.explain.allocated import AllocatedState
 
 NOTHING = AllocatedState()
-"""What claims have in a new cluster."""
+"""The state of a new cluster."""
 
 
 class CapacityUsage(Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class CapacityUsage(Struct, frozen=True, kw_only=True):
 
 
 def is_closed(state: AllocatedState, device: Device) -> bool:
-    """Tell whether nobody gets anything of a device any more, whatever is left.
+    """Return whether no other claim can get any of a device, whatever is left of it.
 
     It is allocated as a whole, or parts of it are and it is now published for one claim.
     """
@@ -46,7 +46,7 @@ def count(state: AllocatedState, device: Device) -> int:
 
 
 def used(state: AllocatedState, device: Device) -> int:
-    """Return by how many the existing claims reduce those without a capacity request that fit.
+    """Return how many fewer claims without a capacity request fit because of the existing ones.
 
     If any number fits, it is how many claims have the device.
     """
@@ -101,7 +101,7 @@ def capacities(
 
 
 def _sums(state: AllocatedState, device: Device) -> dict[str, int]:
-    """Return what claims have of a device's capacities; all of it if one has the whole device.
+    """Return what claims consume of a device's capacities; all of it if one has the whole device.
 
     It is more than the total if the device has become smaller since.
     """
@@ -119,9 +119,9 @@ def _left(state: AllocatedState, device: Device) -> dict[str, int]:
 
 
 def _free(state: AllocatedState, device: Device) -> dict[str, int]:
-    """Return what claims can still have of each capacity, whichever they ask for.
+    """Return how much of each capacity claims can still get, whichever they ask for.
 
-    That is what is left, if enough of all the others is left for one more claim.
+    That is what is left, if enough of all capacities is left for one more claim.
     """
     left = _left(state, device)
     if is_closed(state, device) or any(

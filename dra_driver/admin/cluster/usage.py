@@ -2,9 +2,9 @@
 
 In: pools, and the devices that claims have. Out: numbers for each node and resource name that add
 up, what is used and free of capacities that several claims consume, and everything that is not
-counted. The scheduler takes the first device that nobody has, that no taint keeps away and whose
-counters are all left (KEP-4815). A device that several claims can have is allocated again as long
-as capacity is left, and takes its counters once (KEP-5075).
+counted. The scheduler takes the first device that is not allocated, has no taint that keeps claims
+away, and whose counters are all left (KEP-4815). A device that several claims can have is allocated
+again as long as capacity is left, and takes its counters once (KEP-5075).
 
 The unit of a line is a pod that asks only for this resource name, for one device and none of its
 capacities: `offered` and `free` are how many such pods would get one, and `used` is by how many the
@@ -124,7 +124,7 @@ def usage_of(pools: Iterable[tuple[str, Pool]], allocations: Iterable[Allocation
     for allocation in sorted(allocations, key=lambda each: (each.claim, each.device)):
         by_pool.setdefault(allocation.pool, []).append(allocation)
     pools = list(pools)
-    # If two nodes use a pool's name, what is allocated counts for the node of that name.
+    # If two nodes use one pool name, what is allocated counts for the node of that name.
     own = {
         pool.name: node for node, pool in sorted(pools, key=lambda each: each[0] == each[1].name)
     }
@@ -137,7 +137,7 @@ def usage_of(pools: Iterable[tuple[str, Pool]], allocations: Iterable[Allocation
 
 def _usage_of_pool(node: str, pool: Pool, allocations: list[Allocation]) -> PoolUsage:
     serves = {device.id.device: resource_of(device) for device in pool.devices}
-    # Nobody knows what an incomplete pool will hold, and the scheduler counts nothing of it.
+    # The content of an incomplete pool is not known, and the scheduler uses nothing of it.
     known = [each for each in allocations if pool.fault or each.device in serves]
     return PoolUsage(
         node=node,
@@ -191,7 +191,7 @@ def _usage_of_resource(
 def _given_out(devices: Iterable[Device], counters: Amounts, state: AllocatedState) -> list[Device]:
     """Return which of these devices can be allocated one after the other, first fit.
 
-    If several claims can have a device, and some have it, its counters are taken already.
+    If several claims can have a device and some do, its counters are already taken.
     """
     left = dict(counters)
     fitting = []

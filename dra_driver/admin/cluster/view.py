@@ -1,6 +1,6 @@
 """What the cluster offers, as a table for people and as JSON for programs.
 
-Below the numbers is what they do not count, and why. Pure.
+Below the numbers is what they do not include, and why. Pure.
 """
 
 import json
@@ -48,16 +48,16 @@ _WORDS: Mapping[str, Callable[[int], str]] = MappingProxyType(
         SHARES: str,
     }
 )
-"""The capacities that people see, and how: only these limit a claim."""
+"""The capacities that people see, and in which form: only these limit a claim."""
 
 
 def table(usage: ClusterUsage, *, wide: bool = False) -> str:
-    """Return it for people; `wide` adds every allocated device with its claim and pods."""
+    """Return the usage for people; `wide` adds every allocated device with its claim and pods."""
     rows = [
         (_node(pool), each.resource or _BY_CLAIM, *_numbers(each))
         for pool in usage.pools
         for each in pool.resources
-        if each.resource or each.parts  # pods that ask by resource name have no use for the others
+        if each.resource or each.parts  # others serve no resource name, and are not in use
     ]
     lines = aligned([_COLUMNS, *rows]) if rows else ["no devices are published"]
     if capacities := list(_capacity_rows(usage)):
@@ -71,7 +71,7 @@ def table(usage: ClusterUsage, *, wide: bool = False) -> str:
 
 
 def report(usage: ClusterUsage) -> str:
-    """Return it as JSON, for programs."""
+    """Return the usage as JSON, for programs."""
     document = {
         "nodes": [
             {
@@ -157,12 +157,12 @@ def _consumption(given: AllocatedDevice) -> str:
     if given.allocation.share_id is None:
         return _NONE
     amounts = given.allocation.consumed
-    said = [
+    shown = [
         f"{name} {words(amounts[name] // _NANO)}"
         for name, words in _WORDS.items()
         if amounts.get(name)
     ]
-    return ", ".join(said) or "nothing"
+    return ", ".join(shown) or "nothing"
 
 
 def _sections(usage: ClusterUsage) -> dict[str, list[str]]:
@@ -186,7 +186,7 @@ def _sections(usage: ClusterUsage) -> dict[str, list[str]]:
         "allocated, but no longer published": [
             f"{where} {each.device}: claim {each.claim}" for where, each in gone
         ],
-        "have devices and do not start": [f"pod {pod.pod}: {pod.why}" for pod in usage.refused],
+        "have devices, but do not start": [f"pod {pod.pod}: {pod.why}" for pod in usage.refused],
         "without devices": [
             _place(pool) for pool in usage.pools if not pool.pool.fault and not pool.resources
         ],

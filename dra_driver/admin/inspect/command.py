@@ -1,10 +1,10 @@
 """`dra-driver inspect`: what a node has, and what the driver would publish and inject.
 
 In: settings, the driver root and NVML; no cluster. Or the name of a profile or of a cloud's machine
-type, for nodes that are not there: then the GPUs are those of a simulated machine, which is removed
+type, for nodes that do not exist: then the GPUs are those of a simulated machine, which is removed
 afterwards. Out: on stdout a table for people, or YAML or JSON for programs; or ResourceSlices,
 templates of them for autoscalers, or the CDI spec that a claim of all GPUs would get. Nothing is
-changed. It looks in the way the driver looks, so what is missing here is missing there.
+changed. It finds GPUs in the same way as the driver: what is missing here, the driver does not see.
 """
 
 import importlib
@@ -98,7 +98,7 @@ class Inspect(common_settings.RootSettings):
         help="GPUs of a profile (h100x8, or a YAML file) instead of this node's.",
     )
     instance_type: str = option(
-        default="", help="GPUs of a cloud's machine type, such as p5.48xlarge, likewise."
+        default="", help="GPUs of a cloud's machine type, such as p5.48xlarge, instead."
     )
     driver_version: str = option(
         default="", help="Version of the GPU driver on such nodes; unset: the profile's."
@@ -142,11 +142,11 @@ class Inspect(common_settings.RootSettings):
         return self.slices or self.template is not None
 
     def check(self) -> None:
-        """Check that they say enough, and nothing in vain."""
+        """Check that no option is missing or without effect."""
         if self.profile and self.instance_type:
             raise ValueError("which GPUs? give either --profile, or a cloud's --instance-type")
         if self.cdi and (self._is_made_up or self._prints_slices):
-            raise ValueError("--cdi is of this node's files: leave out --profile and --slices")
+            raise ValueError("--cdi is only for this node: leave out --profile and --slices")
         for name in ("template", "driver_version"):
             if name in self.given and not self._is_made_up:
                 raise ValueError(self.line(name, "give --profile, or a cloud's --instance-type"))
@@ -158,10 +158,10 @@ class Inspect(common_settings.RootSettings):
         if self.slices and self.template is None and not self.node_name:
             raise ValueError(self.line("node_name", "is missing"))
         if self.template is not None and self.count > 1:
-            raise ValueError("a template is of one node: leave out --count, or --template")
+            raise ValueError("a template is for one node: leave out --count, or --template")
 
     def cli_cmd(self) -> None:
-        """Look and print. Raises DriverError if there is no such profile."""
+        """Print what was asked for. Raises DriverError if there is no such profile."""
         with ExitStack() as stack:
             roots, directory = self._made_up(stack) if self._is_made_up else self._here()
             excluded = gpu_words(self.exclude_gpus)
@@ -239,7 +239,7 @@ class Inspect(common_settings.RootSettings):
 
 
 def mig_offer(mig: str, profiles: str, kubernetes: KubernetesVersion | None) -> MigOffer:
-    """Return what of MIG is offered on a node whose labels are unknown."""
+    """Return which MIG devices are offered on a node whose labels are unknown."""
     offer = MigSettings.of(mig, profiles).offer({}, kubernetes)
     if offer.source is not MigSource.AUTO:
         return offer
@@ -248,7 +248,7 @@ def mig_offer(mig: str, profiles: str, kubernetes: KubernetesVersion | None) -> 
 
 
 def _simulator() -> Any:
-    """Return the module that makes nodes up, which is in a distribution of its own."""
+    """Return the module that simulates nodes, which is in a separate distribution."""
     try:
         return importlib.import_module("dra_driver.simulator.nodes")
     except ModuleNotFoundError as error:
@@ -258,7 +258,7 @@ def _simulator() -> Any:
 def look(
     roots: Roots, data_directory: Path, excluded: Collection[str], *, vfio: bool = False
 ) -> tuple[Inventory, Mapping[GpuUuid, Refusal]]:
-    """Look at the GPUs once, and at the driver's notes of those that refuse MIG mode."""
+    """Return the GPUs, and which of them refuse MIG mode, by the driver's notes."""
     at = data_directory, roots.proc
     session = DriverSession(
         driver_root=roots.driver,
@@ -277,7 +277,7 @@ def look(
 
 
 def _noted(question: Callable[[Ledger], T], nothing: T, at: tuple[Path, Path]) -> T:
-    """Ask the ledger in a directory and a procfs; without permission it has nothing."""
+    """Return the ledger's answer from a directory and a procfs; `nothing` if it is not readable."""
     directory, proc = at
     try:
         return question(Ledger(directory, boot_id=read_boot_id(proc)))
@@ -286,7 +286,7 @@ def _noted(question: Callable[[Ledger], T], nothing: T, at: tuple[Path, Path]) -
 
 
 def named_config(file: Path) -> NodeConfig:
-    """Return what a file that a person names says. Raises ConfigError."""
+    """Return the share config in a file that the user names. Raises ConfigError."""
     try:
         contents = read_whole(file)
     except OSError as error:
@@ -306,12 +306,12 @@ def kept_config(data_directory: Path) -> NodeConfig:
 
 
 def shares_of(config: NodeConfig, inventory: Inventory) -> ShareOffer:
-    """Return what a share config makes of a node whose shares nobody has."""
+    """Return what a share config offers on a node where no claim has a share."""
     return ShareOffer(**asdict(divide(config, inventory)))
 
 
 def edits_of(gpus: Sequence[Gpu], content: EditsCache) -> tuple[dict[str, Edits], dict[str, str]]:
-    """Return edits by device name, common ones under an empty name, and why others have none."""
+    """Return edits by device name, common ones under an empty name, and why others are missing."""
     if not gpus:
         return {}, {}  # there need not even be a GPU driver
     try:

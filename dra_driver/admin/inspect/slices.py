@@ -1,8 +1,8 @@
 """ResourceSlices as the driver would create them on a node that has none. Pure.
 
-In: the inventory of a node, and what is offered of it. Out: slices as `kubectl create -f -` takes
-them: for autoscalers, for made-up nodes and for tests. They have no owner, because a made-up Node
-has no UID yet.
+In: the inventory of a node, and what is offered of it. Out: slices that `kubectl create -f -`
+accepts: for autoscalers, for simulated nodes and for tests. They have no owner, because a simulated
+Node has no UID yet.
 """
 
 import json
@@ -49,7 +49,7 @@ OF_DEFAULTS = Offered()
 
 
 def node_names(name: str, count: int) -> list[str]:
-    """Return the names of `count` nodes; a single one has the name as it is."""
+    """Return the names of `count` nodes; a single one has the name without a number."""
     return [name] if count == 1 else [f"{name}-{number}" for number in range(count)]
 
 

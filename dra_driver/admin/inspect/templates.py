@@ -1,11 +1,11 @@
 """Slices as templates of future nodes for autoscalers (aws/karpenter-provider-aws#9550).
 
-In: the slices of a simulated node. Out: the same without what only a real node can tell, for
-Cluster Autoscaler (`NodeInfo.LocalResourceSlices` of a cloud provider's TemplateNodeInfo), or as
-Karpenter's `InstanceType.DynamicResources` has it. An autoscaler compares a template with the
-selectors of pending claims: with a made-up value, it starts nodes that do not fit the claim, or no
-node although one would fit. A missing attribute matches no selector, which is right, because nobody
-knows it yet. Pure.
+In: the slices of a simulated node. Out: the same without the values that only a real node has, for
+Cluster Autoscaler (`NodeInfo.LocalResourceSlices` of a cloud provider's TemplateNodeInfo), or in
+the form of Karpenter's `InstanceType.DynamicResources`. An autoscaler compares a template with the
+selectors of pending claims: with an invented value, it starts nodes that do not fit the claim, or
+no node although one would fit. A missing attribute matches no selector, which is right, because its
+value is not known yet. Pure.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ Template = Literal["cluster-autoscaler", "karpenter"]
 """The autoscalers that a template can be for."""
 
 _USUAL_NAME = "template"
-"""Name of the node that a template is for; the autoscaler puts that of each new node there."""
+"""Name of a template's node, which the autoscaler replaces with that of each new node."""
 
 OF_THE_TYPE = frozenset(
     {
@@ -33,17 +33,17 @@ OF_THE_TYPE = frozenset(
         "sharedAs",
     }
 )
-"""Attributes that every node of a machine type has with the same values: the others are the card's
-own, its place in the machine, or what the node's image brings."""
+"""Attributes that have the same values on all nodes of a machine type: others depend on the card,
+on its place in the machine, or on the node's image."""
 
 SHARED = frozenset({"parentUUID", "nvlinkIsland"})
-"""Attributes whose value is the node's, and is the same for the same devices on every node."""
+"""Attributes whose values differ by node, but are equal for the same devices on every node."""
 
 
 def node_name_of(wanted: Template | None, machines: str) -> str:
     """Return the name of node and pool in a template: for Karpenter, that of the machines.
 
-    It mistakes devices of different machine types for the same if pools and devices have equal
+    Karpenter takes devices of different machine types for the same if pools and devices have equal
     names, and remembers whether they match a selector (1.15.0, allocator.go: matchKey).
     """
     return machines.lower().replace("_", "-") if wanted == "karpenter" else _USUAL_NAME
@@ -52,14 +52,14 @@ def node_name_of(wanted: Template | None, machines: str) -> str:
 def template(
     wanted: Template, slices: Iterable[Object], keep: frozenset[str] = frozenset()
 ) -> Object:
-    """Return the slices of a node as the template that an autoscaler takes."""
+    """Return the slices of a node as a template in the form that an autoscaler accepts."""
     if wanted == "karpenter":
         return dynamic_resources(slices, keep)
     return as_list(template_of(slices, keep))
 
 
 def template_of(slices: Iterable[Object], keep: frozenset[str] = frozenset()) -> Iterator[Object]:
-    """Yield the slices without the attributes that only a real node can tell.
+    """Yield the slices without the attributes that are known only on a real node.
 
     Args:
         slices: of one node.
@@ -76,8 +76,8 @@ def template_of(slices: Iterable[Object], keep: frozenset[str] = frozenset()) ->
 def dynamic_resources(slices: Iterable[Object], keep: frozenset[str] = frozenset()) -> Object:
     """Return Karpenter's `DynamicResources` of an instance type: templates and bindings.
 
-    A binding names devices that will have the same value of an attribute: so claims with
-    `matchAttribute` are served although the template lacks the value.
+    A binding names devices that will have the same value of an attribute, so that claims with
+    `matchAttribute` fit although the template does not have the value.
     """
     slices = list(slices)
     return {

@@ -25,7 +25,7 @@ from dra_driver.slices.project import Projection
 
 _GIB = 1024**3
 _MIG_COLUMNS = ("MIG DEVICE", "PROFILE", "PLACEMENT", "UUID", "GPU INSTANCE", "COMPUTE INSTANCE")
-_PART_COLUMNS = ("DEVICE", "CAPACITY", "THERE IS", "WITHOUT A REQUEST", "AT LEAST", "IN STEPS OF")
+_PART_COLUMNS = ("DEVICE", "CAPACITY", "TOTAL", "DEFAULT", "MINIMUM", "STEP")
 _COLUMNS = ("NAME", "PRODUCT", "UUID", "PCI", "NUMA", "MEMORY", "MIG")
 
 
@@ -110,14 +110,14 @@ def table(
     if rows := [row for device in published.devices for row in _part_rows(device)]:
         lines += [
             "",
-            f"for several claims at a time, with --consumable-shares {offered.share.consumable}:",
+            f"for several claims at once, with --consumable-shares {offered.share.consumable}:",
             *aligned([_PART_COLUMNS, *rows]),
         ]
     return "\n".join(lines) + "\n"
 
 
 def _not_for_machines(inventory: Inventory) -> Iterator[str]:
-    """Yield what keeps GPUs from virtual machines, each reason once."""
+    """Yield why GPUs are not offered to virtual machines, each reason once."""
     by_problem: dict[str, list[str]] = {}
     for card in inventory.passthrough:
         if card.problem is not None:
@@ -205,7 +205,7 @@ def _excluded_facts(gpu: ExcludedGpu) -> dict[str, object]:
 
 
 def _published(published: Projection) -> Iterable[str]:
-    """Yield what all devices have in common on one line, then what each has beside it."""
+    """Yield what all devices have in common on one line, then what else each has."""
     each = list(zip(published.devices, published.sources, strict=True))
     partitions = [source for _, source in each if not source.device.exists]
     made = [(wire, source.device) for wire, source in each if source.device.exists]
@@ -229,7 +229,7 @@ def _values_of(all_of_them: str, devices: Sequence[Mapping[str, Any]]) -> Iterab
 
 
 def _summary(partitions: Iterable[NodeDevice]) -> Iterable[str]:
-    """Yield for each GPU how many placements of each profile are possible on it, at most."""
+    """Yield for each GPU how many placements each profile has on it at most."""
     profiles: dict[str, Counter[str]] = {}
     for part in partitions:
         if isinstance(part.device.base, Mig):
@@ -241,7 +241,7 @@ def _summary(partitions: Iterable[NodeDevice]) -> Iterable[str]:
 
 
 def _shares(sources: Iterable[NodeDevice]) -> Iterable[str]:
-    """Yield for each divided device into how many shares it is divided."""
+    """Yield the number of shares of each divided device."""
     for source in sources:
         share = source.device.share
         if isinstance(share, EqualShare) and share.index == 0:
@@ -253,7 +253,7 @@ def _shares(sources: Iterable[NodeDevice]) -> Iterable[str]:
 
 
 def _part_rows(device: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
-    """Yield what claims consume of a device that several can have, capacity by capacity."""
+    """Yield how much claims may consume of a device that several can have, by capacity."""
     if not device.get(ALLOWS_MULTIPLE):
         return
     for name, capacity in device["capacity"].items():

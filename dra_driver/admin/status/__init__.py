@@ -1,1 +1,1 @@
-"""`dra-driver status`: who has the GPUs of this node, and how."""
+"""`dra-driver status` and `usage`: which claims and processes have the GPUs of this node."""

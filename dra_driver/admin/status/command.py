@@ -1,8 +1,8 @@
-"""`dra-driver status`: who has which GPU of this node, how it is shared, and what is wrong.
+"""`dra-driver status`: which claims have this node's GPUs, how they are shared, what is wrong.
 
-In: the files of the driver and of the MPS supervisor below the kubelet's plugins directory; they
-need not run. Out: on stdout a table for people or JSON for programs. Nothing is changed, and no
-GPU, API server or driver is asked. With `--cluster` it reads none of these files, and asks the API
+In: the files of the driver and of the MPS supervisor below the kubelet's plugins directory; neither
+has to run. Out: on stdout a table for people or JSON for programs. Nothing is changed, and no GPU,
+API server or driver is asked. With `--cluster` it reads none of these files, and asks the API
 server what all nodes offer (cluster/).
 """
 
@@ -77,7 +77,7 @@ class ShowStatus(CommandSettings):
     proc_root: Path = common_settings.PROC_ROOT
 
     def check(self) -> None:
-        """Check that no option is given in vain."""
+        """Check that no option is without effect."""
         if self.cluster:
             self._check_cluster()
             return
@@ -89,7 +89,7 @@ class ShowStatus(CommandSettings):
 
     def _check_cluster(self) -> None:
         for name in ("kubelet_plugins_directory_path", "proc_root"):
-            # Every pod of the driver has them as variables, which is not a request.
+            # Every pod of the driver has them as variables, which is not the user's choice.
             usual = {str(self.options[name].default), os.environ.get(name.upper())}
             if str(getattr(self, name)) not in usual:
                 raise ValueError(
@@ -99,7 +99,7 @@ class ShowStatus(CommandSettings):
                 )
 
     def cli_cmd(self) -> None:
-        """Look and print."""
+        """Print the status."""
         sys.stdout.write(self._of_the_cluster() if self.cluster else self._of_this_node())
 
     def _of_this_node(self) -> str:
@@ -126,9 +126,9 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     """The content of a node's files.
 
     Attributes:
-        domains: MPS domains by id; None for one that no supervisor has handled.
+        domains: MPS domains by id; None for one that the supervisor has not handled yet.
         domain_claims: UIDs of the claims that have joined a domain, by its id.
-        gone: what has happened to devices that exist no more, by claim's UID and device's name.
+        gone: what happened to devices that no longer exist, by claim's UID and device's name.
     """
 
     boot_id: str
@@ -159,11 +159,11 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
 def look(directory: Path, boot_id: str, proc_root: Path | None = None) -> NodeStatus:
     """Read the files below the driver's directory. Raises SetupError without it, or StateError.
 
-    Without `proc_root`, the GPU driver's own files are not looked at.
+    Without `proc_root`, the GPU driver's own files are not read.
     """
     if not is_folder(directory):
         raise SetupError(
-            f"{directory} is not there: the driver has not run on this node, or uses another "
+            f"{directory} does not exist: the driver has not run on this node, or uses another "
             "directory (--kubelet-plugins-directory-path); on any machine, --cluster shows what "
             "the cluster offers"
         )
@@ -202,7 +202,7 @@ def _read(read: Callable[[], T]) -> T | None:
 
 
 def table(node: NodeStatus) -> str:
-    """Return it for people."""
+    """Return the node's status as text for people."""
     rows = [row for record in node.claims for row in _rows(node, record)]
     lines = aligned([_COLUMNS, *rows]) if rows else ["no claim is prepared on this node"]
     lines += health_part.lines(node.health)
@@ -228,7 +228,7 @@ def table(node: NodeStatus) -> str:
 
 
 def report(node: NodeStatus) -> str:
-    """Return it as JSON, for programs."""
+    """Return the node's status as JSON, for programs."""
     document = {
         "claims": [_claim_json(node, record) for record in node.claims],
         "pendingCleanups": [
@@ -254,9 +254,9 @@ def report(node: NodeStatus) -> str:
 
 
 def _rows(node: NodeStatus, record: ClaimRecord) -> list[tuple[str, ...]]:
-    """Return the claim's lines: one for everything that it has of a device in one way.
+    """Return the claim's lines: one for each device and strategy, even for several shares of it.
 
-    For its shares of a device, the settings say how many there are, and their sum.
+    The settings then include the number of the claim's shares, and their sum.
     """
     rows = {
         (
@@ -273,7 +273,7 @@ def _rows(node: NodeStatus, record: ClaimRecord) -> list[tuple[str, ...]]:
 
 
 def _users(record: ClaimRecord) -> Iterator[str]:
-    """Yield for whom a claim was reserved when it was prepared."""
+    """Yield the pods and PodGroups for which a claim was reserved when it was prepared."""
     yield from (pod.name for pod in record.pods)
     yield from (f"podgroups/{group.name}" for group in record.groups)
 
@@ -333,7 +333,7 @@ def _state(node: NodeStatus, record: ClaimRecord, device: DeviceRecord) -> str:
 def _health(node: NodeStatus, domain: DomainId | str) -> str:
     status = node.domains.get(domain)
     if status is None:
-        return "the MPS supervisor has not noticed it"
+        return "the MPS supervisor has not handled it yet"
     facts = [str(status.state)]
     if status.daemon is not None:
         facts.append(f"PID {status.daemon.pid}")

@@ -1,7 +1,7 @@
-"""The part of `dra-driver status` on devices that claims have and that exist no more.
+"""The part of `dra-driver status` on devices that claims have and that no longer exist.
 
-In: the GPU driver's files below /proc, which have each GPU that it has and, for each MIG device,
-a capability. Out: what to say of a device, or nothing where the files do not tell.
+In: the GPU driver's files below /proc, which list its GPUs and have a capability for each MIG
+device. Out: what happened to a device, or nothing if the files do not show it.
 """
 
 import re
@@ -14,11 +14,11 @@ from dra_driver.host.files import text_of
 
 _FIELD = re.compile(r"^(GPU UUID|Device Minor):\s*(\S+)\s*$", re.MULTILINE)
 _HIDDEN = "?"
-"""In the UUID of a GPU that nobody has opened yet."""
+"""In the UUID of a GPU that no program has opened yet."""
 
 
 def gone(records: Iterable[ClaimRecord], proc_root: Path) -> dict[tuple[str, str], str]:
-    """Return what has happened to devices of claims, by the claim's UID and the device's name."""
+    """Return what happened to devices that are gone, by the claim's UID and the device's name."""
     nvidia = proc_root / "driver/nvidia"
     gpus = [dict(_FIELD.findall(text_of(path))) for path in nvidia.glob("gpus/*/information")]
     minors = {gpu.get("GPU UUID", _HIDDEN): gpu.get("Device Minor", "") for gpu in gpus}

@@ -1,6 +1,6 @@
-"""The part of `dra-driver status` on health: GPUs that are not well, why, and what to do.
+"""The part of `dra-driver status` on health: sick GPUs, why they are sick, and what to do.
 
-A record of another boot says nothing about now.
+A record of another boot is ignored.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def read_notes(directory: Path, boot_id: str) -> HealthNotes:
 
 
 def lines(notes: HealthNotes) -> list[str]:
-    """Return it for people; nothing if all is well."""
+    """Return lines for people; none if all is well."""
     rows = [_row(name, wrong) for _, name, wrong in _wrong(notes)]
     if not rows and notes.problem is None:
         return []
@@ -44,7 +44,7 @@ def lines(notes: HealthNotes) -> list[str]:
 
 
 def as_json(notes: HealthNotes) -> dict[str, object]:
-    """Return it for programs."""
+    """Return the same for programs."""
     return {
         "problem": notes.problem,
         "conditions": [

@@ -34,14 +34,14 @@ _PART_COLUMNS = ("DEVICE", "PARTS", "MEMORY USED", "MEMORY FREE", "SMS USED", "S
 _BLOCKED = "in use by a claim that holds all of it, or a part by capacity"
 _LIMITED = {
     None: "not limited",
-    Limiter.OVER_LIMIT.words(): "not limited beforehand; containers that take more are reported or "
+    Limiter.OVER_LIMIT.words(): "not limited in advance; containers that use more are reported or "
     "ended (--over-limit)",
 }
 _WAITS = "a new config waits"
 
 
 def lines(notes: ShareNotes, records: Sequence[ClaimRecord]) -> list[str]:
-    """Return it for people; nothing on a node without shares."""
+    """Return lines for people; none on a node without shares."""
     held = _held(records)
     used, blocked = _used(held), _blocked(notes, held)
     rows = [
@@ -62,15 +62,15 @@ def lines(notes: ShareNotes, records: Sequence[ClaimRecord]) -> list[str]:
     parts = list(map(_part_row, _parts(notes, held)))
     shown += ["", *aligned([_PART_COLUMNS, *parts])] if parts else []
     if rows or notes.problem:
-        shown += ["", f"share config: {notes.origin or 'none was read yet'}"]
+        shown += ["", f"share config: {notes.origin or 'none has been read yet'}"]
     if notes.problem:
-        shown.append(f"  the newest cannot be used: {notes.problem}")
+        shown.append(f"  the newest one cannot be used: {notes.problem}")
     shown += [f"  {remark}" for remark in notes.remarks]
     return shown + [f"  {_waits(name, records)}" for name in notes.waiting]
 
 
 def as_json(notes: ShareNotes, records: Sequence[ClaimRecord]) -> dict[str, object]:
-    """Return it as JSON."""
+    """Return the same for programs."""
     held = _held(records)
     used, blocked = _used(held), _blocked(notes, held)
     return {
@@ -122,19 +122,19 @@ class _Parts(Struct):
 
     @property
     def free_mib(self) -> int | None:
-        """Memory that nobody has, in MiB; None for a device that is no longer published."""
+        """Memory that no claim has, in MiB; None for a device that is no longer published."""
         if self.memory_mib is None:
             return None
         return 0 if self.is_blocked else max(0, self.memory_mib - self.used_mib)
 
 
 def _held(records: Iterable[ClaimRecord]) -> list[DeviceRecord]:
-    """Return the devices that claims have, without those that they only look at."""
+    """Return the devices that claims have, except by admin access."""
     return [device for record in records for device in record.devices if not device.admin_access]
 
 
 def _parts(notes: ShareNotes, held: Iterable[DeviceRecord]) -> list[_Parts]:
-    """Return the devices that are published to be consumed in parts, and those that are."""
+    """Return the devices that are published for use in parts, or already used in parts."""
     by_name = {
         device.name: _Parts(name=device.name, memory_mib=device.memory_mib, most=device.shares)
         for device in notes.consumables
@@ -170,7 +170,7 @@ def _in_order(notes: ShareNotes) -> list[NotedDevice]:
 
 
 def _reasons(notes: ShareNotes) -> list[str]:
-    """Return why nothing better limits memory, each reason once."""
+    """Return why there is no better limit on memory, each reason once."""
     devices: dict[tuple[str | None, str], list[str]] = {}
     for device in _in_order(notes):
         if device.why:
@@ -182,7 +182,7 @@ def _reasons(notes: ShareNotes) -> list[str]:
 
 
 def _waits(device: str, records: Iterable[ClaimRecord]) -> str:
-    """Say when the newest config takes effect on a device, and which claims have any of it."""
+    """Return when the newest config takes effect on a device, and which claims delay it."""
     refs = sorted(
         str(record.ref)
         for record in records
@@ -190,7 +190,7 @@ def _waits(device: str, records: Iterable[ClaimRecord]) -> str:
         and _concerned({device}, {undivided_name(entry.name) for entry in _held([record])})
     )
     if not refs:
-        return f"{device}: a new config takes effect at the driver's next look"
+        return f"{device}: a new config takes effect when the driver next checks"
     claims = "this claim has" if len(refs) == 1 else f"these {len(refs)} claims have"
     return f"{device}: a new config takes effect when {claims} ended: {named(refs)}"
 
@@ -209,7 +209,7 @@ def _blocked(notes: ShareNotes, held: Iterable[DeviceRecord]) -> set[str]:
 
 
 def _concerned(names: Collection[str], held: Collection[str]) -> set[str]:
-    """Return those of some devices that are held, or GPUs of which a MIG device is."""
+    """Return the names of devices that are held, and of GPUs of which a MIG device is held."""
     parsed = (parse_device_name(name) for name in held)
     parents = {gpu_name(name.minor) for name in parsed if isinstance(name, MigName)}
     return {name for name in names if name in held or name in parents}

@@ -1,8 +1,8 @@
 """`dra-driver usage`: who uses the GPUs of this node, shown once or repeatedly.
 
-In: which GPUs to show, and where things are. Out: on a terminal one page that is refreshed, as by
-`top`; elsewhere one look, as text or JSON. NVML is opened for it, and processes of containers are
-visible only from the host's PID namespace: without it the output says so.
+In: which GPUs to show, and where files are. Out: on a terminal one page that is refreshed, as by
+`top`; elsewhere text or JSON, once. NVML is opened for it, and processes of containers are visible
+only from the host's PID namespace: without it, the output has a note.
 """
 
 import json
@@ -33,7 +33,7 @@ _NEW_PAGE = "\x1b[H\x1b[2J"
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """The question. `interval` is in seconds; None for one look."""
+    """What to show. `interval` is in seconds between refreshes; None: once."""
 
     gpu: str = ""
     pid: int | None = None
@@ -45,11 +45,11 @@ _UNSEEN = f"{UNSEEN}, or run this in the MPS supervisor's pod"
 
 
 def show(question: Question, roots: Roots, plugins: Path, out: TextIO) -> None:
-    """Look and print, on a terminal until Ctrl-C; `plugins` is the kubelet's directory."""
+    """Print the usage, on a terminal until Ctrl-C; `plugins` is the kubelet's directory."""
     library = NvmlLibrary(find_library(roots.driver, running_driver(roots.proc)))
     library.open()
     try:
-        resources = PodResources(plugins, roots.host_roots(), on_problem=_tell)
+        resources = PodResources(plugins, roots.host_roots(), on_problem=_warn)
         directory = plugins / DRIVER_NAME
         look = node_look(
             library, roots, directory, resources.pods, lambda: stored_records(directory).records
@@ -58,17 +58,17 @@ def show(question: Question, roots: Roots, plugins: Path, out: TextIO) -> None:
             width = shutil.get_terminal_size().columns if out.isatty() else None
             out.write(text_of(question, look(), width))
             return
-        _renew(question, look, out)
+        _refresh(question, look, out)
     finally:
         library.close()
 
 
-def _tell(reason: str) -> None:
-    sys.stderr.write(f"later pods of a claim are not known: {reason}\n")
+def _warn(reason: str) -> None:
+    sys.stderr.write(f"pods that joined a claim later are not known: {reason}\n")
 
 
 def text_of(question: Question, use: NodeUse, width: int | None) -> str:
-    """Return one look as it is printed; `width` is the terminal's, None without one."""
+    """Return the usage as it is printed; `width` is the terminal's, None without one."""
     of = selected(question, use)
     if is_for_programs(question.output):
         return for_programs(json.dumps(document(use, of), indent=2) + "\n", question.output)
@@ -113,7 +113,7 @@ def selected(question: Question, use: NodeUse) -> Selected:
     return Selected(indices=frozenset(indices)) if question.gpu or question.pid else EVERYTHING
 
 
-def _renew(question: Question, look: Callable[[], NodeUse], out: TextIO) -> None:
+def _refresh(question: Question, look: Callable[[], NodeUse], out: TextIO) -> None:
     try:
         while question.interval is not None:
             now = time.strftime("%H:%M:%S")

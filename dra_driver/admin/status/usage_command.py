@@ -1,6 +1,6 @@
-"""`dra-driver usage`: who uses this node's GPUs, and how much of them.
+"""`dra-driver usage`: which containers and processes use this node's GPUs, and how much.
 
-In: flags. Out: what `usage` shows.
+In: flags. Out: the text or document that usage.py builds.
 """
 
 import sys
@@ -14,14 +14,14 @@ from dra_driver.commands.common_settings import SECONDS
 
 PLUGINS = changed(
     common_settings.KUBELET_PLUGINS_DIRECTORY_PATH,
-    help="Folder of the driver's records, below gpu.nvidia.com.",
+    help="Folder with gpu.nvidia.com, where the driver keeps its records.",
 )
 
 
 class ShowUsage(common_settings.RootSettings):
     """Show who uses this node's GPUs: memory, utilisation and processes of containers.
 
-    It is refreshed on a terminal, until Ctrl-C. Needs the host's PID namespace.
+    On a terminal, it is refreshed until Ctrl-C. Needs the host's PID namespace.
     """
 
     example = "dra-driver usage --gpu 0 --once"
@@ -42,7 +42,7 @@ class ShowUsage(common_settings.RootSettings):
     kubelet_plugins_directory_path: Path = PLUGINS
 
     def cli_cmd(self) -> None:
-        """Look and print."""
+        """Print the usage."""
         # Not imported above: `status` needs neither NVML nor a client.
         from dra_driver.admin.status import usage  # noqa: PLC0415
 

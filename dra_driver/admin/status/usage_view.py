@@ -36,7 +36,7 @@ EVERYTHING = Selected()
 
 
 def lines(use: NodeUse, *, width: int | None, of: Selected = EVERYTHING) -> list[str]:
-    """Return it for people; no line is wider than the terminal, or than 80 if that is narrower.
+    """Return lines for people; none is wider than the terminal, or than 80 if that is narrower.
 
     Without a terminal (a width of None), nothing is shortened.
     """
@@ -55,7 +55,7 @@ def _gpu_lines(gpu: GpuUse, width: int | None) -> Iterator[str]:
     load = gpu.load
     facts = [f"GPU {load.index}", load.product_name, gpu.name, load.uuid]
     yield _cut("  ".join(facts), width)
-    busy = "MIG mode: NVML does not say how busy" if load.busy is None else f"busy {load.busy:.0%}"
+    busy = "MIG mode: NVML reports no utilisation" if load.busy is None else f"busy {load.busy:.0%}"
     if load.memory is not None:
         yield f"  {_bar(load.memory)}  {_of(load.memory)}, {busy}"
     rows = [row for device in gpu.devices for row in _rows(gpu, device)]
@@ -103,12 +103,12 @@ def _who(user: User) -> str:
 
 
 def _short(device: str, gpu: str) -> str:
-    """Return the name of a device below the GPU's line: what is not in the GPU's own name."""
+    """Return the name of a device below the GPU's line, without the GPU's own name."""
     return "whole" if device == gpu else device.removeprefix(gpu).lstrip("- ")
 
 
 def _limit(user: User, own: int | None) -> str:
-    """Return what a container may have: its limit, or all of its MIG device."""
+    """Return how much memory a container may use: its limit, or all of its MIG device."""
     amount = own if user.limit_bytes is None else user.limit_bytes
     if amount is None:
         return "-"
@@ -120,7 +120,7 @@ def _processes(processes: Sequence[Process]) -> str:
 
 
 def _size(amount: int | None) -> str:
-    """Return an amount of memory in a form of fixed width; an unknown one is `?`."""
+    """Return an amount of memory in MiB or GiB; an unknown one is `?`."""
     if amount is None:
         return "?"
     return f"{amount / _GIB:.1f} GiB" if amount >= _GIB else f"{amount / _MIB:.0f} MiB"
@@ -141,7 +141,7 @@ def _bar(memory: Memory) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return aligned lines; the widest columns that may be narrowed are, until they fit.
+    """Return aligned lines; the widest columns are narrowed, if they may be, until they fit.
 
     Before that, the last column is left out.
     """
@@ -168,7 +168,7 @@ def _cut(text: str, most: int | None) -> str:
 
 
 def document(use: NodeUse, of: Selected = EVERYTHING) -> Mapping[str, object]:
-    """Return it for programs."""
+    """Return the usage for programs."""
     return {
         "seesProcesses": use.sees_processes,
         "gpus": [_gpu_json(gpu) for gpu in use.gpus if gpu.load.index in of],

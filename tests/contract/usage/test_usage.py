@@ -308,7 +308,7 @@ def test_later_pods_have_names_which_are_looked_up_on_request(
         assert cli.main([*words, "--pid", "101"]) == 0
         shown = capfd.readouterr()
         assert "300 MiB" in shown.out
-        assert "later pods of a claim are not known: the kubelet's PodResources API" in shown.err
+        assert "joined a claim later are not known: the kubelet's PodResources API" in shown.err
     finally:
         node.driver.kill()
 
