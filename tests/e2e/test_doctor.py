@@ -54,7 +54,7 @@ def test_missing_features_match_the_page_of_each_version(node: GpuNode) -> None:
     without = {
         Feature(gate)
         for one in found
-        for gate in re.findall(r"the API server is without (\w+):", one["seen"])
+        for gate in re.findall(r"the API server does not have (\w+):", one["seen"])
     }
     assert without == lacking()
 

@@ -272,7 +272,7 @@ OF_CLUSTERS: tuple[Check, ...] = (
     Check(
         id="slices-of-others",
         title="publishers of the driver's name",
-        why="the scheduler cannot tell two publishers with one name apart",
+        why="the scheduler cannot tell publishers with the same name apart",
         look=lambda sources: (
             *slice_checks.of_others(sources.cluster.slices()),
             *slice_checks.in_others_names(

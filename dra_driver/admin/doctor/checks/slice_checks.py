@@ -37,7 +37,7 @@ def published(slices: Sequence[Object], node: str) -> Iterator[Seen]:
     if not pools:
         yield error(
             f"there is no ResourceSlice of {DRIVER_NAME} {where}",
-            "find out why the driver does not run there or cannot publish: look at its pods and "
+            "find out why the driver does not run there or cannot publish: check its pods and "
             "their logs",
         )
         return
