@@ -225,7 +225,7 @@ class Sources:
         )
 
     def autoscalers(self) -> Iterator[Seen]:
-        """Check whether Cluster Autoscaler would remove nodes whose GPUs are in use."""
+        """Check whether Cluster Autoscaler would remove nodes because it misjudges their GPUs."""
         cluster = self.cluster
         try:
             runs = cluster.config_map(*autoscalers.STATUS) is not None
@@ -250,7 +250,7 @@ class Sources:
             yield from cluster_checks.permissions(self._permissions_of(ds.subject))
         if not installed:
             yield unknown(
-                "the driver's ServiceAccount is not known, because it has no DaemonSet",
+                "no DaemonSet of this driver was found, so its ServiceAccount is not known",
                 "run doctor in the driver's pod, once it is installed",
             )
 

@@ -1,4 +1,4 @@
-"""Warnings of claims that need something of a card or a setting, but may not get it. Pure.
+"""Warnings about claims that need a capable card or a setting, but may not get it. Pure.
 
 The scheduler does not read configs: a claim whose requests select no card may get the least capable
 one, where Prepare may refuse a time-slice or a limit of MPS, every time. Both work on cards of the
@@ -32,7 +32,7 @@ def parts(value: Mapping[str, object]) -> Iterator[Problem]:
             what = (
                 f"{dotted(where)}: claims get parts of devices only if the driver runs with "
                 "--consumable-shares (chart value consumableShares); otherwise this request gets "
-                "a whole device that has at least so much"
+                "a whole device with at least that much"
             )
             yield Problem(path=where, text=what)
             for name in mapping(request, *where[-2:]):

@@ -83,7 +83,7 @@ def read_manifests(name: str) -> Iterator[tuple[str, str]]:
 
 
 def summary(reports: dict[str, FileReport]) -> str:
-    """Return one line with how much was checked, so that nothing does not look like success."""
+    """Return one line with how much was checked: checking nothing is not success."""
     configs = sum(report.configs for report in reports.values())
     errors = sum(report.errors for report in reports.values())
     objects = sum(report.objects for report in reports.values())

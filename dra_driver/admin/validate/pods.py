@@ -39,7 +39,7 @@ def refused(value: object, path: Path) -> Iterator[Problem]:
 
 
 def warnings(value: object, path: Path) -> Iterator[Problem]:
-    """Yield what a cluster accepts, but what gets the pod no devices."""
+    """Yield what a cluster accepts, but what leaves the pod without devices."""
     for where, name, _ in _amounts(value, path):
         if why := meant(name) or (NOT_SERVED if name in NAMES else ""):
             yield Problem(path=(*where, name), text=f"{dotted(where)}: {plain(name)}: {why}")

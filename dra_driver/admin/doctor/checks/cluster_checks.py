@@ -182,7 +182,7 @@ def kubelet_gates(facts: KubeletFacts) -> Iterator[Seen]:
         )
     elif facts.gates:
         given = sorted({gate for gates in facts.gates.values() for gate in gates})
-        what = f", with settings of: {named(given)}" if given else ""
+        what = f"; gates set there: {named(given)}" if given else ""
         every = len(facts.gates) + facts.not_asked
         yield ok(f"{len(facts.gates)} of {count(every, 'kubelet')} asked{what}")
     if facts.refused is not None:

@@ -359,8 +359,8 @@ def labelled(facts: DriverFacts, labels: Iterable[str], node: str) -> Iterator[S
 def for_machines(cards: Sequence[PassthroughGpu]) -> Iterator[Seen]:
     """Check whether virtual machines can use the GPUs on the PCI bus.
 
-    The driver words the problems (devices/passthrough/rules.py): a reason and, after a colon, what
-    to do.
+    The text of a problem comes from the driver (devices/passthrough/rules.py): a reason and, after
+    a colon, what to do.
     """
     offered = [card for card in cards if card.problem is None]
     by_problem: dict[str, list[PassthroughGpu]] = {}

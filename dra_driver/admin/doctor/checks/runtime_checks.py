@@ -166,7 +166,7 @@ def default_runtime(configs: Sequence[RuntimeConfig] | None) -> Iterator[Seen]:
         what = config.default_runtime or config.default_program
         if config.sees_environment is False:
             yield info(
-                f"{config.name} runs all pods with the runtime {what!r}, which heeds the "
+                f"{config.name} runs all pods with the runtime {what!r}, which honours the "
                 "environment of privileged containers only"
             )
             continue
