@@ -134,7 +134,7 @@ def test_a_pod_that_names_its_node_and_asks_for_gpus_is_created_with_a_warning(
             for (version, kind), of_kind in kinds.items()
         }
 
-    gpus = "nobody allocates nvidia.com/gpu unless a device plugin serves that node"
+    gpus = "nothing allocates nvidia.com/gpu unless a device plugin serves that node"
     wait_until(
         lambda: gpus in workloads(pinned({"nvidia.com/gpu": 1}))["Pod"],
         "the policy dra-driver-pinned-pods",
