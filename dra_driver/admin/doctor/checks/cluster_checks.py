@@ -300,7 +300,7 @@ def classes(present: Iterable[Object], has: Mapping[Feature, bool]) -> Iterator[
         if name not in there:
             yield error(
                 f"there is no DeviceClass {name}",
-                f"{INSTALL_AGAIN}; a claim that names the class waits forever",
+                f"{INSTALL_AGAIN}; a claim that names the class waits for it",
             )
         elif wrong := shipped.class_difference(spec, there[name]):
             yield warning(
