@@ -232,9 +232,7 @@ def is_quiet(node: ProcessNode) -> bool:
     return writes(node) == before
 
 
-def test_only_the_last_registered_of_two_drivers_publishes(
-    node: ProcessNode,
-) -> None:
+def test_only_the_last_registered_of_two_drivers_publishes(node: ProcessNode) -> None:
     node.install_gpus("t4x4")
     old = node.driver
     old.env["POD_UID"] = "old"
@@ -328,9 +326,7 @@ def open_nodes(node: ProcessNode) -> list[str]:
     return [path for path in links if path.startswith(str(node.place.driver_root / "dev"))]
 
 
-def test_an_evicted_driver_waits_for_claims_and_closes_gpus(
-    node: ProcessNode,
-) -> None:
+def test_an_evicted_driver_waits_for_claims_and_closes_gpus(node: ProcessNode) -> None:
     node.install_gpus("t4x4")
     node.driver.env["SHUTDOWN_DELAY"] = "8"
     node.driver.start()

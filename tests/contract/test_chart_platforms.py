@@ -45,9 +45,7 @@ def test_a_platform_has_its_paths(render: Render, values: Path) -> None:
     assert host_paths(pod)["cdi"] == environment(pod)["CDI_ROOT"] == "/var/run/cdi"
 
 
-def test_gpu_operators_label_removes_both_daemon_sets(
-    render: Render,
-) -> None:
+def test_gpu_operators_label_removes_both_daemon_sets(render: Render) -> None:
     file = FOLDER / "platforms" / "gpu-operator.yaml"
     name, label = re.findall(r"driver\.manager\.env\[0\]\.(?:name|value)=(\S+)", file.read_text())
     assert name == "NODE_LABEL_FOR_GPU_POD_EVICTION"

@@ -37,9 +37,7 @@ def without(node: ProcessNode, path: Path) -> DriverProcess:
     return node.driver
 
 
-def test_without_the_registration_folder_the_driver_is_unknown(
-    node: ProcessNode,
-) -> None:
+def test_without_the_registration_folder_the_driver_is_unknown(node: ProcessNode) -> None:
     said = without(node, node.place.registry).wait_log("socket not made")["error"]
     assert f"socket {node.place.registry}/" in said
     assert "cannot be made: Read-only file system" in said

@@ -28,9 +28,7 @@ def test_without_a_checkpoint_it_loads_and_touches_nothing(tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())
 
 
-def test_a_plan_lists_each_claim_and_changes_nothing(
-    node: ProcessNode,
-) -> None:
+def test_a_plan_lists_each_claim_and_changes_nothing(node: ProcessNode) -> None:
     machine = node.install_gpus("h100x8", Options(userspace="stand-in", seed=SEED))
     left = Left("dynamic-mig")
     left.restore_machine(machine)

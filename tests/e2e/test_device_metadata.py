@@ -154,9 +154,7 @@ def test_no_container_changes_its_file_not_even_as_root(scene: Scene) -> None:
 
 
 @needs(Feature.EXTENDED_RESOURCE)
-def test_metadata_of_resource_names_uses_the_schedulers_names(
-    scene: Scene,
-) -> None:
+def test_metadata_of_resource_names_uses_the_schedulers_names(scene: Scene) -> None:
     pod = scene.pod(limits={"nvidia.com/gpu": 1})
     scene.running(pod)
     path = scene.run_in(pod, "find", reader.FOLDER, "-name", reader.FILE).strip()

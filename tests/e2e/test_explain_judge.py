@@ -109,9 +109,7 @@ def answered(one: Case) -> NodeAnswer:
     return answer_on(cluster, node, list(map(read_claim, one.claims)), (), SelectorCache())
 
 
-def test_removing_the_named_cause_helps_or_names_another(
-    program: Path,
-) -> None:
+def test_removing_the_named_cause_helps_or_names_another(program: Path) -> None:
     asked: list[Case] = []
     told: list[NodeAnswer] = []
     for seed in range(FIRST, FIRST + CASES_CLEARED):

@@ -38,9 +38,7 @@ def machine_as_before(scene: Scene) -> Iterator[None]:
     forget(scene, settings)
 
 
-def test_pod_and_claim_report_a_sick_gpu_and_its_recovery(
-    scene: Scene,
-) -> None:
+def test_pod_and_claim_report_a_sick_gpu_and_its_recovery(scene: Scene) -> None:
     claim = scene.claim(
         "wanted", selectors=cel(f'device.attributes["gpu.nvidia.com"].uuid == "{uuid(scene)}"')
     )

@@ -253,9 +253,7 @@ def test_the_share_config_is_named_as_here_or_as_in_the_device_plugin(flag: str)
     assert settings.share_config_default == "a100"
 
 
-def test_nvidias_default_profile_is_ignored_with_a_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nvidias_default_profile_is_ignored_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEFAULT_CONFIG", "mixed")
     settings = parsed("--node-name=n", "--share-config=/etc/shares")
     assert settings.share_config_default == ""

@@ -97,9 +97,7 @@ class Timed(ClaimApi):
         return super().get_claim(namespace, name, timeout=timeout)
 
 
-def test_requests_end_with_the_call_and_sooner_if_the_answer_is_known(
-    tmp_path: Path,
-) -> None:
+def test_requests_end_with_the_call_and_sooner_if_the_answer_is_known(tmp_path: Path) -> None:
     api = Timed()
     timing = replace(FAST, read_timeout=9.5, repeat_timeout=1.0)
     driver = Driver(tmp_path, api=api, timing=timing)

@@ -87,9 +87,7 @@ def test_another_drivers_entries_stay_also_if_a_config_cannot_be_applied_over(
     assert place.status() == [FOREIGN]
 
 
-def test_a_config_that_is_not_json_leaves_status_empty_and_logs_once(
-    place: Place,
-) -> None:
+def test_a_config_that_is_not_json_leaves_status_empty_and_logs_once(place: Place) -> None:
     place.driver.prepare(place.put("gpu-2"))
     place.look()
     config = make.config(sharing={"strategy": "<TimeSlicing>"})

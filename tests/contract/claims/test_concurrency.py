@@ -200,9 +200,7 @@ def test_a_prepare_that_waits_for_another_claim_unlocks_its_gpus(
     patient.close()
 
 
-def test_a_gpu_is_unlocked_while_its_holder_is_looked_up(
-    driver: Driver,
-) -> None:
+def test_a_gpu_is_unlocked_while_its_holder_is_looked_up(driver: Driver) -> None:
     driver.prepare(driver.api.add("gpu-1", uid="holder", name="holder"))
     ref = driver.api.add("gpu-1")
     asked: list[str] = []

@@ -84,9 +84,7 @@ def test_an_annotation_that_names_another_place_is_not_believed(driver: Driver) 
     assert found.keys() == {reader.by_claim("claim", "gpu")}
 
 
-def test_when_disabled_no_files_are_made_and_old_ones_go_with_claims(
-    driver: Driver,
-) -> None:
+def test_when_disabled_no_files_are_made_and_old_ones_go_with_claims(driver: Driver) -> None:
     ref, later = driver.api.add("gpu-1"), driver.api.add("gpu-2", uid="later", name="later")
     driver.prepare(ref)
     off = Driver(driver.root, api=driver.api, device_metadata=False)
@@ -179,9 +177,7 @@ def test_a_newer_gpu_driver_shows_only_in_later_containers(driver: Driver) -> No
     assert versions == ["535.261.3", "580.1.2"]
 
 
-def test_a_lost_nvlink_group_shows_only_in_later_containers(
-    tmp_path: Path,
-) -> None:
+def test_a_lost_nvlink_group_shows_only_in_later_containers(tmp_path: Path) -> None:
     links = (NvLink(number=0, is_active=True, to_switch=True),)
     pair = [make.gpu(number, nvlinks=links) for number in (1, 2)]
     driver = Driver(tmp_path, *pair)

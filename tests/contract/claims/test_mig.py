@@ -364,9 +364,7 @@ def test_after_a_reboot_others_devices_are_kept(node: Node) -> None:
     assert node.mig_shapes() == {0: ["1g.10gb@0"]}
 
 
-def test_a_mig_device_with_a_damaged_record_is_left_to_an_admin(
-    node: Node,
-) -> None:
+def test_a_mig_device_with_a_damaged_record_is_left_to_an_admin(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
     (record,) = (node.driver.plugin / "claims").iterdir()

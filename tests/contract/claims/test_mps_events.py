@@ -242,9 +242,7 @@ def test_the_death_of_a_shared_daemon_is_reported_on_all_its_claims(claim: MpsCl
     ) in notes
 
 
-def test_an_unreadable_status_file_hides_no_other_domain(
-    claim: MpsClaim,
-) -> None:
+def test_an_unreadable_status_file_hides_no_other_domain(claim: MpsClaim) -> None:
     claim.join("one")
     claim.say(restarts=1, domain=SHARED)
     claim.files.status(DOMAIN).mkdir()

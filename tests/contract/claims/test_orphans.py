@@ -77,9 +77,7 @@ def test_a_claim_in_use_keeps_its_devices_without_a_record(
     assert list((driver.plugin / "device-metadata").iterdir()) == []
 
 
-def test_a_claim_used_by_a_pod_again_restarts_the_wait(
-    driver: Driver,
-) -> None:
+def test_a_claim_used_by_a_pod_again_restarts_the_wait(driver: Driver) -> None:
     ref, clock = orphaned(driver), Clock()
     reconciler = driver.reconciler(ReconcileTiming(grace=GRACE), clock)
     for running in ([], [POD], []):

@@ -74,9 +74,7 @@ def test_a_failed_cleanup_is_retried_by_the_running_thread(driver: Driver) -> No
         reconciler.stop(10)
 
 
-def test_cleanup_on_a_former_gpu_is_retried_for_a_moved_claim(
-    driver: Driver,
-) -> None:
+def test_cleanup_on_a_former_gpu_is_retried_for_a_moved_claim(driver: Driver) -> None:
     ref = driver.api.add("gpu-1", configs=[MPS])
     driver.prepare(ref)
     driver.sharing.refuse_undo = DeviceError("the GPU does not answer")
@@ -287,9 +285,7 @@ def test_an_unreachable_api_server_is_asked_twice_in_all(driver: Driver) -> None
     assert len(driver.api.asked) == 2
 
 
-def test_an_api_error_on_one_claim_does_not_keep_others(
-    driver: Driver,
-) -> None:
+def test_an_api_error_on_one_claim_does_not_keep_others(driver: Driver) -> None:
     refs = [driver.api.add(f"gpu-{n}", uid=f"uid-{n}", name=f"claim-{n}") for n in range(4)]
     for ref in refs:
         driver.prepare(ref)

@@ -47,9 +47,7 @@ def test_holders_of_another_gpu_block_nobody(node: Node) -> None:
     assert node.mig_shapes() == {1: ["1g.10gb@0"]}
 
 
-def test_refusals_keep_what_claims_wait_for_until_they_stop(
-    node: Node,
-) -> None:
+def test_refusals_keep_what_claims_wait_for_until_they_stop(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     with holding(node.machine.driver_root, 0):
         with pytest.raises(TransientError):

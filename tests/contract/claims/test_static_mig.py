@@ -67,9 +67,7 @@ def had_another(node: Node, ref: ClaimRef) -> None:
     records.write(replace(record, devices=(former,)))
 
 
-def test_a_replaced_static_mig_device_fails_the_next_prepare(
-    node: Node,
-) -> None:
+def test_a_replaced_static_mig_device_fails_the_next_prepare(node: Node) -> None:
     node.machine.set_mig_mode(node.uuid(0), enabled=True)
     static = node.machine.create_mig(node.uuid(0), "1g.10gb", 0)
     node.look()

@@ -197,9 +197,7 @@ def test_time_slices_and_compute_modes_are_taken_back(make_node: MakeNode, newes
 
 
 @pytest.mark.usefixtures("real_userspace")
-def test_containers_that_restart_still_find_their_mps_daemon(
-    make_node: MakeNode,
-) -> None:
+def test_containers_that_restart_still_find_their_mps_daemon(make_node: MakeNode) -> None:
     node = make_node("a100x8", userspace="real")
     theirs = NvidiaDriver(node)
     ref = node.claim_gpus({"a": {"strategy": "MPS"}})
@@ -218,9 +216,7 @@ def test_containers_that_restart_still_find_their_mps_daemon(
 # Whose claims they are
 
 
-def test_names_come_from_the_kubelet_and_gone_claims_are_released(
-    node: Node,
-) -> None:
+def test_names_come_from_the_kubelet_and_gone_claims_are_released(node: Node) -> None:
     """One is deleted after the take-over; the other was before, and no pod has it."""
     theirs, clock = NvidiaDriver(node), Clock()
     kept, deleted, nameless = (

@@ -196,9 +196,7 @@ def test_removed_gpus_disappear_and_return(machine: Machine, session: DriverSess
     assert session.look() == before
 
 
-def test_a_removed_gpu_is_not_mistaken_for_the_next_one(
-    machine: Machine,
-) -> None:
+def test_a_removed_gpu_is_not_mistaken_for_the_next_one(machine: Machine) -> None:
     library = NvmlLibrary(find_library(machine.driver_root))
     library.open()
     pulled = library.gpu_facts(2).uuid

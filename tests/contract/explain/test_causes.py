@@ -71,9 +71,7 @@ def test_a_pod_that_runs_by_a_resource_name_has_the_claim_that_was_made_for_it(
     ]
 
 
-def test_a_scheduled_served_or_finished_pod_has_no_cause(
-    command: Command,
-) -> None:
+def test_a_scheduled_served_or_finished_pod_has_no_cause(command: Command) -> None:
     by_scheduler = bound(limits={GPU: 1}, phase="Running")
     by_scheduler["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "theirs"}
     mine = having("gpu-0", user="train")
@@ -286,9 +284,7 @@ def test_an_a100_needs_a_reset_too(command: Command) -> None:
     assert "on-demand" not in said
 
 
-def test_requests_for_passthrough_without_gpus_name_the_setting(
-    command: Command,
-) -> None:
+def test_requests_for_passthrough_without_gpus_name_the_setting(command: Command) -> None:
     wanted = claim(request(device_class="vfio.gpu.nvidia.com"))
     said = command.says(*CLUSTER, wanted, pod("wanted"))
     assert "DeviceClass vfio.gpu.nvidia.com selects none of" in said
@@ -380,9 +376,7 @@ def test_requests_for_too_many_shares_get_the_limit(command: Command, taken: int
     assert "allows a request only one" in command.says(takes, of="claim takes")
 
 
-def test_shares_of_several_gpus_under_mps_get_advice(
-    command: Command,
-) -> None:
+def test_shares_of_several_gpus_under_mps_get_advice(command: Command) -> None:
     theirs = [having(f"gpu-0-mps-share-{n}-of-10", name=f"c{n}") for n in range(3)]
     there = divided(make.gpu(0), make.gpu(1), combines=True)
     said = command.says(*there, *theirs, pod(limits={GPU: 8}))

@@ -68,9 +68,7 @@ def test_a_missing_claim_is_not_found(client: KubeClient) -> None:
         client.get_claim("default", "gone", timeout=5)
 
 
-def test_an_api_that_is_not_served_is_not_mistaken_for_a_missing_object(
-    client: KubeClient,
-) -> None:
+def test_an_api_that_is_not_served_is_not_mistaken_for_a_missing_object(client: KubeClient) -> None:
     old = Resource(group="resource.k8s.io", version="v1alpha9", plural="resourceclaims")
     with pytest.raises(ApiError, match=r"does not serve resource.k8s.io/v1alpha9") as caught:
         client.get(old, "web", timeout=5)

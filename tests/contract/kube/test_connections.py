@@ -260,9 +260,7 @@ def test_the_timeout_is_for_the_whole_answer_however_slowly_it_comes(
     assert drip.timeouts == [100.0 - second for second in range(100)]
 
 
-def test_a_stream_has_no_time_limit_after_its_head(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_stream_has_no_time_limit_after_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
     drip = Dripping(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + b"x" * 1000)
     monkeypatch.setattr(http, "monotonic", lambda: drip.now)
     response = Response(drip, deadline=100.0)  # type: ignore[arg-type]

@@ -139,9 +139,7 @@ def test_all_devices_are_reported_in_both_versions(
         assert device.health_check_timeout_seconds == 30
 
 
-def test_only_a_change_is_reported_at_once(
-    steady: tuple[Node, KubeletClient],
-) -> None:
+def test_only_a_change_is_reported_at_once(steady: tuple[Node, KubeletClient]) -> None:
     node, kubelet = steady
     messages = kubelet.watch_health()
     assert told(next(messages)) == {"gpu-0": (1, "")}
@@ -180,9 +178,7 @@ def test_nothing_is_reported_before_the_first_scan(tmp_path: Path) -> None:
     node.plugin.stop(0)
 
 
-def test_unknown_health_is_not_repeated_as_new(
-    quick: tuple[Node, KubeletClient],
-) -> None:
+def test_unknown_health_is_not_repeated_as_new(quick: tuple[Node, KubeletClient]) -> None:
     node, kubelet = quick
     got: list[Any] = []
 
@@ -246,9 +242,7 @@ def test_new_streams_replace_the_oldest(quick: tuple[Node, KubeletClient]) -> No
     assert threads() <= MOST_STREAMS + 2
 
 
-def test_a_kubelet_that_does_not_read_blocks_nobody(
-    quick: tuple[Node, KubeletClient],
-) -> None:
+def test_a_kubelet_that_does_not_read_blocks_nobody(quick: tuple[Node, KubeletClient]) -> None:
     node, kubelet = quick
     text = "x" * 1000
     long = DeviceHealth(state=HealthState.UNHEALTHY, reason="Xid79", message=text)

@@ -88,9 +88,7 @@ def test_an_answer_is_used_for_two_seconds(ask: Ask, tmp_path: Path, now: list[f
         assert not names(resources, ONE)
 
 
-def test_a_socket_that_is_not_mounted_is_found_below_the_hosts_root(
-    tmp_path: Path,
-) -> None:
+def test_a_socket_that_is_not_mounted_is_found_below_the_hosts_root(tmp_path: Path) -> None:
     resources = PodResources(Path("/k/plugins"), [tmp_path / "none", tmp_path])
     (tmp_path / "k").mkdir()
     with serving_pods(tmp_path / "k/plugins", TOLD):

@@ -152,9 +152,7 @@ def test_unprepare_needs_no_group_of_the_pod(node: LimitedNode) -> None:
     assert node.others() is None
 
 
-def test_unprepare_of_a_gone_pod_among_others_needs_no_nvml(
-    node: LimitedNode,
-) -> None:
+def test_unprepare_of_a_gone_pod_among_others_needs_no_nvml(node: LimitedNode) -> None:
     (pod, group), (other, _) = node.pod(), node.pod()
     ref = node.claim_of(pod, share(0))
     node.driver.prepare(ref)

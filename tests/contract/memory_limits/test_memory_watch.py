@@ -85,9 +85,7 @@ def test_a_record_whose_step_cannot_be_read_keeps_no_other_from_its_limit(
     assert node.limit(group, 1) == node.share_mib
 
 
-def test_limits_are_set_even_if_the_kubelet_lists_no_pods(
-    node: LimitedNode,
-) -> None:
+def test_limits_are_set_even_if_the_kubelet_lists_no_pods(node: LimitedNode) -> None:
     pods = [node.pod() for _ in range(3)]
     for number, (pod, _) in enumerate(pods):
         node.driver.prepare(node.claim_of(pod, share(number), name=f"claim-{number}"))
@@ -135,9 +133,7 @@ def test_an_escaped_container_is_limited_and_its_pod_gets_an_event(node: Limited
     assert len(node.events.posted) == 1
 
 
-def test_an_escaped_container_is_limited_to_its_pods_claims(
-    node: LimitedNode,
-) -> None:
+def test_an_escaped_container_is_limited_to_its_pods_claims(node: LimitedNode) -> None:
     pod, group = node.pod(2)
     for number in range(2):
         node.driver.prepare(node.claim_of(pod, share(number), name=f"claim-{number}"))
@@ -173,9 +169,7 @@ def test_later_pods_get_nothing_also_while_the_first_ones_limit_cannot_be_set(
     assert (node.limit(group), node.limit(later)) == (1, 1)
 
 
-def test_a_lost_records_limit_of_all_pods_is_removed(
-    node: LimitedNode,
-) -> None:
+def test_a_lost_records_limit_of_all_pods_is_removed(node: LimitedNode) -> None:
     lost = node.claim_of(node.pod()[0], share(0))
     node.driver.prepare(lost)
     node.driver.claims.ledger.delete(lost.uid)

@@ -133,9 +133,7 @@ def test_a_daemon_that_cannot_start_says_why_and_leaves_nothing(node: Node) -> N
         assert node.left() == []
 
 
-def test_without_a_supervisor_a_claim_fails_soon_with_the_reason(
-    make_node: MakeNode,
-) -> None:
+def test_without_a_supervisor_a_claim_fails_soon_with_the_reason(make_node: MakeNode) -> None:
     node = make_node()
     node.sharing.domains._requests = node.mps.impatient  # type: ignore[attr-defined]
     with pytest.raises(DeviceError, match="the MPS supervisor is not running on this node"):
@@ -186,9 +184,7 @@ def test_a_slow_daemon_does_not_delay_a_claim_on_another_gpu(node: Node) -> None
         waiting.result(PATIENCE)
 
 
-def test_an_unrecorded_domain_ends_when_its_gpu_is_given_out(
-    node: Node,
-) -> None:
+def test_an_unrecorded_domain_ends_when_its_gpu_is_given_out(node: Node) -> None:
     with node.mps.supervised():
         ref = node.claim_gpus({"a": HALF})
         node.driver.prepare(ref)

@@ -161,9 +161,7 @@ def test_time_sliced_shares_need_no_supervisor_and_change_nothing(node: Node) ->
     assert node.left() == []
 
 
-def test_a_request_for_a_newer_config_fails_and_says_it_waits(
-    node: Node,
-) -> None:
+def test_a_request_for_a_newer_config_fails_and_says_it_waits(node: Node) -> None:
     node.divide(0)
     with node.mps.supervised():
         tenant = claim(node, share(2), name="tenant")

@@ -106,9 +106,7 @@ def test_a_lock_of_another_process_is_waited_for_until_the_deadline(tmp_path: Pa
     theirs.close()
 
 
-def test_a_call_that_timed_out_does_not_block_others(
-    tmp_path: Path,
-) -> None:
+def test_a_call_that_timed_out_does_not_block_others(tmp_path: Path) -> None:
     now = 0.0
     mine, theirs = (made(tmp_path / "locks", clock) for clock in (lambda: now, time.monotonic))
 

@@ -143,9 +143,7 @@ def test_where_a_release_cannot_be_noted_nothing_is_undone(node: Node, tmp_path:
     assert node.done == []
 
 
-def test_steps_are_undone_in_reverse_and_sharing_before_devices(
-    node: Node,
-) -> None:
+def test_steps_are_undone_in_reverse_and_sharing_before_devices(node: Node) -> None:
     record = node.claim(
         GPU, steps=(MODE, MADE, SETTING, DAEMON), pending=(owes(OLD_SETTING), owes(OLD_MADE))
     )

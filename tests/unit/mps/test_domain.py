@@ -76,9 +76,7 @@ def test_a_damaged_domain_is_refused(domain: Domain, data: st.DataObject) -> Non
 
 
 @pytest.mark.parametrize("payload", [{}, {"id": 1}, {"id": "a", "devices": 3}, {"id": "a"}])
-def test_a_sealed_file_of_another_kind_is_refused(
-    payload: dict[str, object],
-) -> None:
+def test_a_sealed_file_of_another_kind_is_refused(payload: dict[str, object]) -> None:
     for decode in (decode_domain, decode_status):
         with pytest.raises(StateError, match="not that of a"):
             decode(seal(payload))

@@ -93,9 +93,7 @@ def test_leaving_again_is_fine_and_ends_nothing_that_others_use(requests: Domain
     assert asked_for(requests) == NODE
 
 
-def test_the_last_member_stays_until_the_domain_is_gone(
-    requests: DomainRequests,
-) -> None:
+def test_the_last_member_stays_until_the_domain_is_gone(requests: DomainRequests) -> None:
     requests.join(NODE, "one")
     folder = requests.paths(NODE.id).folder
     folder.mkdir()

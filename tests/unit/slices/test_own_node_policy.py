@@ -127,6 +127,7 @@ def test_every_rule_is_needed() -> None:
     [
         {"new": None, "old": changed("nvidia-made-this-up")},
         {"new": changed("nvidia-made-this-up"), "old": changed("nvidia-made-this-up")},
+        {"new": changed(devices=None)},  # as Kubernetes 1.34 has a slice without devices
         {"new": changed(device=without(GPU, "attributes", "brand")), "dryRun": True},
         {"new": changed(driver="a.example.com", nodeName="n2", name="x"), "userInfo": KUBELET},
         {"new": None, "old": changed(nodeName="n2"), "userInfo": KUBELET},

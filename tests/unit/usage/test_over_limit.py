@@ -157,9 +157,7 @@ def fails() -> None:
     raise StateError("a record cannot be read")
 
 
-def test_a_restarting_container_is_ended_again_with_one_event(
-    tenants: Tenants,
-) -> None:
+def test_a_restarting_container_is_ended_again_with_one_event(tenants: Tenants) -> None:
     tenants.claim("one", LIMIT, "a")
     for child in range(7, 11):  # where the kernel cannot end a whole group
         tenants.run(child, "a", MUCH)
