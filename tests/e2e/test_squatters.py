@@ -15,7 +15,7 @@ from testbed.machine import DRIVER
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import OTHER
-from e2e.kubernetes import counters_are_cheap, is_on
+from e2e.kubernetes import counters_are_cheap, is_on, needs
 from e2e.scene import Scene, cel
 
 pytestmark = pytest.mark.e2e
@@ -201,6 +201,7 @@ def test_devices_on_which_a_common_selector_fails_are_refused(
     other_node.delete("ResourceSlice", first(OTHER))
 
 
+@needs(Feature.EXTENDED_RESOURCE)
 def test_another_nodes_attributes_break_no_shipped_class(scene: Scene, schedulable: Api) -> None:
     product = f"device.attributes['{DRIVER_NAME}'].productName.startsWith('NVIDIA')"
     by_product = scene.template("by-product", selectors=cel(product))

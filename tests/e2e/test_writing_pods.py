@@ -14,7 +14,9 @@ from testbed.commands import wait_until
 from testbed.node import GpuNode
 from testbed.pods import IMAGE, explain, wait_gone
 
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import set_driver
+from e2e.kubernetes import needs
 from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE
 from e2e.shares import config
@@ -97,7 +99,17 @@ def test_every_example_of_the_page_is_pasted() -> None:
     assert EXAMPLES.keys() == EXPECTED.keys()
 
 
-@pytest.mark.parametrize("number", EXPECTED)
+NEEDED = {
+    "1": (Feature.EXTENDED_RESOURCE,),
+    "8": (Feature.COUNTERS,),
+    "9": (Feature.EXTENDED_RESOURCE,),
+    "10": (Feature.CONSUMABLE,),
+}
+
+
+@pytest.mark.parametrize(
+    "number", [pytest.param(one, marks=needs(*NEEDED.get(one, ()))) for one in EXPECTED]
+)
 def test_an_example_can_be_pasted_and_sees_what_it_asked_for(node: GpuNode, number: str) -> None:
     example = EXPECTED[number]
     text = re.sub(r"image: nvidia/cuda:\S+", f"image: {IMAGE}", EXAMPLES[number])
