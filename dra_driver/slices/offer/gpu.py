@@ -54,8 +54,8 @@ class GpuBasis(Struct, frozen=True, kw_only=True):
 
     @property
     def division(self) -> Division | None:
-        """How the GPU is divided into shares; None if it is not, or others have it in MIG mode."""
-        if self.gpu.was_put_in_mig_mode:
+        """How the GPU is divided into shares; None if it is not, or others divide it by MIG."""
+        if self.gpu.was_put_in_mig_mode or dividing.found_by_others(self.gpu):
             return None
         return self.share.divisions.get(Whole(gpu=self.gpu.uuid))
 

@@ -147,6 +147,12 @@ def test_a_gpu_in_mig_mode_is_not_offered_in_shares() -> None:
     assert names(auto(gpu, share=shares_of(gpu))) == names(auto(gpu))
 
 
+def test_a_gpu_of_which_others_have_made_a_part_is_not_offered_in_shares() -> None:
+    gpu = h100(0, make.mig_device(0, "1g.10gb", 6), on=True, turned_on_here=True)
+    found = auto(gpu, share=shares_of(gpu), with_counters=False)
+    assert names(found) == ["gpu-0-mig-1g10gb-19-6"]
+
+
 def test_a_divided_gpu_is_its_shares_alone_where_that_is_set() -> None:
     gpu = h100()
     share = shares_of(gpu)
