@@ -93,7 +93,9 @@ def test_exclusive_devices_are_not_allocated_again(one: Case) -> None:
 
 @given(cases)
 def test_what_fits_still_fits_with_less_in_use(one: Case) -> None:
-    if answer(one).picks is None:
+    picks, ended = answer(one).picks, AllocatedState.of(one.taken[:1])
+    # Cases take more of counters than there is: a device without a claim may find its own taken.
+    if picks is None or any(ended.has(pick.device) for pick in picks):
         return
     fewer = answer(Case(one.slices, one.claims, one.taken[1:], one.classes))
     # Another device may come first then, and a selector fail on it.
