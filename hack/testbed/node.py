@@ -173,7 +173,7 @@ class GpuNode:
 
     def devices(self) -> list[str]:
         """The names of all devices in the driver's slices."""
-        return [device["name"] for each in self.slices() for device in each.get("devices", [])]
+        return [device["name"] for each in self.slices() for device in each.get("devices") or []]
 
     def down(self) -> None:
         """Undo everything that was brought up, the last first; a failure does not stop it."""

@@ -113,7 +113,7 @@ def test_a_production_install_says_how_to_get_what_it_lacks(
     done = dra_driver(target, *words)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"error: the {what} or a package that ")
+    assert line.startswith(f"error: the {what} or a package that it needs is not installed: ")
     assert f"`pip install ./dra_driver/{folder}`" in line
 
 

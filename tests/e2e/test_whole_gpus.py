@@ -90,6 +90,6 @@ def all_uuids(scene: Scene) -> set[str]:
     return {
         device["attributes"]["uuid"]["string"]
         for one in scene.node.slices()
-        for device in one.get("devices", [])
+        for device in one.get("devices") or []
         if device["attributes"]["type"]["string"] == "gpu"
     }

@@ -38,19 +38,26 @@ class Seen:
     gpus: int = 1
     settings: dict[str, str] = field(default_factory=dict)
     needs_mps: bool = False
+    features: tuple[Feature, ...] = ()
 
 
 EXPECTED = {
-    "1": Seen(),
+    "1": Seen(features=(Feature.EXTENDED_RESOURCE,)),
     "2": Seen(),
     "3": Seen(gpus=4),
     "4": Seen(),
     "5": Seen(),
     "6": Seen(containers=2),
     "7": Seen(containers=2, needs_mps=True),
-    "8": Seen(settings={"MIG": "on-demand"}),
-    "9": Seen(settings={"SHARE_CONFIG": "share-configs"}, needs_mps=True),
-    "10": Seen(settings={"CONSUMABLE_SHARES": "memory"}, needs_mps=True),
+    "8": Seen(settings={"MIG": "on-demand"}, features=(Feature.COUNTERS,)),
+    "9": Seen(
+        settings={"SHARE_CONFIG": "share-configs"},
+        needs_mps=True,
+        features=(Feature.EXTENDED_RESOURCE,),
+    ),
+    "10": Seen(
+        settings={"CONSUMABLE_SHARES": "memory"}, needs_mps=True, features=(Feature.CONSUMABLE,)
+    ),
 }
 
 
@@ -99,16 +106,8 @@ def test_every_example_of_the_page_is_pasted() -> None:
     assert EXAMPLES.keys() == EXPECTED.keys()
 
 
-NEEDED = {
-    "1": (Feature.EXTENDED_RESOURCE,),
-    "8": (Feature.COUNTERS,),
-    "9": (Feature.EXTENDED_RESOURCE,),
-    "10": (Feature.CONSUMABLE,),
-}
-
-
 @pytest.mark.parametrize(
-    "number", [pytest.param(one, marks=needs(*NEEDED.get(one, ()))) for one in EXPECTED]
+    "number", [pytest.param(number, marks=needs(*one.features)) for number, one in EXPECTED.items()]
 )
 def test_an_example_can_be_pasted_and_sees_what_it_asked_for(node: GpuNode, number: str) -> None:
     example = EXPECTED[number]
